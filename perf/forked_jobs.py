@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-import msdscore.align.run.train
-import msdscore.benchmarks.run.runner
 import msdscore.cli.app
+import msdscore.lab.align.run.train
+import msdscore.lab.benchmarks.run.runner
 import msdscore.run.rows  # noqa: F401  before the forks, as the libraries
 
 torch.set_num_threads(1)
@@ -81,8 +81,8 @@ def train(inputs: Path, place: Path) -> None:
     from dataclasses import replace
 
     from align_data import recipe, source
-    from msdscore.align.run.session import TrainOptions
-    from msdscore.align.run.train import train as run
+    from msdscore.lab.align.run.session import TrainOptions
+    from msdscore.lab.align.run.train import train as run
 
     options = TrainOptions(device="cpu", workers=1, resume=(place / "run").exists())
     small = recipe(train={"steps": 30, "save_every": 5, "log_every": 10})

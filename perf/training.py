@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from msdscore.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
-from msdscore.align.objective import Setting, objective
-from msdscore.align.processes import World
-from msdscore.align.recipe import load_recipe
-from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
+from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
+from msdscore.lab.align.objective import Setting, objective
+from msdscore.lab.align.processes import World
+from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 

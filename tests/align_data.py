@@ -8,13 +8,13 @@ import torch
 from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
-from msdscore.align.data.formats import DataSource, open_pairs
-from msdscore.align.data.samples import Sample, SampleReader
-from msdscore.align.features import TowerFeatures
-from msdscore.align.recipe import Recipe, recipe_from
-from msdscore.align.run.session import Session
 from msdscore.core.embeddings import masked_mean
 from msdscore.encoders.base import Embeddings
+from msdscore.lab.align.data.formats import DataSource, open_pairs
+from msdscore.lab.align.data.samples import Sample, SampleReader
+from msdscore.lab.align.features import TowerFeatures
+from msdscore.lab.align.recipe import Recipe, recipe_from
+from msdscore.lab.align.run.session import Session
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")

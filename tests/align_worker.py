@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from align_data import source
-from msdscore.align.recipe import load_recipe
-from msdscore.align.run.session import TrainOptions
-from msdscore.align.run.train import train
+from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.train import train
 
 
 def main(recipe: str, rows: str, run: str, pause: str) -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from msdscore.benchmarks.run.cases import make_vectors
 from msdscore.errors import ImageError
-from msdscore.metrics.base import Cases
+from msdscore.lab.benchmarks.run.cases import make_vectors
+from msdscore.lab.metrics.base import Cases
 from msdscore.scorer import Scorer
 
 

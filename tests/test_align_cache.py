@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source
-from msdscore.align.data.samples import make_view
-from msdscore.align.features import MatrixStore, MatrixWriter
-from msdscore.align.recipe import SampleSpec
-from msdscore.align.repeatable import ordered_sums
-from msdscore.align.run.session import TrainOptions
-from msdscore.align.run.train import train
 from msdscore.errors import ConfigError
 from msdscore.io.atomic import in_turn
+from msdscore.lab.align.data.samples import make_view
+from msdscore.lab.align.features import MatrixStore, MatrixWriter
+from msdscore.lab.align.recipe import SampleSpec
+from msdscore.lab.align.repeatable import ordered_sums
+from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.train import train
 
 CPU = TrainOptions(device="cpu", workers=2)
 VIEWS = {"views": 3, "contrast": 0.2}

@@ -5,8 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from align_data import make_rows, recipe
-from msdscore.align.recipe import dump_recipe
 from msdscore.cli.app import app
+from msdscore.lab.align.recipe import dump_recipe
 
 
 def call(*arguments):

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
-from msdscore.align.losses import (
+from msdscore.core.embeddings import unit
+from msdscore.core.mixture import FitSettings, fit
+from msdscore.lab.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
+from msdscore.lab.align.losses import (
     bias_loss,
     centred,
     fitted,
@@ -20,8 +22,6 @@ from msdscore.align.losses import (
     relevance,
     same_images,
 )
-from msdscore.core.embeddings import unit
-from msdscore.core.mixture import FitSettings, fit
 from msdscore.text.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms

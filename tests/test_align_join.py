@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from align_data import draw, make_rows, recipe, source, things
-from msdscore.align.export import export, join
-from msdscore.align.run.session import TrainOptions
-from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import join_states, split_features
 from msdscore.encoders.aligned.towers import ImageTowerSpec
@@ -23,6 +20,9 @@ from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
+from msdscore.lab.align.export import export, join
+from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.train import train
 
 CAPTIONS = ["a red square", "two green circles on a table"]
 PICTURES = [draw(colour, shape) for _, colour, shape in things()[:3]]

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.losses import (
+from msdscore.core.mixture import FitSettings, fit
+from msdscore.lab.align.losses import (
     absent_words,
     caption_table,
     fitted,
@@ -18,7 +19,6 @@ from msdscore.align.losses import (
     token_table,
     word_loss,
 )
-from msdscore.core.mixture import FitSettings, fit
 from point_sets import terms
 
 
@@ -48,7 +48,7 @@ def test_token_table_is_the_best_patch_of_each_picture(monkeypatch):
         [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
     )
     assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("msdscore.align.losses.TABLE_ROOM", 1)
+    monkeypatch.setattr("msdscore.lab.align.losses.TABLE_ROOM", 1)
     assert torch.allclose(token_table(images, tokens), wanted)
 
 
@@ -142,7 +142,7 @@ def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
     texts = projected(2, 4, seed=4)
     tokens = texts.points[texts.mask].requires_grad_(True)
     for room in (1, 1 << 20):
-        monkeypatch.setattr("msdscore.align.losses.TABLE_ROOM", room)
+        monkeypatch.setattr("msdscore.lab.align.losses.TABLE_ROOM", room)
 
         def table(tokens, points):
             return token_table(replace(images, points=points), tokens)

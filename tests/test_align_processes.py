@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source
-from msdscore.align.recipe import dump_recipe
-from msdscore.align.run.folder import checkpoints, read_curves
-from msdscore.align.run.session import TrainOptions
-from msdscore.align.run.train import train
+from msdscore.lab.align.recipe import dump_recipe
+from msdscore.lab.align.run.folder import checkpoints, read_curves
+from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.train import train
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 

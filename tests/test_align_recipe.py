@@ -5,8 +5,8 @@ import tomllib
 import pytest
 
 from align_data import recipe
-from msdscore.align.recipe import dump_recipe, list_recipes, load_recipe, recipe_from
 from msdscore.errors import ConfigError, InputError, UnknownNameError
+from msdscore.lab.align.recipe import dump_recipe, list_recipes, load_recipe, recipe_from
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -10,22 +10,22 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, read_samples, recipe, source, things
-from msdscore.align import language
-from msdscore.align.aligner import learning_rate, moving_average
-from msdscore.align.data.formats import open_pairs
-from msdscore.align.evaluate import evaluate
-from msdscore.align.export import export
-from msdscore.align.features import make_batch
-from msdscore.align.objective import objective
-from msdscore.align.processes import World
-from msdscore.align.recipe import LanguageSpec, TrainSpec, load_recipe
-from msdscore.align.run.folder import averaged_weights, checkpoints, read_curves
-from msdscore.align.run.session import TrainOptions, start_session
-from msdscore.align.run.train import train
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
+from msdscore.lab.align import language
+from msdscore.lab.align.aligner import learning_rate, moving_average
+from msdscore.lab.align.data.formats import open_pairs
+from msdscore.lab.align.evaluate import evaluate
+from msdscore.lab.align.export import export
+from msdscore.lab.align.features import make_batch
+from msdscore.lab.align.objective import objective
+from msdscore.lab.align.processes import World
+from msdscore.lab.align.recipe import LanguageSpec, TrainSpec, load_recipe
+from msdscore.lab.align.run.folder import averaged_weights, checkpoints, read_curves
+from msdscore.lab.align.run.session import TrainOptions, start_session
+from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert, make_tiny_llama
@@ -115,7 +115,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     def refuse(*_, **__):
         raise AssertionError("the language model was loaded")
 
-    monkeypatch.setattr("msdscore.align.run.session.load_language_model", refuse)
+    monkeypatch.setattr("msdscore.lab.align.run.session.load_language_model", refuse)
     monkeypatch.setattr(language, "load_language_model", refuse)
     train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
@@ -445,6 +445,6 @@ def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, batch, setting, terms):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
-    monkeypatch.setattr("msdscore.align.run.train.objective", broken)
+    monkeypatch.setattr("msdscore.lab.align.run.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):
         train(recipe(), rows, tmp_path / "run", options=CPU)

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
 from msdscore.errors import MSDScoreError
-from msdscore.metrics.registry import list_metrics
+from msdscore.lab.benchmarks.registry import benchmarks
+from msdscore.lab.metrics.registry import list_metrics
 
 
 def call(*arguments):

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.grids import StoredResult, mean_ranks, overview, quoted_figures
-from msdscore.benchmarks.results.result import read_result
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
+from msdscore.lab.benchmarks.registry import benchmark
+from msdscore.lab.benchmarks.results.grids import StoredResult, mean_ranks, overview, quoted_figures
+from msdscore.lab.benchmarks.results.result import read_result
 
 
 def call(*arguments):

@@ -7,17 +7,17 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench_sets import make_expert, make_sugarcrepe, write_rows
-from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated
-from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.results.compare import compare_sides, open_side
-from msdscore.benchmarks.results.grids import comparison_grid, markdown, result_grids
-from msdscore.benchmarks.results.result import item_table, items_of, read_result
-from msdscore.benchmarks.run.plan import BenchmarkPlan
-from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.errors import ConfigError, InputError
-from msdscore.report.tables import render
+from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.base import Aspect, Battle, Pair, Rated
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.benchmarks.results.compare import compare_sides, open_side
+from msdscore.lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
+from msdscore.lab.benchmarks.results.result import item_table, items_of, read_result
+from msdscore.lab.benchmarks.results.tables import render
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
-from msdscore.stats.resample import Resampling
 
 HOW = Resampling(samples=200)
 

@@ -12,15 +12,15 @@ import pytest
 from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
-from msdscore.benchmarks.base import Pair, image_key, wrong_images
-from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.results.grids import result_grids
-from msdscore.benchmarks.results.result import read_result, score_matrix
-from msdscore.benchmarks.run.cases import item_batches
-from msdscore.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
+from msdscore.lab.benchmarks.base import Pair, image_key, wrong_images
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.benchmarks.results.grids import result_grids
+from msdscore.lab.benchmarks.results.result import read_result, score_matrix
+from msdscore.lab.benchmarks.run.cases import item_batches
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
+from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 

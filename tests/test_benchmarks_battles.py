@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from msdscore.benchmarks.base import Aspect, Battle, Note, image_source
-from msdscore.benchmarks.registry import load
 from msdscore.errors import InputError
+from msdscore.lab.benchmarks.base import Aspect, Battle, Note, image_source
+from msdscore.lab.benchmarks.registry import load
 
 
 def _row(img: str, winner: str, first: str = "GPT-4o-0806", second: str = "LLaVA-1.5-7B") -> dict[str, Any]:

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.io import savemat
 
-from msdscore.benchmarks.base import Note, Pair, image_key, image_source
-from msdscore.benchmarks.readers.pairs import VALSE_PIECES
-from msdscore.benchmarks.readers.rows import CaptionedImage, draw_pairs
-from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.run.plan import BenchmarkPlan
-from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.errors import ImageError, InputError, UnknownNameError
+from msdscore.lab.benchmarks.base import Note, Pair, image_key, image_source
+from msdscore.lab.benchmarks.readers.pairs import VALSE_PIECES
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.runner import run_benchmark
 
 
 def _dump(path: Path, content: Any) -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
-from msdscore.benchmarks.protocols.counting import Figure, evaluate
-from msdscore.benchmarks.readers.battles import HUMAN_ORDER
-from msdscore.benchmarks.registry import benchmark
 from msdscore.errors import InputError, UnknownNameError
-from msdscore.stats.elo import EloConfig, bootstrap_elo, games
-from msdscore.stats.resample import Resampling
+from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
+from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
+from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
+from msdscore.lab.benchmarks.registry import benchmark
+from msdscore.lab.stats.elo import EloConfig, bootstrap_elo, games
 
 _QUICK = Resampling(samples=50)
 _NAN = float("nan")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from msdscore.benchmarks.base import Note
-from msdscore.benchmarks.protocols.counting import evaluate
-from msdscore.benchmarks.registry import benchmark, load
 from msdscore.errors import InputError
+from msdscore.lab.benchmarks.base import Note
+from msdscore.lab.benchmarks.protocols.counting import evaluate
+from msdscore.lab.benchmarks.registry import benchmark, load
 
 _TOKENS = {
     "1.jpg": ["a dog runs .", "the  dog", "dog", "brown dog", "a pet"],

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from msdscore.benchmarks import registry
-from msdscore.benchmarks.base import Benchmark, ItemSet, Pair
 from msdscore.errors import InputError, UnknownNameError
+from msdscore.lab.benchmarks import registry
+from msdscore.lab.benchmarks.base import Benchmark, ItemSet, Pair
 from msdscore.registry import PluginWarning, resolve
 
 
@@ -27,7 +27,7 @@ TOY = Benchmark(
     title="Toy",
     kind="pairs",
     reader=f"{__name__}:read_toy",
-    figures="msdscore.benchmarks.protocols.pairs:strict",
+    figures="msdscore.lab.benchmarks.protocols.pairs:strict",
     licence="none",
     size="1",
     source="here",
@@ -136,8 +136,8 @@ def test_reading_is_lazy() -> None:
     import subprocess
 
     code = (
-        "import sys, msdscore.benchmarks.registry as r; r.benchmark('docent');"
-        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.readers.battles'};"
+        "import sys, msdscore.lab.benchmarks.registry as r; r.benchmark('docent');"
+        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.lab.benchmarks.readers.battles'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

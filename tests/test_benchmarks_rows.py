@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from bench_sets import write_rows
-from msdscore.benchmarks.base import Aspect, Note, Scale
-from msdscore.benchmarks.protocols.counting import evaluate
-from msdscore.benchmarks.readers.ratings import read_hat_words, read_long_words
-from msdscore.benchmarks.readers.rows import captioned_images
-from msdscore.benchmarks.registry import benchmark, load
 from msdscore.errors import InputError, UnknownNameError
-from msdscore.stats.resample import Resampling
+from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.base import Aspect, Note, Scale
+from msdscore.lab.benchmarks.protocols.counting import evaluate
+from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
+from msdscore.lab.benchmarks.readers.rows import captioned_images
+from msdscore.lab.benchmarks.registry import benchmark, load
 
 QUICK = Resampling(samples=30)
 DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere"))

@@ -14,13 +14,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from chat_server import ChatServer
-from msdscore.captioners.run import CaptionRun, NamedImage, caption_images, list_images
-from msdscore.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
 from msdscore.cli.app import app
-from msdscore.cococf.sources import read_sources
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.io.inputs.rows import open_rows
-from msdscore.metrics.vlm.endpoint import Endpoint
+from msdscore.lab.captioners.run import CaptionRun, NamedImage, caption_images, list_images
+from msdscore.lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
+from msdscore.lab.cococf.sources import read_sources
+from msdscore.lab.metrics.vlm.endpoint import Endpoint
 from tiny_clip import make_tiny_clip
 from tiny_models import TOWER, randomise
 from tiny_talker import make_talker

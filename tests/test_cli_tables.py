@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
 from coloured_pairs import two_coloured
-from msdscore.benchmarks.results.grids import Grid
 from msdscore.cli import tables
 from msdscore.cli.app import app
+from msdscore.lab.benchmarks.results.grids import Grid
 
 COLUMNS = ("metric", *(f"figure number {number}" for number in range(8)))
 ROWS = (("soft-msd", *(f"{number}.5 [1.0, 9.0]" for number in range(8))), ("msd", *["1.0"] * 8))

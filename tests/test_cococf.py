@@ -11,18 +11,18 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import tiny_lm
-from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
-from msdscore.cococf import quality as cococf_quality
-from msdscore.cococf.build import Balance, BuildSettings, build, refine
-from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
-from msdscore.cococf.files import read_written
-from msdscore.cococf.knowledge import Knowledge, count_collocations, image_facts, learn
-from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
-from msdscore.cococf.sites import object_sites, read_caption
-from msdscore.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
-from msdscore.cococf.vocabulary import vocabulary
 from msdscore.errors import ConfigError, InputError, UnknownNameError
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.cococf import quality as cococf_quality
+from msdscore.lab.cococf.build import Balance, BuildSettings, build, refine
+from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
+from msdscore.lab.cococf.files import read_written
+from msdscore.lab.cococf.knowledge import Knowledge, count_collocations, image_facts, learn
+from msdscore.lab.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
+from msdscore.lab.cococf.sites import object_sites, read_caption
+from msdscore.lab.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
+from msdscore.lab.cococf.vocabulary import vocabulary
 
 NOTHING = Knowledge({}, {})
 THINGS = ("dog", "cat", "horse", "banana", "apple", "pizza", "laptop", "keyboard", "car", "bus", "backpack")

@@ -780,14 +780,6 @@ def test_a_tar_replaced_during_a_run_over_one_file_is_refused(tmp_path):
     assert not output.exists()
 
 
-def test_the_former_name_of_the_package_works_with_a_warning():
-    for name in [name for name in sys.modules if name.startswith("msdscore.engine")]:
-        del sys.modules[name]
-    with pytest.warns(DeprecationWarning, match="msdscore.engine is now msdscore.run"):
-        from msdscore.engine.local import score_rows as former
-    assert former is score_rows
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_a_full_temporary_folder_is_one_line_and_the_run_goes_on(tmp_path, monkeypatch):
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)

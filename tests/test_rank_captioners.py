@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.errors import InputError
-from msdscore.report.ranking import page, rank, read_contest, verdict, wins
+from msdscore.intervals import Resampling
+from msdscore.lab.captioners.ranking import page, rank, read_contest, verdict, wins
 from msdscore.scorer import Scorer
-from msdscore.stats.resample import Resampling
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"
 FEW = Resampling(samples=200)

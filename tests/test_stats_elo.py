@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.stats.elo import EloConfig, bootstrap_elo, bradley_terry, games, replay
+from msdscore.lab.stats.elo import EloConfig, bootstrap_elo, bradley_terry, games, replay
 
 
 def _loop(first: Any, second: Any, outcome: Any, k: Any = 4.0) -> Any:

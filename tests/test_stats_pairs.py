@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
-from msdscore.stats.pairs import (
+from msdscore.lab.stats.pairs import (
     agreement,
     credits_of,
     decide_beyond,

@@ -7,12 +7,11 @@ import pytest
 from scipy import stats as scipy_stats
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.stats.ranks import kendall_c, prepare
-from msdscore.stats.resample import (
-    Resampling,
+from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.lab.stats.ranks import kendall_c, prepare
+from msdscore.lab.stats.resample import (
     bootstrap,
     bootstrap_both,
-    bootstrap_mean,
     bootstrap_share,
     holm,
     paired_difference,
@@ -99,7 +98,8 @@ def test_same_seed_same_interval_and_blocks_do_not_show(monkeypatch: Any) -> Non
     first = bootstrap_mean(values, how=_QUICK)
     assert bootstrap_mean(values, how=_QUICK) == first
     assert bootstrap_mean(values, how=Resampling(samples=300, seed=2)) != first
-    monkeypatch.setattr("msdscore.stats.resample.BLOCK", 120)
+    for module in ("msdscore.intervals", "msdscore.lab.stats.resample"):
+        monkeypatch.setattr(f"{module}.BLOCK", 120)
     blocks = bootstrap_mean(values, how=_QUICK)
     # A matrix product may add up in another order for another number of rows.
     assert (blocks.low, blocks.high) == pytest.approx((first.low, first.high), abs=1e-12)

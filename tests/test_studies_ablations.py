@@ -8,14 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
-from msdscore.scoring.config import MSDConfig
-from msdscore.stats.resample import Resampling
-from msdscore.studies.context import Study
-from msdscore.studies.pairs import (
+from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.pairs import (
     DecidedPairs,
     decided_pairs,
     gain_rows,
@@ -25,8 +24,9 @@ from msdscore.studies.pairs import (
     quantile_bins,
     uncertainties,
 )
-from msdscore.studies.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
-from msdscore.studies.table import to_json, to_markdown
+from msdscore.lab.studies.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
+from msdscore.lab.studies.table import to_json, to_markdown
+from msdscore.scoring.config import MSDConfig
 from paper_page import part
 
 

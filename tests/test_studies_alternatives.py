@@ -8,12 +8,12 @@ from PIL import Image
 from msdscore.core.evidence import Evidence
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.localisation import replaced_word
+from msdscore.lab.studies.registry import run_study
 from msdscore.scoring.bank import save_bank
 from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.context import Study
-from msdscore.studies.localisation import replaced_word
-from msdscore.studies.registry import run_study
 from test_scoring_evidence import COLOURS, coloured
 
 

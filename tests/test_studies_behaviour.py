@@ -11,15 +11,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
-from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
-from msdscore.metrics.base import CaseScores
-from msdscore.metrics.registry import load_metric
+from msdscore.lab.benchmarks.readers.rows import captioned_images
+from msdscore.lab.metrics.base import CaseScores
+from msdscore.lab.metrics.registry import load_metric
+from msdscore.lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.table import to_markdown
 from msdscore.scorer import Scorer
-from msdscore.studies.behaviour import behaviour, checks_of, pass_rates, variants
-from msdscore.studies.context import Study
-from msdscore.studies.table import to_markdown
 from msdscore.text import edits
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
@@ -128,7 +128,7 @@ def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_re
 
 
 def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.studies.behaviour.BATCH", 1)
+    monkeypatch.setattr("msdscore.lab.studies.behaviour.BATCH", 1)
     names = ["gone", "lost", *COLOURS[:3]]
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
     for colour in COLOURS[:3]:

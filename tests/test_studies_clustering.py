@@ -9,14 +9,14 @@ from sklearn.metrics import adjusted_rand_score
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.core.variants import FAMILIES
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.studies.clustering import adjusted_rand, distinct_captions, entropies, entropy, stability, text_shares
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.clustering import adjusted_rand, distinct_captions, entropies, entropy, stability, text_shares
-from msdscore.studies.context import Study
-from msdscore.studies.sweep import MIXTURES
 from paper_page import part
 
 

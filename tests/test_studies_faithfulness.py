@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from coloured_pairs import two_coloured, write_pairs
 from msdscore import Scorer
-from msdscore.benchmarks.base import Pair
-from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError
+from msdscore.lab.benchmarks.base import Pair
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.studies import faithfulness, localisation
+from msdscore.lab.studies.context import Study, drawn_pairs
+from msdscore.lab.studies.table import to_markdown
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies import faithfulness, localisation
-from msdscore.studies.context import Study, drawn_pairs
-from msdscore.studies.table import to_markdown
 from paper_page import part
 
 

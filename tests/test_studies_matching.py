@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
-from msdscore.studies.match import reliability
-from msdscore.studies.table import to_figure, to_markdown
+from msdscore.lab.studies.match import reliability
+from msdscore.lab.studies.table import to_figure, to_markdown
 from test_scoring_evidence import coloured
 
 

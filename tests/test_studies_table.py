@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from coloured_pairs import write_pairs
 from msdscore.cli.app import app
 from msdscore.errors import RunError
+from msdscore.intervals import bootstrap_mean
+from msdscore.lab.studies import localisation
+from msdscore.lab.studies.context import Study, forget
+from msdscore.lab.studies.registry import STUDIES, load_study
+from msdscore.lab.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
 from msdscore.scorer import Scorer
-from msdscore.stats.resample import bootstrap_mean
-from msdscore.studies import localisation
-from msdscore.studies.context import Study, forget
-from msdscore.studies.registry import STUDIES, load_study
-from msdscore.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
 
 
 def test_every_row_of_the_registry_names_a_function():

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
 from msdscore.cli.app import app
+from msdscore.lab.studies.timing import STAGES, times
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.timing import STAGES, times
 
 
 def test_pairs_are_timed_by_the_length_of_their_captions():

@@ -7,13 +7,13 @@ from typer.testing import CliRunner
 
 from align_data import make_rows
 from bench_sets import COLOURS, encoded, make_sugarcrepe, write_pictures, write_rows
-from msdscore.align.data.formats import DataSource
-from msdscore.align.recipe import load_recipe
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
+from msdscore.lab.align.data.formats import DataSource
+from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.transfer import train_both
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.context import Study
-from msdscore.studies.transfer import train_both
 from paper_page import part
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama

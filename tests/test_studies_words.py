@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
-from msdscore.benchmarks.readers.ratings import MarkedCaption
 from msdscore.cli.app import app
 from msdscore.errors import InputError
+from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
+from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.words import mentions_of, read_synonyms, words
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.context import Study
-from msdscore.studies.words import mentions_of, read_synonyms, words
 
 
 def marked(caption, **more):

@@ -9,10 +9,10 @@ import pytest
 import evidence_page
 import paper_page
 from bench_sets import make_sugarcrepe
-from msdscore.benchmarks.run.plan import BenchmarkPlan
-from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
 
 

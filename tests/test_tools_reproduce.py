@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from msdscore.benchmarks.protocols.counting import Figure
-from msdscore.benchmarks.results.result import read_result
 from msdscore.encoders.registry import list_encoders
+from msdscore.lab.benchmarks.protocols.counting import Figure
+from msdscore.lab.benchmarks.results.result import read_result
 from reproduce import campaign
 from reproduce.__main__ import main
 from reproduce.published import ITEMS, PUBLISHED

@@ -14,14 +14,6 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from align_data import draw, source, things
-from msdscore.align.data.formats import Pairs, TrainingPair, collect, open_pairs
-from msdscore.align.evaluate import evaluate
-from msdscore.align.export import export
-from msdscore.align.losses import densities
-from msdscore.align.recipe import RESIDENT_TERMS, SampleSpec, load_recipe
-from msdscore.align.run.folder import read_run
-from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
-from msdscore.align.run.train import train as train_heads
 from msdscore.cli.app import app
 from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
@@ -29,6 +21,14 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Embeddings, prepare_all, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
+from msdscore.lab.align.data.formats import Pairs, TrainingPair, collect, open_pairs
+from msdscore.lab.align.evaluate import evaluate
+from msdscore.lab.align.export import export
+from msdscore.lab.align.losses import densities
+from msdscore.lab.align.recipe import RESIDENT_TERMS, SampleSpec, load_recipe
+from msdscore.lab.align.run.folder import read_run
+from msdscore.lab.align.run.session import TrainOptions, open_towers, tune_towers
+from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import open_resident
 from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
 from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss

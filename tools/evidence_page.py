@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
+from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 from paper_page import fill
 
 Json = Mapping[str, Any]  # a result file, a table or a row of it, or an interval

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import published
-from msdscore.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
+from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 
 Json = Mapping[str, Any]  # a table of a result file, a row of it, or an interval
 _PER_CENT = 100

@@ -13,12 +13,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.results.result import MetricResult, Result
-from msdscore.benchmarks.run.plan import BenchmarkPlan
-from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
+from msdscore.lab.benchmarks.results.result import MetricResult, Result
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec

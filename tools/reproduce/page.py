@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore.benchmarks.run.runner import versions
 from msdscore.io.atomic import write_bytes
+from msdscore.lab.benchmarks.registry import benchmark
+from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
+from msdscore.lab.benchmarks.run.runner import versions
 from reproduce.campaign import Cell, summary
 
 PAGE, DATA = "reproduce.md", "reproduce.json"

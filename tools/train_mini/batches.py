@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.align.data.formats import Pairs
-from msdscore.align.features import TrainingBatch, sentence_vectors
-from msdscore.align.recipe import Recipe
-from msdscore.align.repeatable import draw
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
+from msdscore.lab.align.data.formats import Pairs
+from msdscore.lab.align.features import TrainingBatch, sentence_vectors
+from msdscore.lab.align.recipe import Recipe
+from msdscore.lab.align.repeatable import draw
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs
 from train_mini.sampling import Pools, grouped_order, nearest, step_texts

@@ -15,11 +15,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
-from msdscore.align.data.formats import Pairs, image_content
-from msdscore.align.recipe import SampleSpec
 from msdscore.errors import ImageError
 from msdscore.io.atomic import in_turn, replacing
 from msdscore.io.images import open_image
+from msdscore.lab.align.data.formats import Pairs, image_content
+from msdscore.lab.align.recipe import SampleSpec
 
 OnProgress = Callable[[int, int], None]
 Pixels = Float[Tensor, "batch 3 height width"]

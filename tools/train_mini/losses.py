@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
-from msdscore.align.losses import Scalar, bias_loss, grounded_loss
 from msdscore.encoders.base import Embeddings
+from msdscore.lab.align.losses import Scalar, bias_loss, grounded_loss
 
 _RARE = 0.25  # words weigh with this power of one over their count: frequent ones would drown the rest
 _PRIOR = 5.0  # images added to every count

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from msdscore.align.aligner import Aligner
-from msdscore.align.features import TrainingBatch
-from msdscore.align.recipe import Recipe, TrainSpec
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import MIDDLE, STAGES, Lite2
+from msdscore.lab.align.aligner import Aligner
+from msdscore.lab.align.features import TrainingBatch
+from msdscore.lab.align.recipe import Recipe, TrainSpec
 from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.data.formats import TrainingPair
-from msdscore.align.data.negatives import CLASSES, KINDS
 from msdscore.errors import InputError, require
+from msdscore.lab.align.data.formats import TrainingPair
+from msdscore.lab.align.data.negatives import CLASSES, KINDS
 from msdscore.text import edits
 from msdscore.text.words import STOP_WORDS, stem
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.align.recipe import SampleSpec
 from msdscore.core.embeddings import unit
+from msdscore.lab.align.recipe import SampleSpec
 from train_mini.texts import TextPool, TokenRows
 
 _NEAR = 40  # images among which the members of a group are drawn

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.align.losses import Scalar, caption_table, densities
-from msdscore.align.objective import TERMS as FROZEN_TERMS
-from msdscore.align.objective import Step, Term, word_term
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
+from msdscore.lab.align.losses import Scalar, caption_table, densities
+from msdscore.lab.align.objective import TERMS as FROZEN_TERMS
+from msdscore.lab.align.objective import Step, Term, word_term
 from train_mini.batches import ResidentBatch
 from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner

@@ -1,20 +1,20 @@
-"""Resident training of `mini`: the training loop of `msdscore.align` over batches that never leave the device."""
+"""Resident training of `mini`: the training loop of `msdscore.lab.align` over batches that never leave the device."""
 
 from pathlib import Path
 
 import torch
 
-from msdscore.align.data.formats import DataSource, Pairs
-from msdscore.align.processes import World
-from msdscore.align.recipe import Recipe
-from msdscore.align.repeatable import seeded
-from msdscore.align.run.session import Parts, Towers, TrainOptions
-from msdscore.align.run.train import RunReport
-from msdscore.align.run.train import train as train_heads
 from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.mini.lite2 import STAGES
 from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
+from msdscore.lab.align.data.formats import DataSource, Pairs
+from msdscore.lab.align.processes import World
+from msdscore.lab.align.recipe import Recipe
+from msdscore.lab.align.repeatable import seeded
+from msdscore.lab.align.run.session import Parts, Towers, TrainOptions
+from msdscore.lab.align.run.train import RunReport
+from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.terms import TERMS
@@ -78,6 +78,6 @@ def train(
     val: DataSource | None = None,
     options: TrainOptions = _DEFAULTS,
 ) -> RunReport:
-    """Train `mini` into the folder `out`, as `msdscore.align.run.train.train` does with other recipes."""
+    """Train `mini` into the folder `out`, as `msdscore.lab.align.run.train.train` does with other recipes."""
     check_recipe(recipe)
     return train_heads(recipe, data, out, val=val, options=options, assemble=assemble)

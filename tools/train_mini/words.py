@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.align.data.formats import Pairs
 from msdscore.core.embeddings import unit
+from msdscore.lab.align.data.formats import Pairs
 from msdscore.text.words import stem
 from train_mini.phrases import Lexicon
 from train_mini.texts import TextPool

@@ -10,7 +10,7 @@ from msdscore.cli import options
 from msdscore.cli.progress import events, print_json
 
 if TYPE_CHECKING:
-    from msdscore.align.data.formats import DataSource
+    from msdscore.lab.align.data.formats import DataSource
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
@@ -42,11 +42,11 @@ def train(
     from importlib import import_module
     from importlib.util import find_spec
 
-    from msdscore.align.recipe import load_recipe
-    from msdscore.align.run.session import TrainOptions
-    from msdscore.align.run.train import train as run_training
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
+    from msdscore.lab.align.recipe import load_recipe
+    from msdscore.lab.align.run.session import TrainOptions
+    from msdscore.lab.align.run.train import train as run_training
 
     check_folder(output)
     chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
@@ -72,8 +72,8 @@ def evaluate(
     json: options.Json = False,
 ) -> None:
     """Measure the retrieval of a run, by pooled vectors and by local similarity."""
-    from msdscore.align.evaluate import evaluate as measure
     from msdscore.cli.tables import rows_table
+    from msdscore.lab.align.evaluate import evaluate as measure
 
     result = measure(run, _source(data, images, data_format), device=device)
     if json:
@@ -98,10 +98,10 @@ def export(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
-    from msdscore.align.export import export as write
     from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_folder
+    from msdscore.lab.align.export import export as write
 
     check_folder(folder)
     images = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
@@ -117,8 +117,8 @@ def join(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
-    from msdscore.align.export import join as write
     from msdscore.io.outputs.targets import check_folder
+    from msdscore.lab.align.export import join as write
 
     check_folder(output)
     path = write(folders, output, dtype=dtype, overwrite=overwrite)
@@ -126,6 +126,6 @@ def join(
 
 
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
-    from msdscore.align.data.formats import DataSource
+    from msdscore.lab.align.data.formats import DataSource
 
     return DataSource(tuple(rows), tuple(images), data_format)

@@ -62,7 +62,7 @@ def bank(
     changes, size = dict(map(options.setting, change)), batch_size or 32
     texts = _read_captions(captions) if captions else []
     if pairs:
-        from msdscore.align.data.formats import DataSource, image_content, open_pairs
+        from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs
 
         evidence = changed(form if isinstance(form, Evidence) else Evidence(), changes)
         assert isinstance(evidence, Evidence), "changes keep the form"

@@ -62,12 +62,12 @@ def bench(
     import shlex
     import sys
 
-    from msdscore.benchmarks.results.grids import result_grids
-    from msdscore.benchmarks.results.result import to_json
-    from msdscore.benchmarks.run.plan import BenchmarkPlan
-    from msdscore.benchmarks.run.runner import run_benchmark
     from msdscore.cli.tables import grid_table
     from msdscore.io.outputs.targets import check_folder
+    from msdscore.lab.benchmarks.results.grids import result_grids
+    from msdscore.lab.benchmarks.results.result import to_json
+    from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+    from msdscore.lab.benchmarks.run.runner import run_benchmark
 
     outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(output, outputs, inputs=[root, bank])

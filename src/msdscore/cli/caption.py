@@ -9,8 +9,8 @@ from msdscore.cli import options
 from msdscore.cli.progress import bar, print_json, rows_file, tell
 
 if TYPE_CHECKING:
-    from msdscore.captioners.run import CaptionedFile
-    from msdscore.captioners.writers import CaptionWriter
+    from msdscore.lab.captioners.run import CaptionedFile
+    from msdscore.lab.captioners.writers import CaptionWriter
 
 
 def caption(
@@ -45,10 +45,10 @@ def caption(
 
     Exit codes: 0 all described, 3 some images failed and say why, 2 wrong usage.
     """
-    from msdscore.captioners.run import CaptionRun, caption_images, list_images
-    from msdscore.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
     from msdscore.io.outputs.targets import is_standard_output
-    from msdscore.metrics.vlm.endpoint import Endpoint
+    from msdscore.lab.captioners.run import CaptionRun, caption_images, list_images
+    from msdscore.lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
+    from msdscore.lab.metrics.vlm.endpoint import Endpoint
 
     settings = CaptioningSettings(
         prompt=prompt, temperature=temperature, top_p=top_p, most_tokens=max_tokens, seed=seed

@@ -9,7 +9,7 @@ from msdscore.cli import options
 from msdscore.cli.progress import bar, print_json
 
 if TYPE_CHECKING:
-    from msdscore.cococf.quality import Quality
+    from msdscore.lab.cococf.quality import Quality
 
 cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of captions with one change.")
 
@@ -53,9 +53,9 @@ def build(
     Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
     quality.json and quality.md: how far one gets without the image.
     """
-    from msdscore.cococf.build import BuildSettings
-    from msdscore.cococf.changes import MAKERS
-    from msdscore.cococf.files import publish
+    from msdscore.lab.cococf.build import BuildSettings
+    from msdscore.lab.cococf.changes import MAKERS
+    from msdscore.lab.cococf.files import publish
 
     wanted = tuple(subset) if subset else tuple(MAKERS)
     settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)
@@ -71,8 +71,8 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Report on any COCO-CF file: what readers without the image find, and faults of the text."""
-    from msdscore.cococf.files import read_written
-    from msdscore.cococf.quality import judge_quality, read_likelihoods
+    from msdscore.lab.cococf.files import read_written
+    from msdscore.lab.cococf.quality import judge_quality, read_likelihoods
 
     pairs = read_written(files)
     with bar("captions") as show:
@@ -82,7 +82,7 @@ def check(
 
 
 def _show(quality: "Quality", *, as_json: bool) -> None:
-    from msdscore.cococf.quality import section
+    from msdscore.lab.cococf.quality import section
 
     if as_json:
         print_json(quality.to_dict())

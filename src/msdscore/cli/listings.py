@@ -27,7 +27,7 @@ def encoders(name: OneName = None, json: options.Json = False) -> None:
 
 def metrics(name: OneName = None, json: options.Json = False) -> None:
     """List the metrics, or show one in full."""
-    from msdscore.metrics.registry import METRICS, list_metrics
+    from msdscore.lab.metrics.registry import METRICS, list_metrics
 
     rows = _facts([METRICS.find(name)] if name else list_metrics(), without=("loader",))
     _print(name, rows, rows, ("name", "title", "needs", "argument", "extra"), as_json=json)
@@ -36,7 +36,7 @@ def metrics(name: OneName = None, json: options.Json = False) -> None:
 @benchmarks.callback(invoke_without_command=True)
 def listing(context: typer.Context, json: options.Json = False) -> None:
     """List the benchmarks."""
-    from msdscore.benchmarks.registry import benchmarks as known
+    from msdscore.lab.benchmarks.registry import benchmarks as known
 
     if context.invoked_subcommand is None:
         rows = _facts(known())
@@ -46,7 +46,7 @@ def listing(context: typer.Context, json: options.Json = False) -> None:
 @benchmarks.command()
 def show(name: BenchmarkName, json: options.Json = False) -> None:
     """Show one in full: what must lie where, how it is counted, whom to cite."""
-    from msdscore.benchmarks.registry import benchmark
+    from msdscore.lab.benchmarks.registry import benchmark
 
     row = benchmark(name)
     hidden = ("reader", "rows", "rows_name", "figures", "credits", "statistics")
@@ -60,8 +60,8 @@ def items(
     option: options.ReaderOption = [],
 ) -> None:
     """List the items as JSON lines: id, image and captions in the order in which a score file gives their scores."""
-    from msdscore.benchmarks.base import image_key, image_names
-    from msdscore.benchmarks.registry import load
+    from msdscore.lab.benchmarks.base import image_key, image_names
+    from msdscore.lab.benchmarks.registry import load
 
     folder = root / name if (root / name).is_dir() else root
     listed = load(name, folder, **dict(map(options.setting, option))).items

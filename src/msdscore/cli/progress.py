@@ -17,7 +17,7 @@ import typer
 from msdscore.errors import shortened
 
 if TYPE_CHECKING:
-    from msdscore.align.run.session import Event
+    from msdscore.lab.align.run.session import Event
 
 KEPT = "stopped; finished parts are kept, and the same command goes on from there"
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)

@@ -77,9 +77,9 @@ def rank_captioners(
     from json import dumps
 
     from msdscore.cli.tables import grid_table
+    from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
-    from msdscore.report.ranking import duel_grid, overview_grid, page, rank, read_contest
-    from msdscore.stats.resample import Resampling
+    from msdscore.lab.captioners.ranking import duel_grid, overview_grid, page, rank, read_contest
 
     if output is not None:
         inputs = with_images([*files, rows], images)

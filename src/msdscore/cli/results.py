@@ -25,12 +25,12 @@ def table(
     samples: options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
-    from msdscore.benchmarks.results.grids import StoredResult, mean_ranks, result_grids
-    from msdscore.benchmarks.results.grids import overview as all_in_one
-    from msdscore.benchmarks.results.result import read_result
+    from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import RUN_NOTES
-    from msdscore.report.tables import render
-    from msdscore.stats.resample import Resampling
+    from msdscore.lab.benchmarks.results.grids import StoredResult, mean_ranks, result_grids
+    from msdscore.lab.benchmarks.results.grids import overview as all_in_one
+    from msdscore.lab.benchmarks.results.result import read_result
+    from msdscore.lab.benchmarks.results.tables import render
 
     if (against or quoted) and not overview:
         raise ConfigError("--against and --quoted go with --overview alone")
@@ -62,11 +62,11 @@ def compare(
     Accuracies: paired bootstrap and permutation of whole images, and McNemar's test. Correlations: bootstrap of
     the difference, and permutation. Holm's correction goes over the subsets; with --against, over the metrics.
     """
-    from msdscore.benchmarks.results.compare import compare_all, compare_sides, open_side
-    from msdscore.benchmarks.results.grids import against_grid, comparison_grid
-    from msdscore.benchmarks.results.result import read_result
     from msdscore.cli.tables import grid_table
-    from msdscore.stats.resample import Resampling
+    from msdscore.intervals import Resampling
+    from msdscore.lab.benchmarks.results.compare import compare_all, compare_sides, open_side
+    from msdscore.lab.benchmarks.results.grids import against_grid, comparison_grid
+    from msdscore.lab.benchmarks.results.result import read_result
 
     if bool(second) == bool(against):
         raise ConfigError("expected two results, or one result and --against METRIC")

@@ -7,11 +7,11 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.progress import bar, stoppable
-from msdscore.studies.registry import STUDIES
+from msdscore.lab.studies.registry import STUDIES
 
 if TYPE_CHECKING:
-    from msdscore.studies.context import Study
-    from msdscore.studies.table import Table
+    from msdscore.lab.studies.context import Study
+    from msdscore.lab.studies.table import Table
 
 HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
@@ -74,8 +74,8 @@ def study(
 ) -> None:
     """Run a study, print its tables, and write them where asked."""
     from msdscore.io.outputs.targets import is_standard_output
-    from msdscore.studies.context import Study
-    from msdscore.studies.registry import run_study
+    from msdscore.lab.studies.context import Study
+    from msdscore.lab.studies.registry import run_study
 
     own = {
         "benchmark": benchmark, "metric": metric, "control": control, "samples": samples, "values": values,
@@ -115,8 +115,8 @@ def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bo
     import json
 
     from msdscore.io.outputs.targets import MARK, put_all
-    from msdscore.studies.context import forget
-    from msdscore.studies.table import to_figure, to_json, to_markdown
+    from msdscore.lab.studies.context import forget
+    from msdscore.lab.studies.table import to_figure, to_json, to_markdown
 
     values = {"note": MARK, **to_json(name, tables)}
     numbers = json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

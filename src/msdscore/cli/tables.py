@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from msdscore.benchmarks.results.grids import Grid
     from msdscore.explain.explanation import Explanation
+    from msdscore.lab.benchmarks.results.grids import Grid
     from msdscore.report.demo import Shown
 
 

@@ -13,10 +13,10 @@ from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import thumbnail, word_limit
 from msdscore.integrations.scorers import SHOWN, ScorerLike, described, shared_scorer
+from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
-from msdscore.stats.resample import Interval, bootstrap_mean
 
 Generate = Callable[[Any, Sequence[ImageSource]], Sequence[str]]
 _TABLE = ("picture", "caption", "msd", "match", "least supported")

@@ -13,11 +13,11 @@ from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.look import Role, css, in_words, maps_of, overlay, thumbnail
+from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
 from msdscore.report.results import EVIDENCE, HOW, LOWER_IS_BETTER, Floats, Results, read_results, run_facts, standings
-from msdscore.stats.resample import Interval, bootstrap_mean
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer

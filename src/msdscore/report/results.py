@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
+from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
 from msdscore.run.table import Naming
 from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
-from msdscore.stats.resample import Interval, Resampling, bootstrap_mean
 
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has beside the similarity.

@@ -1,0 +1,112 @@
+"""Trainable parts of a run (heads, learned temperatures, the visual prefix), their optimiser and their average."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
+from msdscore.encoders.base import Features
+from msdscore.lab.align.features import TrainingBatch
+from msdscore.lab.align.recipe import Recipe, TrainSpec
+
+SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
+# Divergences and densities are counted in nats already: their scales start near one.
+_STARTS = {"kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0}
+
+
+class Aligner(nn.Module):
+    """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
+
+    def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
+        super().__init__()
+        loss = recipe.loss
+        self._max_scale = loss.max_scale
+        self.heads = AlignedHeads(recipe.heads, image, text)
+        weights = {name: getattr(loss, name) for name in SCALED}
+        # Hard negatives are judged with the temperature of the contrast.
+        weights["contrastive"] = loss.contrastive or loss.wants_negatives
+        starts = {name: math.log(_STARTS.get(name, 1 / loss.temperature)) for name in SCALED if weights[name]}
+        self.log_scales = _scalars(starts)
+        # Lines from similarity to graded relevance; they start as identity.
+        lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
+        self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
+        self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
+
+    def image_features(self, batch: TrainingBatch) -> Features:
+        """What the image head reads: the features of the frozen tower."""
+        if batch.images is None:
+            raise AssertionError("a batch without image features")
+        return batch.images
+
+    def scale(self, name: str) -> Float[Tensor, ""]:
+        """One over the learned temperature of a term."""
+        return self.log_scales[name].exp()
+
+    def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
+        """Parameters with their learning rate as a share of `train.lr`."""
+        return [(list(self.parameters()), 1.0)]
+
+    @torch.no_grad()
+    def limit_scales(self) -> None:
+        """Keep temperatures within the recipe's limit; the value moves, so that its gradient never dies."""
+        for parameter in self.log_scales.values():
+            parameter.clamp_(max=math.log(self._max_scale))
+
+
+def _scalars(values: Mapping[str, float]) -> nn.ParameterDict:
+    return nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in values.items()})
+
+
+def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:
+    """Linear warm-up, then a cosine down to zero.
+
+    >>> spec = TrainSpec(lr=1.0, warmup=0.5)
+    >>> [round(learning_rate(step, steps=4, spec=spec), 2) for step in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warm = round(spec.warmup * steps)
+    if step < warm:
+        return spec.lr * (step + 1) / warm
+    return spec.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
+    """AdamW; only matrices decay, never temperatures, biases and norms."""
+    groups = [
+        {
+            "params": [parameter for parameter in own if (parameter.ndim > 1) == decays],
+            "weight_decay": decay,
+            "share": share,
+        }
+        for own, share in aligner.rated_parameters(spec)
+        for decays, decay in ((True, spec.weight_decay), (False, 0.0))
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Set the rate of all parameter groups, each by its own share."""
+    for group in optimiser.param_groups:
+        group["lr"] = value * group["share"]
+
+
+def moving_average(module: nn.Module, decay: float) -> AveragedModel:
+    r"""The module with weights averaged over steps, :math:`a \leftarrow d a + (1-d) w`; decay 0 keeps the weights.
+
+    Early steps count more, so that the start is forgotten: :math:`d` grows as :math:`(1+n)/(10+n)` up to `decay`.
+    """
+
+    @torch.no_grad()
+    def mix(averaged: tuple[Tensor, ...] | list[Tensor], given: tuple[Tensor, ...] | list[Tensor], count: Any) -> None:
+        limited = min(decay, (1 + int(count)) / (10 + int(count))) if decay else 0.0
+        torch._foreach_lerp_(list(averaged), list(given), 1 - limited)
+
+    average = AveragedModel(module, multi_avg_fn=mix).requires_grad_(False).eval()
+    # Read at every step: on the CPU nothing has to wait for the device.
+    average.n_averaged = average.n_averaged.cpu()
+    return average

@@ -1,0 +1,205 @@
+"""The samples of a batch: a view of each image, captions, hard negatives, and the words of all its captions."""
+
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from random import Random
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image
+
+from msdscore.errors import ConfigError, ImageError, InputError
+from msdscore.io.images import open_image
+from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_content
+from msdscore.lab.align.data.negatives import class_weights, make_negatives
+from msdscore.lab.align.processes import ALONE, World
+from msdscore.lab.align.recipe import Recipe, SampleSpec
+from msdscore.lab.align.repeatable import draw, epoch_order, stream
+from msdscore.text.edits import words_of
+from msdscore.text.words import content_words, each_word, stem
+
+_IN_A_ROW = 100  # images that may fail one after the other before the data is given up
+_AHEAD = 2  # batches read before they are needed
+_REMEMBERED = 1 << 16  # pairs whose words are cached
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
+_ASPECTS = (0.8, 1.25)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One pair as a step sees it; `image` is None where its features are cached."""
+
+    item: int
+    view: int
+    image: Image.Image | None
+    captions: tuple[str, ...]
+    choices: tuple[int, ...]  # numbers of the captions among the pair's own
+    negatives: tuple[tuple[str, ...], ...]  # of each caption
+    words: frozenset[str]  # stems of the content words of all captions of the image
+
+
+class SampleReader:
+    """Draws samples; every choice depends on (seed, epoch, pair) alone, so any step can be made again."""
+
+    def __init__(self, pairs: Pairs, recipe: Recipe, *, cached: Collection[int] | None = None) -> None:
+        self.pairs, self.recipe = pairs, recipe
+        self.bad: dict[int, str] = {}  # pairs whose image could not be read, and why
+        # Numbers of the pairs whose features are cached; None: images are read.
+        self._cached = cached
+        # The same in every epoch.
+        self._words = lru_cache(_REMEMBERED)(self._find_words)
+        self._banned = lru_cache(_REMEMBERED)(words_of)
+        by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
+        self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
+
+    def sample(self, item: int, epoch: int) -> Sample:
+        """The sample of a pair; a pair whose image cannot be read is replaced by the next one that can.
+
+        Raises:
+            InputError: too many images in a row cannot be read.
+        """
+        recipe = self.recipe
+        for number in (place % len(self.pairs) for place in range(item, item + _IN_A_ROW)):
+            view = draw(recipe.seed, "view", epoch, number) % recipe.sample.views
+            try:
+                if self._cached is not None and number not in self._cached:
+                    raise ImageError(f"pair {number} could not be read when features were cached")
+                image = self.views(number, [view])[0] if self._cached is None else None
+                return self._drawn(number, view, image, epoch)
+            except ImageError as error:
+                self.bad[number] = str(error)
+        raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
+
+    def views(self, item: int, numbers: Iterable[int]) -> list[Image.Image]:
+        """Views of the image of a pair.
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        pair = self.pairs.items[item]
+        image = open_image(image_content(pair.image))
+        return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in numbers]
+
+    def _drawn(self, item: int, view: int, image: Image.Image | None, epoch: int) -> Sample:
+        pair, wanted, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
+        numbers = list(range(len(pair.captions)))
+        drawn = stream(seed, "caption", epoch, item).sample(numbers, min(wanted, len(numbers)))
+        choices = tuple(drawn[place % len(drawn)] for place in range(wanted))
+        captions = tuple(pair.captions[choice] for choice in choices)
+        negatives = tuple(
+            self._negatives(pair, caption, stream(seed, "negatives", epoch, item, place))
+            for place, caption in enumerate(captions)
+        )
+        return Sample(item, view, image, captions, choices, negatives, self._words(pair))
+
+    def _find_words(self, pair: TrainingPair) -> frozenset[str]:
+        if not self.recipe.loss.word:
+            return frozenset()
+        # A tower that reads content words alone has its own list: then every word counts that it lets through.
+        every = self.recipe.text.words == "content"
+        words = (each_word(caption) if every else content_words(caption) for caption in pair.captions)
+        return frozenset(stem(word) for own in words for word in own)
+
+    def _negatives(self, pair: TrainingPair, caption: str, chance: Random) -> tuple[str, ...]:
+        spec = self.recipe.sample
+        if not self.recipe.loss.wants_negatives:
+            return ()
+        supplied = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
+        if spec.negative_source == "rules":
+            supplied = []
+        missing = spec.negatives - len(supplied)
+        if missing and spec.negative_source != "supplied":
+            supplied += make_negatives(caption, self._banned(pair.captions), missing, chance, weights=self._weights)
+        return tuple(supplied)
+
+
+def make_view(image: Image.Image, spec: SampleSpec, captions: Sequence[str], *, item: int, view: int) -> Image.Image:
+    """Crop, mirror and light an image as view number `view`, the same one for every seed; number 0 is the image as is.
+
+    Seeds choose among the views and so may share one cache of their features.
+    """
+    if view == 0:
+        return image
+    chance = stream(0, "crop", item, view)
+    area, aspect = chance.uniform(spec.crop, 1.0), chance.uniform(*_ASPECTS)
+    width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
+    left, top = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
+    across, down = image.size
+    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    pixels = (int(box[0]), int(box[1]), max(int(box[2]), int(box[0]) + 1), max(int(box[3]), int(box[1]) + 1))
+    part = image.crop(pixels)
+    mirrored = chance.random() < 0.5
+    part = _lit(part, chance.uniform(-spec.contrast, spec.contrast), chance.uniform(-spec.brightness, spec.brightness))
+    if spec.flip and mirrored and not says_side(captions):
+        return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return part
+
+
+def says_side(captions: Sequence[str]) -> bool:
+    """Whether a caption says left or right, so that its image must not be mirrored."""
+    return any(_SIDES.search(caption) for caption in captions)
+
+
+def _lit(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
+    """Scale distances from the mean by 1 + `contrast` and the mean itself by 1 + `brightness`."""
+    if not contrast and not brightness:
+        return image
+    pixels = np.asarray(image.convert("RGB"))
+    mean = float(pixels.mean())
+    table = np.rint((np.arange(256) - mean) * (1 + contrast) + mean * (1 + brightness)).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(table[pixels])
+
+
+def check_batch(batch: int, pairs: int, world: World) -> None:
+    """Refuse a batch that the pairs cannot fill, or that cannot be shared out.
+
+    Raises:
+        ConfigError: with what to change.
+    """
+    if batch > pairs:
+        raise ConfigError(f"train.batch is {batch} but there are only {pairs} pairs; make it smaller")
+    if batch % world.size:
+        raise ConfigError(f"train.batch {batch} cannot be shared by {world.size} processes; make it a multiple")
+
+
+def read_batches(
+    reader: SampleReader, *, start: int, stop: int, workers: int, world: World = ALONE
+) -> Generator[list[Sample], None, None]:
+    """Samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
+
+    Which pairs a batch holds is a function of its number alone; the rest of an epoch's pairs waits for the next order.
+    Threads, not worker processes: decoding releases the interpreter's lock, and images need not be copied between
+    processes.
+    """
+    recipe, blocks, batch = reader.recipe, reader.pairs.blocks, reader.recipe.train.batch
+    order_of = lru_cache(1)(partial(epoch_order, blocks, seed=recipe.seed, window=recipe.sample.window))
+    share, per_epoch = batch // world.size, len(reader.pairs) // batch
+
+    def jobs(number: int) -> list[Callable[[], Sample]]:
+        epoch, index = divmod(number, per_epoch)
+        first = index * batch + world.rank * share
+        return [partial(reader.sample, int(item), epoch) for item in order_of(epoch=epoch)[first : first + share]]
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        try:
+            yield from in_order(pool, map(jobs, range(start, stop)), ahead=_AHEAD)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, groups: Iterable[Iterable[Callable[[], T]]], *, ahead: int
+) -> Generator[list[T], None, None]:
+    """The results of groups of jobs, group by group, while threads work on the next `ahead` groups."""
+    waiting: deque[list[Future[T]]] = deque()
+    for jobs in groups:
+        waiting.append([pool.submit(job) for job in jobs])
+        if len(waiting) > ahead:
+            yield [future.result() for future in waiting.popleft()]
+    for futures in waiting:
+        yield [future.result() for future in futures]

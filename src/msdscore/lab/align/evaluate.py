@@ -1,0 +1,132 @@
+"""Retrieval of captions by images and of images by captions: how a run is evaluated."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from msdscore.core.embeddings import join
+from msdscore.encoders.aligned.heads import AlignedHeads
+from msdscore.encoders.backbone import place
+from msdscore.encoders.base import Embeddings, prepare_all
+from msdscore.encoders.loading.hashing import verify_files
+from msdscore.errors import ImageError, InputError
+from msdscore.io.images import open_image
+from msdscore.lab.align.data.formats import DataSource, Pairs, image_content, open_pairs
+from msdscore.lab.align.features import chunks
+from msdscore.lab.align.losses import caption_table, token_table
+from msdscore.lab.align.run.folder import read_known_towers, read_run
+from msdscore.lab.align.run.session import Towers, open_towers, tune_towers
+
+RANKS = (1, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Recall in percent at ranks 1, 5 and 10, both ways; of an image the best of its captions counts."""
+
+    image_to_text: tuple[float, ...]
+    text_to_image: tuple[float, ...]
+    images: int
+    captions: int
+    unreadable: int = 0  # images that could not be read and are left out
+
+    @property
+    def mean(self) -> float:
+        """Mean of both recalls at rank 1: what early stopping watches."""
+        return (self.image_to_text[0] + self.text_to_image[0]) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Retrieval of a run by pooled vectors and by local max-similarity."""
+
+    run: str
+    step: int
+    cosine: Retrieval
+    local: Retrieval
+
+    def rows(self) -> list[dict[str, str]]:
+        """One row per similarity and direction: recall in percent at every rank."""
+        ranks = [f"R@{rank}" for rank in RANKS]
+        return [
+            {"similarity": name, "direction": way} | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
+            for name, figures in (("cosine of pooled vectors", self.cosine), ("local max-similarity", self.local))
+            for way, recall in (("image to text", figures.image_to_text), ("text to image", figures.text_to_image))
+        ]
+
+
+def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Evaluation:
+    """Measure the retrieval of a run on captioned images.
+
+    Raises:
+        RunError: the folder holds no run with a checkpoint.
+    """
+    where = place(device, "auto").device
+    finished, known = read_run(Path(run)), read_known_towers(Path(run))
+    recipe, towers = finished.recipe, open_towers(finished.recipe, where)
+    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
+    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
+    towers = tune_towers(towers, finished.trunk)
+    heads, chunk = finished.heads.to(where), recipe.train.tower_batch
+    cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
+    assert local is not None, "measured unless told otherwise"
+    return Evaluation(str(run), finished.step, cosine, local)
+
+
+@torch.no_grad()
+def measure_retrieval(
+    pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True
+) -> tuple[Retrieval, Retrieval | None]:
+    """Recall by pooled vectors, and with `local` by the mean over tokens of the best patch.
+
+    Unreadable images are left out.
+
+    Raises:
+        InputError: no image can be read.
+    """
+    images, texts, owner = list[Embeddings](), list[Embeddings](), list[int]()
+    readable = 0
+    for part in chunks(pairs.items, chunk):
+        decoded, captions = [], list[str]()
+        for pair in part:
+            try:
+                decoded.append(open_image(image_content(pair.image)))
+            except ImageError:
+                continue
+            captions += pair.captions
+            owner += [readable] * len(pair.captions)
+            readable += 1
+        if decoded:
+            images.append(_kept(heads.project_images(towers[0].features(prepare_all(towers[0], decoded))), local))
+            texts += [_kept(heads.project_texts(towers[1].features(few)), local) for few in chunks(captions, chunk)]
+    if not images:
+        raise InputError(f"none of the {len(pairs)} validation images can be read")
+    seen, said = join(images), join(texts)
+    of = torch.tensor(owner, device=seen.pooled.device)
+    cosine = _recalls(seen.pooled @ said.pooled.mT, of, len(pairs) - readable)
+    if not local:
+        return cosine, None
+    table = caption_table(token_table(seen, said.points[said.mask]), said.mask)
+    return cosine, _recalls(table, of, len(pairs) - readable)
+
+
+def _kept(side: Embeddings, local: bool) -> Embeddings:
+    """Without `local` only the pooled vectors, which is all that retrieval by cosine needs."""
+    return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])
+
+
+def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:
+    own = owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
+    # The rank of the best own caption: how many foreign ones stand before it. Ties count against the model.
+    best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+    before_texts = ((table >= best) & ~own).sum(dim=1)
+    mine = table.gather(0, owner.unsqueeze(0))
+    before_images = ((table >= mine) & ~own).sum(dim=0)
+    image_to_text, text_to_image = (
+        tuple(100 * float((before < rank).double().mean()) for rank in RANKS)
+        for before in (before_texts, before_images)
+    )
+    return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], unreadable)

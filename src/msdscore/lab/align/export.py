@@ -1,0 +1,212 @@
+"""Encoders that load by their folder: exported from a run, or joined from several exports."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from safetensors.torch import save
+from torch import Tensor
+
+from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
+from msdscore.encoders.aligned.towers import plain
+from msdscore.encoders.loading.checkpoints import BANK
+from msdscore.encoders.loading.hashing import SUMS, write_sums
+from msdscore.encoders.loading.tensors import bank_bytes, packed, read_tensors, widened
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, RunError
+from msdscore.io.atomic import write_bytes
+from msdscore.io.outputs.targets import refuse_existing
+from msdscore.lab.align.run.folder import CARD, FinishedRun, read_known_towers, read_run
+from msdscore.scoring.bank import build_bank
+from msdscore.scoring.pipeline import recommended_config
+from msdscore.version import __version__
+
+DTYPES = ("int8", "float16", "float32")
+TRUNK = "trunk.safetensors"  # tuned tensors of the image network
+BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
+# With background images alone: they calibrate support, and cannot weigh words; `msdscore bank --pairs` builds a bank
+# that can, and with it the evidence form is the default.
+RECOMMENDED = {"preset": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
+_LEAST = 2  # background images, and members of a joined encoder
+_SAME = ("text", "image_dims", "text_dims")  # what members must have in common, beside the image tower
+
+
+def export(
+    run: str | Path,
+    folder: str | Path,
+    *,
+    dtype: str = "float16",
+    background: Sequence[Image] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
+
+    With background images, of which a hundred serve well, it brings its own bank, which
+    calibrates support, and recommends the paper's form with it.
+
+    Raises:
+        RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
+        ConfigError: the heads do not fit the dtype, or there are too few images.
+    """
+    if background and len(background) < _LEAST:
+        raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 serve well")
+    source, target = Path(run), Path(folder)
+    finished = read_run(source)
+    weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
+    config = _config(source, finished) | ({"recommended": RECOMMENDED} if background else {})
+    card = (source / CARD).read_bytes() if (source / CARD).is_file() else None
+    _write(target, config, weights, card, dtype=dtype, overwrite=overwrite)
+    if background:
+        # The images are fitted as the score would, with the heads as they are stored.
+        encoder = load_encoder(str(target), device="cpu")
+        bank = build_bank(encoder, recommended_config(encoder), background).bank
+        write_bytes(target / BANK, bank_bytes(bank, half=True), folder=target)
+    write_sums(target)
+    return target
+
+
+def _write(
+    folder: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Mapping[str, Tensor]],
+    card: bytes | None = None,
+    *,
+    dtype: str,
+    overwrite: bool,
+) -> None:
+    """Write the files of an encoder; what an earlier export left there is removed, above all its bank and its sums.
+
+    Raises:
+        ConfigError: the numbers do not fit the dtype, or it is none that a weight folder may have.
+        RunError: the folder holds other files, or an encoder and no `overwrite`.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    files = {"config.json": (json.dumps(config, indent=2) + "\n").encode()} | ({} if card is None else {CARD: card})
+    for name, tensors in weights.items():
+        if dtype == "int8":
+            stored = packed(tensors)
+        else:
+            stored = {key: value.to(getattr(torch, dtype)).contiguous() for key, value in tensors.items()}
+        if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
+            raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
+        files[name] = save(stored)
+    known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
+    others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
+    if not all(path.match(BRANCHES) for path in others):
+        raise RunError(f"{folder}: holds other files; choose an empty or new folder")
+    refuse_existing([] if overwrite else [folder / "config.json"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in list(folder.iterdir()):
+        path.unlink()
+    for name, content in files.items():
+        write_bytes(folder / name, content, folder=folder)
+
+
+def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
+    known, recipe = read_known_towers(run), finished.recipe
+    weights = TRUNK if finished.trunk else _lasting(recipe.image.weights)
+    image = replace(recipe.image, source=_lasting(recipe.image.source), weights=weights)
+    text = replace(recipe.text, source=_lasting(recipe.text.source))
+    return {
+        "model_type": MODEL_TYPE,
+        "format": FORMAT,
+        "msdscore": __version__,
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "step": finished.step,
+        # The image network of `mini` is known by its numbers, whatever file they come in.
+        "image": plain(replace(image, sha256="" if image.kind == "mini" else known.image_sha256)),
+        "text": plain(replace(text, sha256=known.text_sha256)),
+        "heads": plain(recipe.heads),
+        "image_dims": plain(known.image),
+        "text_dims": plain(known.text),
+    } | ({"dtype": "float32"} if image.kind == "mini" else {})
+
+
+def _lasting(source: str) -> str:
+    """A local path that holds wherever the encoder is loaded from; names stay as they are."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if source and path.exists() else source
+
+
+def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int8", overwrite: bool = False) -> Path:
+    """Write an encoder whose similarities are the means of those of several exported ones.
+
+    Heads that were trained apart err partly independently, so the mean errs less. The members must stand on the
+    same backbones; tuned stages of the image network are kept for each of them, what they share is computed once. A
+    bank is not taken over: make one with `msdscore bank`.
+
+    Raises:
+        ConfigError: there are fewer than two, they stand on different backbones, or the target is one of them.
+        RunError: the target holds other files, or an encoder and no `overwrite`.
+    """
+    members = [Path(folder) for folder in folders]
+    if len(members) < _LEAST:
+        raise ConfigError(f"expected at least {_LEAST} exported encoders to join, got {len(members)}")
+    configs = [_read_member(folder) for folder in members]
+    _refuse_different(configs, members)
+    out = Path(target)
+    if out.resolve() in [folder.resolve() for folder in members]:
+        raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
+    # Everything is read before anything is removed: a damaged member leaves an earlier export as it is.
+    heads, trunks = dict[str, Tensor](), dict[str, Mapping[str, Tensor]]()
+    for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
+        own = widened(read_tensors([folder / "model.safetensors"]))
+        heads |= {f"members.{number}.{name}": tensor for name, tensor in own.items()}
+        if tuned := _tuned(config):
+            trunks[f"trunk-{number}.safetensors"] = widened(read_tensors([folder / tuned]))
+    first = configs[0]
+    config = {
+        "model_type": MODEL_TYPE,
+        "format": FORMAT,
+        "msdscore": __version__,
+        # A member's checkpoint, or its recipe with seed and step.
+        "joined": [str(c.get("checkpoint") or f"{c.get('recipe')}-s{c.get('seed')}-{c.get('step')}") for c in configs],
+        **{key: first[key] for key in ("dtype", *_SAME) if key in first},
+        "image": _backbone(first) | ({"branches": list(trunks)} if trunks else {}),
+        "heads": [member["heads"] for member in configs],
+    }
+    _write(out, config, {"model.safetensors": heads} | trunks, dtype=dtype, overwrite=overwrite)
+    write_sums(out)
+    return out
+
+
+def _read_member(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: expected the folder of an exported encoder ({error})") from error
+    if not isinstance(config, dict) or (config.get("model_type"), config.get("format")) != (MODEL_TYPE, FORMAT):
+        raise ConfigError(f"{folder}: expected an exported encoder of this version; export it again")
+    if isinstance(config["heads"], list):
+        raise ConfigError(f"{folder}: is joined already; name its members instead")
+    return config
+
+
+def _tuned(config: Mapping[str, Any]) -> str:
+    """The file of tuned stages, which every member has for itself; of other towers `weights` is the backbone."""
+    image = config["image"]
+    return str(image.get("weights", "")) if image.get("kind") == "mini" else ""
+
+
+def _backbone(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The image tower without what is a member's own."""
+    return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned(config)}
+
+
+def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> None:
+    first = configs[0]
+    tuned = [_tuned(config) for config in configs]
+    for config, folder in zip(configs[1:], folders[1:], strict=True):
+        different = [key for key in _SAME if config[key] != first[key]]
+        if {"weights": ""} | _backbone(config) != {"weights": ""} | _backbone(first):
+            different.append("image")
+        if different:
+            raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
+    if any(tuned) and not all(tuned):
+        raise ConfigError("either all or none of the encoders to join can have a tuned image network")

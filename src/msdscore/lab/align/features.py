@@ -1,0 +1,396 @@
+"""Features of the frozen towers, and the batch that the loss reads.
+
+They are computed when they are needed, or once for all epochs and kept on disk.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from msdscore.core.embeddings import unit, widen
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, plain
+from msdscore.encoders.base import Features, TokenLayout, prepare_all
+from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.errors import ConfigError, ImageError, RunError
+from msdscore.io.atomic import in_turn, replacing
+from msdscore.io.hashing import text_key
+from msdscore.lab.align.data.formats import Pairs
+from msdscore.lab.align.data.samples import Sample, SampleReader, in_order, make_view
+from msdscore.lab.align.recipe import Recipe
+from msdscore.text.words import stem, words_at
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int32": torch.int32}
+_DONE = "cache.json"  # written last: its presence says that the cache is complete
+_PARTS = ("local", "whole", "pooled")
+_SHARE = 0.6  # of the free memory of a GPU that cached features may take
+
+OnProgress = Callable[[int, int], None]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """Frozen features of a step's samples, and what the terms of the loss need beside them.
+
+    Captions lie image by image, the same number of each.
+    """
+
+    images: Features | None  # None where the image network is trained too
+    texts: Features
+    negatives: Features | None
+    negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
+    captions: tuple[str, ...]
+    items: Int[Tensor, " batch"]
+    token_words: Int[Tensor, "captions points"]  # a number for the word of every token
+    image_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of an image; -1: padding
+    sentences: Float[Tensor, "captions dim"] | None = None  # frozen sentence vectors, where a term grades relevance
+    references: Float[Tensor, "batch dim"] | None = None  # their mean over all captions of each image
+
+    @property
+    def each(self) -> int:
+        """Captions per image."""
+        return len(self.texts) // len(self.items)
+
+
+class TowerFeatures:
+    """Features computed when they are needed; the towers read `chunk` items at once."""
+
+    def __init__(self, image: ImageTower, text: TextTower, chunk: int) -> None:
+        self.image, self.text, self.chunk = image, text, chunk
+
+    def images(self, samples: Sequence[Sample]) -> Features:
+        """Features of the samples' views."""
+        images = [sample.image for sample in samples if sample.image is not None]
+        return join_features(
+            [self.image.features(prepare_all(self.image, part)) for part in chunks(images, self.chunk)]
+        )
+
+    def texts(self, samples: Sequence[Sample]) -> Features:
+        """Features of the samples' captions."""
+        return self.encode([caption for sample in samples for caption in sample.captions])
+
+    def encode(self, texts: Sequence[str]) -> Features:
+        """Features of any texts."""
+        return join_features([self.text.features(part) for part in chunks(texts, self.chunk)])
+
+
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Split items into runs of `size`; the last one may be shorter."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def join_features(parts: Sequence[Features]) -> Features:
+    """Concatenate batches, padded to the longest item."""
+    if len(parts) == 1:
+        return parts[0]
+    wholes = [part.whole for part in parts if part.whole is not None]
+    pooled = [part.pooled for part in parts if part.pooled is not None]
+    width = max(part.mask.shape[1] for part in parts)
+    return Features(
+        torch.cat([widen(part.points, width) for part in parts]),
+        torch.cat([widen(part.mask, width) for part in parts]),
+        torch.cat(pooled) if pooled else None,
+        tuple(layout for part in parts for layout in part.layout),
+        join_features(wholes) if wholes else None,
+    )
+
+
+def token_layouts(features: Features) -> tuple[TokenLayout, ...]:
+    """The layouts of captions."""
+    return tuple(layout for layout in features.layout if isinstance(layout, TokenLayout))
+
+
+def make_batch(
+    samples: Sequence[Sample],
+    source: TowerFeatures,
+    *,
+    device: torch.device,
+    references: Float[Tensor, "pairs dim"] | None = None,
+) -> TrainingBatch:
+    """Run the frozen towers over samples; nothing in the result has a history."""
+    images, texts = source.images(samples), source.texts(samples)
+    captions = tuple(caption for sample in samples for caption in sample.captions)
+    negatives = [own for sample in samples for own in sample.negatives]
+    owned = [(row, text) for row, own in enumerate(negatives) for text in own]
+    words = [
+        [stem(word) for word in words_at(caption, layout.spans)]
+        for caption, layout in zip(captions, token_layouts(texts), strict=True)
+    ]
+    items = torch.tensor([sample.item for sample in samples], device=device)
+    return TrainingBatch(
+        images=images,
+        texts=texts,
+        negatives=source.encode([text for _, text in owned]) if owned else None,
+        negative_owner=torch.tensor([row for row, _ in owned], dtype=torch.int64, device=device),
+        captions=captions,
+        items=items,
+        token_words=_numbers(words, device, width=texts.mask.shape[1]),
+        image_words=_numbers([sorted(sample.words) for sample in samples], device),
+        sentences=None if references is None else sentence_vectors(texts),
+        references=None if references is None else references[items],
+    )
+
+
+def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int = 1) -> Int[Tensor, "rows width"]:
+    wide = max(width, *map(len, rows)) if rows else width
+    keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
+    return torch.tensor(keys, dtype=torch.int64, device=device)
+
+
+def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
+    """Unit sentence vectors of captions, by the frozen text tower alone.
+
+    Raises:
+        ConfigError: the tower gives none.
+    """
+    if texts.pooled is None:
+        raise ConfigError("loss.relevance needs a text tower that gives sentence vectors; this one gives none")
+    return unit(texts.pooled.float())
+
+
+@torch.no_grad()
+def image_references(pairs: Pairs, tower: TextTower, *, chunk: int) -> Float[Tensor, "pairs dim"]:
+    """The mean sentence vector of all captions of every image: products with it are mean cosines."""
+    captions = (caption for pair in pairs.items for caption in pair.captions)
+    parts = []
+    while texts := list(islice(captions, chunk)):
+        parts.append(sentence_vectors(tower.features(texts)))
+    vectors = torch.cat(parts)
+    sizes = torch.tensor([len(pair.captions) for pair in pairs.items], device=vectors.device)
+    owner = torch.arange(len(pairs), device=vectors.device).repeat_interleave(sizes)
+    sums = vectors.new_zeros(len(pairs), vectors.shape[1]).index_add(0, owner, vectors)
+    return sums / sizes.unsqueeze(1)
+
+
+class MatrixWriter:
+    """Appends matrices of one width to a file; `close` writes where each of them begins."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self._path, self._dtype = path, DTYPES[dtype]
+        self._file: BinaryIO = path.with_suffix(".bin").open("wb")
+        self._ends = [0]
+        self._width = 0
+
+    def extend(self, vectors: Tensor, mask: Tensor) -> None:
+        """Add the real rows of every item of a padded batch; an item may have no rows.
+
+        Raises:
+            ConfigError: the values do not fit the dtype of the store.
+        """
+        # Smaller before it travels: on a GPU the copy is what takes time.
+        rows = vectors.detach()[mask].to(self._dtype).cpu().contiguous()
+        if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
+            raise ConfigError(f"features do not fit {self._dtype}; cache them as bfloat16 or float32 (cache_dtype)")
+        self._width = self._width or vectors.shape[2]
+        self._file.write(rows.view(torch.uint8).numpy().tobytes())
+        self._ends += (self._ends[-1] + mask.sum(dim=1).cumsum(dim=0)).tolist()
+
+    def append(self, matrix: Tensor) -> None:
+        """Add one matrix."""
+        self.extend(matrix.unsqueeze(0), torch.ones(1, len(matrix), dtype=torch.bool, device=matrix.device))
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._file.close()
+        np.save(self._path.with_suffix(".npy"), np.array([self._width, *self._ends], dtype=np.int64))
+
+
+class MatrixStore:
+    """Reads matrices by number; the file is mapped, not loaded."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        known = np.load(path.with_suffix(".npy"))
+        self.width, self.ends = int(known[0]), known[1:]
+        count = int(self.ends[-1]) * self.width
+        size = path.with_suffix(".bin").stat().st_size
+        if size != count * DTYPES[dtype].itemsize:
+            raise RunError(f"{path.with_suffix('.bin')}: is cut off; delete the folder and cache the features again")
+        values = torch.from_file(str(path.with_suffix(".bin")), shared=False, size=count, dtype=DTYPES[dtype])
+        self._values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that all matrices take."""
+        return self._values.numel() * self._values.element_size()
+
+    def load(self, device: torch.device) -> None:
+        """Move all matrices to a device; from then on they are read there."""
+        self._values = self._values.to(device)
+
+    def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Matrices as one padded batch, with its mask, on the device of the store."""
+        wanted = np.asarray(numbers)
+        starts, heights = self.ends[wanted], self.ends[wanted + 1] - self.ends[wanted]
+        places = np.arange(heights.max())
+        real = places < heights[:, None]
+        rows = torch.from_numpy(np.where(real, starts[:, None] + places, 0)).to(self._values.device)
+        mask = torch.from_numpy(real).to(self._values.device)
+        if not mask.any():
+            return self._values.new_zeros(*mask.shape, self.width), mask
+        return self._values[rows].masked_fill_(~mask.unsqueeze(-1), 0), mask
+
+
+def cache_key(recipe: Recipe, pairs: Pairs, live: TowerFeatures, dtype: str) -> str:
+    """A hash of everything that can change a cached feature."""
+    sample = recipe.sample
+    parts = [
+        plain(recipe.image),
+        plain(recipe.text),
+        recipe.heads.pool,
+        [sample.views, sample.crop, sample.flip, sample.contrast, sample.brightness],
+        [pairs.fingerprint, dtype, files_sha256(live.image.files), files_sha256(live.text.files)],
+    ]
+    return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=10).hexdigest()
+
+
+def build_cache(
+    folder: Path,
+    reader: SampleReader,
+    live: TowerFeatures,
+    *,
+    dtype: str,
+    workers: int = 1,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Write the features of all views and captions; what a killed run left is removed first.
+
+    `workers` threads decode images and draw their views while the towers compute. Of several runs that want the same
+    features one computes them, and the others wait for it.
+    """
+    with in_turn(folder.with_suffix(".lock")):
+        if (folder / _DONE).is_file():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        _check_room(folder, reader, live, dtype)
+        bad = _write_features(folder, reader, live, dtype, workers, on_progress)
+        state = {"dtype": dtype, "views": reader.recipe.sample.views, "bad": bad}
+        with replacing(folder / _DONE) as file:
+            file.write(json.dumps(state).encode())
+
+
+def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
+    """Refuse before hours of work what the disk cannot hold."""
+    probe = live.image.features([live.image.prepare(Image.new("RGB", (64, 64)))])
+    numbers = probe.points.numel() + (probe.whole.points.numel() if probe.whole is not None else 0)
+    needed = numbers * DTYPES[dtype].itemsize * len(reader.pairs) * reader.recipe.sample.views
+    free = shutil.disk_usage(folder).free
+    if needed > 0.95 * free:
+        raise ConfigError(
+            f"cached features need about {needed / 2**30:.1f} GiB and {folder} has {free / 2**30:.1f} GiB free; "
+            "train without a cache, with fewer views, or put it elsewhere"
+        )
+
+
+def _write_features(
+    folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str, workers: int, on_progress: OnProgress | None
+) -> dict[int, str]:
+    """Write the features of all pairs; gives the reasons why images cannot be read, by number of the pair."""
+    writers: dict[str, MatrixWriter] = {"text-spans": MatrixWriter(folder / "text-spans", "int32")}
+
+    def write(side: str, features: Features) -> None:
+        parts = {"local": features, "whole": features.whole, "pooled": None}
+        if features.pooled is not None:
+            ones = features.mask.new_ones(len(features), 1)
+            parts["pooled"] = Features(features.pooled.unsqueeze(1), ones)
+        for part, points in parts.items():
+            if points is not None:
+                name = f"{side}-{part}"
+                writers[name] = writers.get(name) or MatrixWriter(folder / name, dtype)
+                writers[name].extend(points.points, points.mask)
+
+    bad, start = dict[int, str](), 0
+    jobs = [partial(_decode, reader, item) for item in range(len(reader.pairs))]
+    with ThreadPoolExecutor(workers) as pool:
+        for decoded in in_order(pool, chunks(jobs, live.chunk), ahead=1):
+            bad |= {item: reason for item, (_, reason) in enumerate(decoded, start) if reason}
+            for part in chunks([view for views, _ in decoded for view in views], live.chunk):
+                write("image", live.image.features(prepare_all(live.image, part)))
+            own = reader.pairs.items[start : start + len(decoded)]
+            texts = live.encode([caption for pair in own for caption in pair.captions])
+            write("text", texts)
+            for layout in token_layouts(texts):
+                writers["text-spans"].append(torch.tensor(layout.spans, dtype=torch.int32).reshape(-1, 2))
+            start += len(decoded)
+            if on_progress is not None:
+                on_progress(start, len(reader.pairs))
+    for writer in writers.values():
+        writer.close()
+    return bad
+
+
+def _decode(reader: SampleReader, item: int) -> tuple[list[Image.Image], str]:
+    """All views of one pair's image; of an unreadable one grey views, and the reason."""
+    numbers, sample = range(reader.recipe.sample.views), reader.recipe.sample
+    try:
+        return reader.views(item, numbers), ""
+    except ImageError as error:
+        grey, captions = Image.new("RGB", (64, 64), "grey"), reader.pairs.items[item].captions
+        return [make_view(grey, sample, captions, item=item, view=view) for view in numbers], str(error)
+
+
+class CachedFeatures(TowerFeatures):
+    """Features from a cache, moved to the device of the training; unknown texts go to the text tower."""
+
+    def __init__(self, folder: Path, pairs: Pairs, live: TowerFeatures) -> None:
+        super().__init__(live.image, live.text, live.chunk)
+        state = json.loads((folder / _DONE).read_text(encoding="utf-8"))
+        self.bad = {int(item): str(reason) for item, reason in state["bad"].items()}
+        self._views, self._pairs = int(state["views"]), len(pairs)
+        names = [f"{side}-{part}" for side in ("image", "text") for part in _PARTS]
+        self._stores = {
+            name: MatrixStore(folder / name, state["dtype"]) for name in names if (folder / f"{name}.npy").is_file()
+        }
+        self._spans = MatrixStore(folder / "text-spans", "int32")
+        # The number of each pair's first caption.
+        self._first = [0, *accumulate(len(pair.captions) for pair in pairs.items)]
+        device = live.image.device
+        # In the memory of a GPU where it takes little enough of what is free: steps then wait for no disk.
+        needed = sum(store.nbytes for store in self._stores.values())
+        if device.type == "cuda" and needed < _SHARE * torch.cuda.mem_get_info(device)[0]:
+            for store in self._stores.values():
+                store.load(device)
+
+    def usable(self) -> frozenset[int]:
+        """Numbers of the pairs whose image could be read."""
+        return frozenset(range(self._pairs)) - self.bad.keys()
+
+    def images(self, samples: Sequence[Sample]) -> Features:
+        """Features of the samples' views."""
+        return self._features("image", [sample.item * self._views + sample.view for sample in samples], ())
+
+    def texts(self, samples: Sequence[Sample]) -> Features:
+        """Features of the samples' captions."""
+        numbers = [self._first[sample.item] + choice for sample in samples for choice in sample.choices]
+        spans, mask = self._spans.take(numbers)
+        layout = tuple(
+            TokenLayout(tuple((int(a), int(b)) for a, b in row[real].tolist()))
+            for row, real in zip(spans, mask, strict=True)
+        )
+        return self._features("text", numbers, layout)
+
+    def _features(self, side: str, numbers: Sequence[int], layout: tuple[TokenLayout, ...]) -> Features:
+        device = self.image.device
+        parts = {}
+        for part in _PARTS:
+            if f"{side}-{part}" in self._stores:
+                vectors, mask = self._stores[f"{side}-{part}"].take(numbers)
+                parts[part] = Features(vectors.to(device).float(), mask.to(device))
+        pooled = parts["pooled"].points[:, 0] if "pooled" in parts else None
+        return replace(parts["local"], pooled=pooled, layout=layout, whole=parts.get("whole"))

@@ -1,0 +1,126 @@
+"""Reconstruction: a frozen causal language model predicts the caption from aligned patches as a visual prefix."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from msdscore.encoders.aligned.towers import frozen
+from msdscore.encoders.backbone import place
+from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
+from msdscore.encoders.loading.transformers import load_model, load_tokenizer
+from msdscore.encoders.text.tokens import special_ids
+from msdscore.errors import WeightsError, require
+from msdscore.lab.align.recipe import LanguageSpec
+
+_IGNORED = -100
+
+
+class FrozenLanguageModel:
+    """A causal language model that never learns; gradients only pass through it to the prefix."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, batch: int) -> None:
+        self.model, self._tokenizer, self._batch = model, tokenizer, batch
+        self._before = special_ids(tokenizer.backend_tokenizer)[0]
+        if tokenizer.eos_token_id is None:
+            raise WeightsError("the language model's tokenizer has no end token; use another model")
+        self._end = int(tokenizer.eos_token_id)
+
+    @property
+    def width(self) -> int:
+        """Size of the embeddings that it reads."""
+        return int(self.model.get_input_embeddings().weight.shape[1])
+
+    def nll(
+        self, prefix: Float[Tensor, "batch points width"], mask: Bool[Tensor, "batch points"], captions: Sequence[str]
+    ) -> tuple[Float[Tensor, ""], int]:
+        """Negative log-likelihood of all caption tokens, summed, and how many they are."""
+        ids = [[*self._ids(caption), self._end] for caption in captions]
+        sums = prefix.new_zeros((), dtype=torch.float32)
+        starts = range(0, len(ids), self._batch)
+        for start in starts:
+            part = slice(start, start + self._batch)
+            targets = _padded(ids[part], prefix.device)
+            if len(starts) == 1:
+                sums = sums + self._part_nll(prefix[part], mask[part], targets)
+            else:
+                # Activations of one part at a time: the backward pass computes each part again.
+                sums = sums + checkpoint(self._part_nll, prefix[part], mask[part], targets, use_reentrant=False)
+        return sums, sum(map(len, ids))
+
+    @torch.inference_mode()
+    def log_likelihoods(self, captions: Sequence[str]) -> list[float]:
+        """Log-likelihood of each caption and its end, in nats, without any prefix."""
+        before = [*(self._before or (self._end,))]  # a model without a token to begin with begins after an end
+        values: list[float] = []
+        for start in range(0, len(captions), self._batch):
+            ids = [[*before, *self._ids(text), self._end] for text in captions[start : start + self._batch]]
+            targets = _padded(ids, self.model.device)
+            logits = self.model(input_ids=targets.clamp_min(0), use_cache=False).logits[:, len(before) - 1 : -1]
+            wanted = targets[:, len(before) :]
+            lost = cross_entropy(logits.float().transpose(1, 2), wanted, ignore_index=_IGNORED, reduction="none")
+            values += (-lost.double().sum(dim=1)).tolist()
+        return values
+
+    def _ids(self, caption: str) -> list[int]:
+        ids: list[int] = self._tokenizer(caption, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _part_nll(
+        self, prefix: Float[Tensor, "batch points width"], mask: Tensor, targets: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, ""]:
+        embed = self.model.get_input_embeddings()
+        batch, count = len(prefix), prefix.shape[1]
+        # Padding goes to the front: the caption's first token is predicted at the patch just before it.
+        order = mask.to(torch.uint8).argsort(dim=1, stable=True)
+        prefix, mask = prefix.gather(1, order.unsqueeze(-1).expand_as(prefix)), mask.gather(1, order)
+        before = torch.tensor(self._before, dtype=torch.long, device=prefix.device).expand(batch, -1)
+        # The last token is only predicted, never read.
+        read = targets[:, :-1].clamp_min(0)
+        inputs = torch.cat([embed(before), prefix.to(embed.weight.dtype), embed(read)], dim=1)
+        seen = torch.cat([before >= 0, mask, targets[:, :-1] != _IGNORED], dim=1)
+        places = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
+        # No cache of keys: it would only be kept for words that are never generated.
+        output = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
+        logits = output.logits[:, before.shape[1] + count - 1 :]
+        return cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
+
+
+def load_language_model(spec: LanguageSpec, *, device: torch.device) -> FrozenLanguageModel:
+    """The frozen language model of a recipe: float32 on a CPU, bfloat16 on CUDA.
+
+    Raises:
+        WeightsError: its files are missing or damaged.
+    """
+    where = place(str(device), "auto", half=torch.bfloat16)
+    source = locate(spec.source)
+    if spec.gguf:
+        model, tokenizer = _load_gguf(Path(source), spec.gguf)
+    else:
+        checkpoint_files = find_checkpoint(source, revision=spec.revision or None)
+        model, tokenizer = load_model("AutoModelForCausalLM", checkpoint_files), load_tokenizer(checkpoint_files)
+    return FrozenLanguageModel(frozen(model, where), tokenizer, batch=spec.batch)
+
+
+def _load_gguf(folder: Path, name: str) -> tuple[Any, Any]:
+    """A quantised model, unpacked; transformers needs two more libraries for it."""
+    for library in ("gguf", "accelerate"):
+        require(library, extra="train")
+    transformers = require("transformers", extra="hf")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+    except Exception as error:  # damaged files raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{folder / name}: cannot be loaded ({reason}); fetch it again") from error
+    return model, tokenizer
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "rows longest"]:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[_IGNORED] * (longest - len(row))] for row in rows], device=device)

@@ -1,0 +1,217 @@
+"""The loss of one batch: the weighted terms of a recipe, over the pairs of all processes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.lab.align import losses
+from msdscore.lab.align.aligner import Aligner
+from msdscore.lab.align.features import TrainingBatch
+from msdscore.lab.align.language import FrozenLanguageModel
+from msdscore.lab.align.losses import Scalar, Table
+from msdscore.lab.align.processes import World, gather_embeddings, gather_rows, most, total
+from msdscore.lab.align.recipe import LossSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What stays the same over all steps of a run."""
+
+    loss: LossSpec
+    world: World
+    language: FrozenLanguageModel | None = None
+    half: bool = False  # heads and prefix compute in bfloat16; losses never do
+
+
+class Step:
+    """A batch with both sides projected; what several terms share is computed once."""
+
+    def __init__(self, aligner: Aligner, batch: TrainingBatch, setting: Setting) -> None:
+        self.aligner, self.batch, self.setting = aligner, batch, setting
+        self.loss, self.world = setting.loss, setting.world
+        with self.autocast():
+            self.own_images = aligner.heads.project_images(aligner.image_features(batch))
+            self.own_texts = aligner.heads.project_texts(batch.texts)
+        self.images = gather_embeddings(self.own_images, self.world)
+        self.texts = gather_embeddings(self.own_texts, self.world)
+
+    def autocast(self) -> torch.autocast:
+        """bfloat16 for heads and prefix, where the run asks for it."""
+        return torch.autocast(self.batch.items.device.type, torch.bfloat16, enabled=self.setting.half)
+
+    @cached_property
+    def excluded(self) -> Bool[Tensor, "images captions"]:
+        """Captions that are no negatives of an image: those of the same image in another row."""
+        return losses.same_images(gather_rows(self.batch.items, self.world), self.batch.each)
+
+    @cached_property
+    def cosines(self) -> Table:
+        """Cosines of pooled vectors."""
+        return self.images.pooled @ self.texts.pooled.mT
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "tokens images"]:
+        """The best patch of every image for every token."""
+        return losses.token_table(self.images, self.texts.points[self.texts.mask])
+
+    @cached_property
+    def owner(self) -> Int[Tensor, " tokens"]:
+        """The image of every token."""
+        return self.texts.mask.nonzero()[:, 0] // self.batch.each
+
+    @cached_property
+    def local(self) -> Table:
+        """Local similarities: the mean over tokens of the best patch."""
+        return losses.caption_table(self.tokens, self.texts.mask)
+
+    @cached_property
+    def relevance(self) -> Table:
+        """Graded relevance of all images and captions."""
+        references, sentences = self.batch.references, self.batch.sentences
+        if references is None or sentences is None:
+            raise AssertionError("graded relevance without sentence vectors")
+        return losses.relevance(gather_rows(references, self.world), gather_rows(sentences, self.world))
+
+    @cached_property
+    def mixtures(self) -> Mixture:
+        """One mixture per image."""
+        return losses.fitted(self.images, self.fit_settings(0))
+
+    @cached_property
+    def densities(self) -> Float[Tensor, "tokens images"]:
+        """log P of every token under the mixture of every image."""
+        return losses.densities(self.texts.points[self.texts.mask], self.mixtures)
+
+    @cached_property
+    def negatives(self) -> Float[Tensor, "negatives dim"]:
+        """Pooled vectors of the own hard negatives; none where no caption has one."""
+        if self.batch.negatives is None:
+            return self.own_texts.pooled[:0]
+        with self.autocast():
+            return self.aligner.heads.project_texts(self.batch.negatives).pooled
+
+    @cached_property
+    def margins(self) -> Float[Tensor, "images negatives"]:
+        """Margins over the own hard negatives, under the images of all processes."""
+        return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
+
+    def mean_over_negatives(self, sums: Scalar) -> Scalar:
+        """A sum over the own negatives as a mean over those of all processes."""
+        count = total(torch.tensor(float(len(self.batch.negative_owner)), device=sums.device), self.world)
+        return sums * self.world.size / count.clamp_min(1.0)
+
+    def fit_settings(self, side: int) -> FitSettings:
+        """How mixtures are fitted: of images (0) or of captions (1)."""
+        loss = self.loss
+        return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
+
+
+Term = Callable[[Step], Scalar]
+
+
+def objective(
+    aligner: Aligner, batch: TrainingBatch, setting: Setting, terms: Mapping[str, Term] | None = None
+) -> tuple[Scalar, dict[str, Tensor]]:
+    """The weighted sum of all terms of the recipe, and the value of each, without history.
+
+    Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
+    """
+    step = Step(aligner, batch, setting)
+    weights = {name: getattr(setting.loss, name) for name in terms or TERMS}
+    values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
+    loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
+    # Some terms see only the pairs of one process: what is reported is the mean of all.
+    means = total(torch.stack([value.detach() for value in values.values()]), setting.world) / setting.world.size
+    return loss, dict(zip(values, means, strict=True))
+
+
+def _relevance(step: Step) -> Scalar:
+    lines = step.aligner.lines
+    return losses.graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
+
+
+def _word(step: Step) -> Scalar:
+    batch, width = step.batch, step.texts.mask.shape[1]
+    tokens = gather_rows(_filled(batch.token_words, width), step.world)[step.texts.mask]
+    widest = most(batch.image_words.shape[1], step.world, tokens.device)
+    return word_term(step, losses.absent_words(tokens, gather_rows(_filled(batch.image_words, widest), step.world)))
+
+
+def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
+    """The word loss over content words: function words are in no image's set of words, not even in their own's."""
+    real = ~absent.gather(1, step.owner.unsqueeze(1)).squeeze(1)
+    if not bool(real.any()):
+        return 0.0 * step.tokens.sum()
+    return losses.word_loss(step.tokens[real], step.owner[real], absent[real], step.aligner.scale("word"))
+
+
+def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch width"]:
+    """Numbers padded with -1, which is no word."""
+    missing = width - words.shape[1]
+    return torch.cat([words, words.new_full((len(words), missing), -1)], dim=1) if missing > 0 else words[:, :width]
+
+
+def _kl(step: Step) -> Scalar:
+    loss, fit_texts = step.loss, step.fit_settings(1)
+    sides = (step.images, step.texts, step.mixtures)
+    tables = losses.kl_tables(*sides, fit_texts, direction=loss.kl_direction, stride=loss.kl_stride)
+    return torch.stack([losses.info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
+
+
+def _support(step: Step) -> Scalar:
+    table = losses.centred(losses.caption_table(step.densities, step.texts.mask))
+    return losses.info_nce(table * step.aligner.scale("support"), step.excluded)
+
+
+def _negatives(step: Step) -> Scalar:
+    """Own hard negatives of every caption, laid out as a padded table of similarities."""
+    texts, owner = step.own_texts, step.batch.negative_owner
+    images = step.own_images.pooled.repeat_interleave(step.batch.each, dim=0)
+    # Without a single negative the term is zero, and every process still takes part in it.
+    if not len(owner):
+        return 0.0 * images.sum()
+    cosines = (step.negatives * images[owner]).sum(dim=1)
+    order = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
+    table = cosines.new_zeros(len(texts), int(order.max()) + 1).index_put((owner, order), cosines)
+    real = torch.zeros_like(table, dtype=torch.bool).index_put((owner, order), torch.tensor(True, device=owner.device))
+    return losses.negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
+
+
+def _grounded(step: Step) -> Scalar:
+    owner = step.world.rank * len(step.own_images) + step.batch.negative_owner // step.batch.each
+    return step.mean_over_negatives(losses.grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
+
+
+def _reconstruction(step: Step) -> Scalar:
+    """Mean over all caption tokens of all processes."""
+    language, prefix_head, each = step.setting.language, step.aligner.prefix, step.batch.each
+    if prefix_head is None or language is None:
+        raise AssertionError("reconstruction without a language model and a visual prefix")
+    with step.autocast():
+        prefix = prefix_head(step.own_images.points).repeat_interleave(each, dim=0)
+        sums, count = language.nll(prefix, step.own_images.mask.repeat_interleave(each, dim=0), step.batch.captions)
+    tokens = total(torch.tensor(float(count), device=sums.device), step.world)
+    return sums * step.world.size / tokens
+
+
+# By the name of the weight in `[loss]`.
+TERMS: dict[str, Term] = {
+    "contrastive": lambda step: losses.info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded),
+    "relevance": _relevance,
+    "local": lambda step: losses.info_nce(step.local * step.aligner.scale("local"), step.excluded),
+    "local_relevance": lambda step: losses.graded_loss(
+        losses.centred(step.local), losses.centred(step.relevance), step.aligner.lines["local_relevance"]
+    ),
+    "word": _word,
+    "kl": _kl,
+    "support": _support,
+    "negatives": _negatives,
+    "grounded": _grounded,
+    "bias": lambda step: step.mean_over_negatives(losses.bias_loss(step.margins, step.aligner.scale("contrastive"))),
+    "reconstruction": _reconstruction,
+}

@@ -1,0 +1,303 @@
+"""A training recipe: every choice of a run in one frozen, checked object.
+
+Recipes are written as TOML: shipped ones by name, anyone's by path, single settings on top.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from msdscore.encoders.aligned.heads import HeadsSpec
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, plain, read_spec
+from msdscore.errors import ConfigError, InputError, unknown_name
+
+DIRECTIONS = ("support", "coverage", "both", "each")
+# Every term of the loss, by the name of its weight.
+TERMS = (
+    "contrastive", "reconstruction", "local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded",
+    "bias", "support", "evidence", "objects", "omission", "over_machine",
+)  # fmt: skip
+# They need word labels or machines' captions, which only resident training (tools/train_mini) has.
+RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
+RULES = ("rules", "supplied", "both")
+STOPS = ("cosine", "local")
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+def _require(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
+    """Refuse a spec with one of these numbers outside of the bound, which an error words."""
+    for name in names.split():
+        if not least <= getattr(spec, name) < below:
+            raise ConfigError(f"{name} must {bound}, got {getattr(spec, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpec:
+    """Weights of the terms, each of which can be zero, and what the terms need.
+
+    >>> LossSpec(contrastive=0.0)
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: at least one loss weight must be positive, got none
+    """
+
+    contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
+    reconstruction: float = 0.0  # caption from patches through the frozen language model (paper)
+    local: float = 0.0  # token-to-patch max-similarity InfoNCE
+    word: float = 0.0  # each content word against images and words that lack it
+    kl: float = 0.0  # divergence through unrolled EM
+    negatives: float = 0.0  # the caption against its own hard negatives
+    relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
+    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
+    grounded: float = 0.0  # hard negatives, by the margin that the image adds to the text's own
+    bias: float = 0.0  # the margin over hard negatives that the text has without its image
+    support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the images
+    evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
+    objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every image
+    omission: float = 0.0  # a second true caption covers more, a false one does not
+    over_machine: float = 0.0  # captions by people fit the image better than a machine's
+    shrink: float = 1e-3  # holds the zero of each word near that of all words
+    temperature: float = 0.07  # start of the learned temperatures
+    max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
+    kl_components: tuple[int, ...] = (3, 2)  # image, text
+    kl_iterations: int = 3
+    kl_kappa: float = 20.0
+    kl_direction: str = "support"
+    kl_stride: int = 1  # coverage looks at every such patch
+
+    def __post_init__(self) -> None:
+        weights = [getattr(self, name) for name in TERMS]
+        if min(weights) < 0:
+            raise ConfigError(f"loss weights must not be negative, got {min(weights)}")
+        if max(weights) == 0:
+            raise ConfigError("at least one loss weight must be positive, got none")
+        if self.kl_direction not in DIRECTIONS:
+            raise unknown_name("kl_direction", self.kl_direction, DIRECTIONS)
+        if len(self.kl_components) != 2 or min(self.kl_components) < 1:
+            raise ConfigError(f"kl_components must be two counts of at least 1, got {self.kl_components}")
+        if min(self.temperature, self.max_scale, self.kl_kappa) <= 0 or min(self.kl_iterations, self.kl_stride) < 1:
+            raise ConfigError(
+                "temperature, max_scale and kl_kappa must be positive, kl_iterations and kl_stride at least 1"
+            )
+
+    @property
+    def wants_negatives(self) -> bool:
+        """Whether any term looks at hard negatives."""
+        return bool(self.negatives or self.grounded or self.bias)
+
+    @property
+    def wants_relevance(self) -> bool:
+        """Whether any term looks at graded relevance."""
+        return bool(self.relevance or self.local_relevance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageSpec:
+    """The frozen causal language model of the reconstruction; it is never loaded at scoring time."""
+
+    source: str = ""  # a folder, a hub name, package:NAME/path
+    revision: str = ""
+    gguf: str = ""  # name of a .gguf file in the source
+    batch: int = 16  # captions read at once; more are read in turns, with memory for one turn
+
+    def __post_init__(self) -> None:
+        _require(self, "batch", 1, bound="be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSpec:
+    """What is drawn from the data at every step."""
+
+    captions: int = 1  # of each image in a batch; an image that has fewer shows some twice
+    views: int = 1  # augmented views of an image; 1: the image as it is
+    crop: float = 0.5  # smallest share of an image that a view shows
+    flip: bool = False  # mirror views; never where a caption says left or right
+    contrast: float = 0.0  # largest change of contrast in a view, as a share
+    brightness: float = 0.0  # and of brightness
+    negatives: int = 0  # hard negatives per caption
+    negative_source: str = "rules"
+    window: int = 8  # blocks (shards, row groups) that are shuffled together
+    group: int = 1  # resident: similar images side by side in a batch, whose words are hard absent ones
+    whole: float = 0.15  # resident: share of views that show the image as it is
+    resaved: float = 0.0  # resident: share of images that look like a JPEG of them
+    shrunk: float = 0.0  # resident: share of images that are shrunk and enlarged again
+    noisy: float = 0.0  # resident: share of images with a little noise
+    stored: int = 0  # resident: side in pixels of the images kept on the device; 0: as the tower reads them
+    made: int = 2  # resident: short and long texts by rule per image, hard negatives per caption
+    joined: float = 0.25  # resident: share of second captions that are several captions joined
+    alike: float = 0.6  # resident: words whose embeddings are more alike are neither present nor absent
+    classes: str = ""  # resident: file of object classes, one line each: a name and its synonyms
+    held_out: int = 0  # resident: one image of so many, by the hash of its name, is left for calibration; 0: none
+
+    def __post_init__(self) -> None:
+        if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
+            raise ConfigError("captions, views and window must be at least 1 and negatives at least 0")
+        if not (0 <= self.contrast < 1 and 0 <= self.brightness < 1):
+            raise ConfigError(
+                f"contrast and brightness must be at least 0 and under 1, got {self.contrast} and {self.brightness}"
+            )
+        if not 0 < self.crop <= 1:
+            raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
+        if min(self.group, self.made) < 1 or min(self.stored, self.held_out) < 0:
+            raise ConfigError("group and made must be at least 1, stored and held_out at least 0")
+        for name in ("whole", "joined", "resaved", "shrunk", "noisy"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        if self.negative_source not in RULES:
+            raise unknown_name("negative_source", self.negative_source, RULES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """How the heads are trained. `batch` counts pairs over all processes, so it is the number of negatives too."""
+
+    epochs: float = 1.0
+    steps: int = 0  # of the optimiser; 0: as `epochs` says
+    batch: int = 128
+    accumulate: int = 1  # batches whose gradients are added up before a step
+    tower_batch: int = 64  # items that the frozen towers read at once
+    lr: float = 1e-3
+    weight_decay: float = 0.0  # of matrices alone
+    beta2: float = 0.999  # how long AdamW remembers squared gradients
+    warmup: float = 0.03  # share of the steps
+    clip: float = 1.0  # of the gradient's length; 0: none
+    average: float = 0.0  # decay of the moving average of the weights; 0: none
+    precision: str = "auto"  # bfloat16 autocast on CUDA, float32 elsewhere
+    eval_every: int = 0  # steps; 0: after every epoch
+    save_every: int = 0  # steps; 0: after every epoch, and not within 100 steps
+    keep: int = 2  # newest checkpoints that are kept, besides the best
+    patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
+    stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
+    log_every: int = 10
+    tune: int = 0  # resident: last stages of the image network that are trained too; 0: none
+    tune_lr: float = 1e-4  # their learning rate
+    resident: bool = False  # train with tools/train_mini: images and texts stay on the device
+
+    def __post_init__(self) -> None:
+        _require(self, "batch accumulate tower_batch keep log_every", 1, bound="be at least 1")
+        counts = "steps tune tune_lr weight_decay clip eval_every save_every patience"
+        _require(self, counts, 0, bound="not be negative")
+        if self.epochs <= 0 or self.lr <= 0:
+            raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
+        _require(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
+        if self.stop_on not in STOPS:
+            raise unknown_name("stop_on", self.stop_on, STOPS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Backbones, heads, losses and training of one aligner."""
+
+    name: str
+    description: str = ""
+    seed: int = 0
+    image: ImageTowerSpec
+    text: TextTowerSpec
+    heads: HeadsSpec = field(default_factory=HeadsSpec)
+    loss: LossSpec = field(default_factory=LossSpec)
+    lm: LanguageSpec = field(default_factory=LanguageSpec)
+    sample: SampleSpec = field(default_factory=SampleSpec)
+    train: TrainSpec = field(default_factory=TrainSpec)
+
+    def __post_init__(self) -> None:
+        if self.loss.reconstruction and not self.lm.source:
+            raise ConfigError("loss.reconstruction needs a language model: set lm.source, or loss.reconstruction=0")
+        if self.loss.wants_negatives and not self.sample.negatives:
+            raise ConfigError(
+                "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
+            )
+        if self.train.tune and not self.train.resident:
+            raise ConfigError("train.tune needs train.resident = true: frozen features cannot be trained")
+        if not self.train.resident and any(getattr(self.loss, name) for name in RESIDENT_TERMS):
+            raise ConfigError(f"loss.{', loss.'.join(RESIDENT_TERMS)} need train.resident = true")
+        if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
+            raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
+
+    def without_reconstruction(self) -> "Recipe":
+        """The paper's ablation: the same recipe, no language model."""
+        return replace(self, loss=replace(self.loss, reconstruction=0.0))
+
+
+def list_recipes() -> tuple[str, ...]:
+    """The names of the recipes that come with the package.
+
+    >>> list_recipes()
+    ('mini', 'paper')
+    """
+    names = (path.name for path in (files("msdscore.lab.align") / "recipes").iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
+    """A recipe by name or from a TOML file, with changes such as `train.steps=100`.
+
+    >>> load_recipe("paper", changes=["train.lr=0.002"]).train.lr
+    0.002
+
+    Raises:
+        UnknownNameError: no such recipe or setting.
+        InputError: the file is not TOML.
+        ConfigError: a setting that cannot work.
+    """
+    values = _read(name)
+    for change in changes:
+        _set(values, change)
+    if no_reconstruction:
+        values.setdefault("loss", {})["reconstruction"] = 0.0
+    return recipe_from(values)
+
+
+def recipe_from(values: Mapping[str, Any]) -> Recipe:
+    """A recipe from the tables of a TOML document."""
+    return read_spec(Recipe, values)
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The whole recipe as TOML, every setting written out; loading it gives the same recipe."""
+    return _dump(plain(recipe), ())
+
+
+def _read(name: str | Path) -> dict[str, Any]:
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        if not path.is_file():
+            raise InputError(f"there is no recipe file {str(name)!r}; shipped recipes are {', '.join(list_recipes())}")
+        text = path.read_text(encoding="utf-8")
+    else:
+        if str(name) not in list_recipes():
+            raise unknown_name("recipe", str(name), list_recipes())
+        text = (files("msdscore.lab.align") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name}: not valid TOML ({error})") from error
+
+
+def _set(values: dict[str, Any], change: str) -> None:
+    """Change one setting in place, as in `heads.image.kind=mlp`."""
+    key, sign, given = change.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"a change should look like train.steps=100, got {change!r}")
+    *tables, last = key.strip().split(".")
+    for name in tables:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{key.strip()!r} is no setting: {name!r} is a value, not a table")
+    try:
+        values[last] = tomllib.loads(f"value = {given.strip()}")["value"]
+    except tomllib.TOMLDecodeError:  # what is no TOML value is a text, so that quotes can be left out
+        values[last] = given.strip()
+
+
+def _dump(values: Mapping[str, Any], section: tuple[str, ...]) -> str:
+    # JSON spells texts, numbers, truth and lists of them as TOML does.
+    own = [f"{key} = {json.dumps(item)}" for key, item in values.items() if not isinstance(item, dict)]
+    tables = [_dump(item, (*section, key)) for key, item in values.items() if isinstance(item, dict)]
+    head = [f"[{'.'.join(section)}]"] if section else []
+    return "\n".join([*head, *own, ""]) + ("\n" if tables else "") + "\n".join(tables)

@@ -1,0 +1,205 @@
+"""Everything that one process of a run holds: towers, trainable parts, batches, and its progress."""
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from msdscore.encoders.aligned.encoder import load_towers, tower_dims
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
+from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.encoders.mini.towers import Lite2Images
+from msdscore.errors import RunError
+from msdscore.lab.align.aligner import Aligner, make_optimiser, moving_average
+from msdscore.lab.align.data.formats import Pairs
+from msdscore.lab.align.data.samples import SampleReader, check_batch, read_batches
+from msdscore.lab.align.features import (
+    CachedFeatures,
+    OnProgress,
+    TowerFeatures,
+    TrainingBatch,
+    build_cache,
+    cache_key,
+    image_references,
+    make_batch,
+)
+from msdscore.lab.align.language import FrozenLanguageModel, load_language_model
+from msdscore.lab.align.objective import TERMS, Setting, Term
+from msdscore.lab.align.processes import World, wait
+from msdscore.lab.align.recipe import Recipe
+from msdscore.lab.align.repeatable import seeded
+from msdscore.lab.align.run.folder import (
+    TOWERS,
+    KnownTowers,
+    Progress,
+    checkpoints,
+    read_known_towers,
+    restore,
+    tuned_tensors,
+    write_text,
+)
+
+Towers = tuple[ImageTower, TextTower]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Progress of a run: `kind` is cache, step or evaluation."""
+
+    kind: str
+    done: int
+    of: int
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """How a run is carried out; nothing here changes what it learns, but for `cache_dtype`."""
+
+    device: str = "auto"
+    resume: bool = False
+    workers: int = 4  # threads that read images
+    cache: str = ""  # folder of cached features; empty: none
+    cache_dtype: str = "float16"
+    loggers: tuple[str, ...] = ()
+    on_event: Callable[[Event], None] | None = None
+
+    @property
+    def on_cached(self) -> OnProgress | None:
+        """Reports the progress of a cache as events."""
+        report = self.on_event
+        return None if report is None else lambda done, of: report(Event("cache", done, of))
+
+
+def open_towers(recipe: Recipe, device: torch.device) -> Towers:
+    """Load the frozen towers of a recipe."""
+    # Rows of the global path of mini are windows: one per caption, so that features can be cached by caption.
+    long_text = "cut" if recipe.text.kind == "mini" else "window"
+    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
+    return load_towers(recipe.image, recipe.text, where)
+
+
+def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
+    """Replace tensors of the image network; without tensors the towers stay as they are."""
+    if not tensors:
+        return towers
+    image, text = towers
+    if not isinstance(image, Lite2Images):
+        raise AssertionError("only the image network of mini can be tuned")
+    return image.tuned(tensors), text
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a recipe trains: its batches, its trainable module, the terms of its loss.
+
+    `batches(start, stop)` gives those of these numbers; the same number gives the same batch. `bad` grows: images that
+    could not be read so far, and why.
+    """
+
+    batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
+    per_epoch: int
+    bad: Mapping[int, str]
+    aligner: Aligner
+    terms: Mapping[str, Term]
+    language: FrozenLanguageModel | None = None
+
+
+Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
+
+
+def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """The parts of a recipe over frozen towers: heads, and what the terms of its loss learn.
+
+    Images are read by threads; with `options.cache` the frozen features are computed first.
+    """
+    spec = recipe.train
+    language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
+    check_batch(spec.batch, len(pairs), world)
+    source, reader = TowerFeatures(*towers, spec.tower_batch), SampleReader(pairs, recipe)
+    if options.cache:
+        dtype = options.cache_dtype
+        folder = Path(options.cache) / cache_key(recipe, pairs, source, dtype)
+        if world.is_first:
+            build_cache(folder, reader, source, dtype=dtype, workers=options.workers, on_progress=options.on_cached)
+        wait(world)
+        source = cached = CachedFeatures(folder, pairs, source)
+        reader = SampleReader(pairs, recipe, cached=cached.usable())
+        reader.bad.update(cached.bad)
+    graded = recipe.loss.wants_relevance
+    references = image_references(pairs, towers[1], chunk=spec.tower_batch) if graded else None
+
+    def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
+        with closing(read_batches(reader, start=start, stop=stop, workers=options.workers, world=world)) as samples:
+            for part in samples:
+                yield make_batch(part, source, device=source.image.device, references=references)
+
+    with seeded(recipe.seed, torch.device("cpu")):
+        aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
+    return Parts(batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One process of a run, ready to go on from `progress`."""
+
+    recipe: Recipe
+    setting: Setting
+    device: torch.device
+    towers: Towers
+    parts: Parts
+    average: AveragedModel
+    optimiser: Optimizer
+    steps: int
+    progress: Progress
+
+    @property
+    def averaged(self) -> Aligner:
+        """The trainable parts with their averaged weights: what is evaluated and exported."""
+        return cast(Aligner, self.average.module)
+
+    @property
+    def averaged_towers(self) -> Towers:
+        """The towers with averaged weights where the image network is trained too."""
+        return tune_towers(self.towers, tuned_tensors(self.averaged.state_dict()))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in one epoch, at least one."""
+        return max(1, self.parts.per_epoch // self.recipe.train.accumulate)
+
+
+def start_session(
+    recipe: Recipe,
+    pairs: Pairs,
+    run: Path,
+    options: TrainOptions,
+    *,
+    world: World,
+    device: torch.device,
+    assemble: Assemble = assemble_heads,
+) -> Session:
+    """Load the frozen parts, create or restore the trainable ones, and open the data."""
+    towers = open_towers(recipe, device)
+    known = KnownTowers(*tower_dims(*towers), files_sha256(towers[0].files), files_sha256(towers[1].files))
+    if (run / TOWERS).is_file() and read_known_towers(run) != known:
+        raise RunError(f"{run}: was started with other backbones; resume it with the same weights")
+    wait(world)
+    if world.is_first:
+        write_text(run / TOWERS, json.dumps(plain(known), indent=2))
+    parts, spec = assemble(recipe, pairs, towers, options, world), recipe.train
+    aligner = parts.aligner.to(device)
+    average, optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
+    saved = checkpoints(run) if options.resume else []
+    progress = restore(saved[-1], average, aligner, optimiser) if saved else Progress()
+    half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
+    steps = spec.steps or max(1, round(spec.epochs * parts.per_epoch / spec.accumulate))
+    setting = Setting(recipe.loss, world, parts.language, half)
+    return Session(recipe, setting, device, towers, parts, average, optimiser, steps, progress)

@@ -1,0 +1,205 @@
+"""Figures of battle benchmarks: agreement with people's choices, the ranking that follows, DocENT's aspects."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.intervals import Interval
+from msdscore.lab.benchmarks.base import Battle
+from msdscore.lab.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Floats, Sheet
+from msdscore.lab.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
+from msdscore.lab.stats.elo import EloConfig, Ratings, bootstrap_elo, bradley_terry, games, replay
+from msdscore.lab.stats.pairs import agreement, decide_beyond, decide_matched
+from msdscore.lab.stats.ranks import MEASURES, prepare
+
+Signs = NDArray[np.int64]
+
+# The authors' script: a difference up to 1e-4 is a tie; Elo with K 32, five shuffles as in their README.
+AUTHORS_EPSILON = 1e-4
+_AUTHORS_ELO = EloConfig(k=32.0)
+_AUTHORS_SEED, _AUTHORS_ROUNDS = 1234, 5
+_SIGN = {"a": 1, "b": -1, "tie": 0}
+_CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASURES["kendall_b"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The battles that count under a protocol, people's choices and the metric's, and what fell out."""
+
+    sheet: Sheet[Battle]
+    human: Signs
+    metric: Signs
+    missing: int
+    skipped: int
+
+
+def caparena(sheet: Sheet[Battle]) -> Figures:
+    """CapArena: agreement, overall and by level, then rank correlation of the systems.
+
+    official: no battles of the human writer, three-way agreement with as many ties as people gave, bootstrap
+    Elo against the paper's human order. posh: the same against the Elo of the people's choices in the file.
+    bradley-terry: the same with Bradley–Terry on both sides. authors: ties of people left out, the human
+    writer kept, a fixed tie threshold, Elo with K 32.
+    """
+    decided = _decide_by_protocol(sheet)
+    return (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
+
+
+def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """Agreement with people in each battle that counts, over all and by level."""
+    return _agreements(_decide_by_protocol(sheet))
+
+
+def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """The tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
+    decided = _decide(sheet, _winners(sheet), None, 0.0)
+    return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
+
+
+def caparena_auto(sheet: Sheet[Battle]) -> Figures:
+    """CapArena-Auto: (wins − losses)/2 against each fixed opponent, and their mean over the three."""
+    decided = _decide(sheet, _winners(sheet), None, 0.0)
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
+    # A system that is itself an opponent has no battles there and scores 0, as on the leaderboard.
+    parts = [("average", np.ones(len(levels), dtype=bool), 3)]
+    parts += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
+    return tuple(_margin(decided, at, f"score/{name}", share) for name, at, share in parts)
+
+
+def _margin(decided: Decided, at: Flags, name: str, share: int) -> Figure:
+    margins = decided.metric[at].astype(np.float64)
+    total, counts = len(margins) / (2 * share), {"ties": int((margins == 0).sum()), "missing": decided.missing}
+    figure = decided.sheet.take(at).figure(
+        name, lambda weights: float(weights @ margins / weights.sum() * total), len(margins), **counts
+    )
+    return replace(figure, scale=1)
+
+
+def _winners(sheet: Sheet[Battle]) -> Signs:
+    """People's choices; 0 where they tied, or nobody judged."""
+    return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
+
+
+def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
+    if sheet.protocol == "authors":
+        eligible, epsilon = [b.winner in ("a", "b") for b in sheet.items], AUTHORS_EPSILON
+        return _decide(sheet, _winners(sheet), np.array(eligible, dtype=bool), epsilon)
+    without_human = [b.winner is not None and "human" not in (b.system_a, b.system_b) for b in sheet.items]
+    return _decide(sheet, _winners(sheet), np.array(without_human, dtype=bool), None)
+
+
+def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon: float | None) -> Decided:
+    """The metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
+    difference = sheet.scores[:, 0] - sheet.scores[:, 1]
+    counted = np.ones(len(human), dtype=bool) if eligible is None else eligible
+    kept = counted & ~np.isnan(difference)
+    difference, human = difference[kept], human[kept]
+    threshold = 0.0 if sheet.judged else epsilon
+    if threshold is None:
+        metric = decide_matched(difference, int((human == 0).sum()))
+    else:
+        metric = decide_beyond(difference, threshold)
+    return Decided(sheet.take(kept), human, metric, int((counted & ~kept).sum()), int((~counted).sum()))
+
+
+def _agreements(decided: Decided) -> list[Credit[Battle]]:
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
+    same = agreement(decided.human, decided.metric)
+    tied = decided.metric == 0
+    agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
+    for level in sorted({*levels.tolist()} - {""}):
+        at = levels == level
+        agreements.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+    return agreements
+
+
+def _system_figures(decided: Decided) -> Figures:
+    """Rank correlations over the systems that both sides know; `missing` counts the systems that one lacks.
+
+    The interval, where there are resampled tables, is that of the correlations of the single tables.
+    """
+    table, human = _ranking(decided) if decided.sheet.items else (Ratings((), np.empty(0), np.empty((0, 0))), {})
+    names = [name for name in table.systems if name in human]
+    if len(names) < 2:
+        return tuple(Figure(name, float("nan"), None, 0) for name in _CORRELATIONS)
+    at, people = [table.systems.index(name) for name in names], np.array([human[name] for name in names])
+    level, figures = decided.sheet.how.level, []
+    for name, measure in _CORRELATIONS.items():
+        value, interval = measure(prepare(table.values[at], people), None), None
+        draws = np.array([measure(prepare(row, people), None) for row in table.draws[:, at]])
+        if len(known := draws[~np.isnan(draws)]):
+            low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]).tolist()
+            items, seed = len(decided.sheet.items), EloConfig().seed
+            interval = Interval(value, low, high, level, "Elo bootstrap", items, seed)
+        figures.append(Figure(name, value, interval, len(names), missing=len(table.systems) - len(names)))
+    return tuple(figures)
+
+
+def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
+    """The metric's rating of the systems, and people's."""
+    battles, protocol = decided.sheet.items, decided.sheet.protocol
+    systems = [battle.system_a for battle in battles], [battle.system_b for battle in battles]
+    metric, human = (games(*systems, (outcome + 1) / 2) for outcome in (decided.metric, decided.human))
+    if protocol == "bradley-terry":
+        people = bradley_terry(human)
+        return bradley_terry(metric), dict(zip(people.systems, people.values.tolist(), strict=True))
+    if protocol == "authors":
+        orders = [list(range(len(battles))) for _ in range(_AUTHORS_ROUNDS)]
+        for number, order in enumerate(orders):
+            random.Random(_AUTHORS_SEED + number).shuffle(order)
+        ours, theirs = (replay(played, np.array(orders), _AUTHORS_ELO).mean(axis=0) for played in (metric, human))
+        known = {name: value for name, value in zip(human.systems, theirs.tolist(), strict=True) if name != "human"}
+        return Ratings(metric.systems, ours, np.empty((0, len(ours)))), known
+    table = bootstrap_elo(metric)
+    if protocol == "posh":
+        rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
+        return Ratings(table.systems, rounded, table.draws), bootstrap_elo(human).rounded
+    return table, {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
+
+
+def docent(sheet: Sheet[Battle]) -> Figures:
+    """DocENT: each aspect, overall quality first, against one score; give coverage for omissions, and so on.
+
+    official: three-way accuracy with as many ties as people gave, and correlation of score differences with
+    the preference −2 … 2. authors: overall quality alone, two-way accuracy without the pairs that people
+    tied, in which equal scores count for the second caption.
+    """
+    methods = {"spearman": "spearman", "kendall": "kendall_b"}
+    methods |= {"pearson": "pearson"} if sheet.protocol == "authors" else {}
+    figures: list[Figure] = []
+    for credit in docent_credits(sheet):
+        aspect = credit.name.partition("/")[0]
+        columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
+        kept, counts = sheet.take(columns.kept), {"missing": columns.missing}
+        figures.append(credit.figure())
+        figures += [
+            kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
+            for name, method in methods.items()
+        ]
+    return tuple(figures)
+
+
+def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """Agreement with people on each aspect that the protocol counts, overall quality first."""
+    if sheet.protocol == "authors":
+        aspect = ASPECTS[-1]
+        preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
+        known, split = ~np.isnan(difference), preference != 0
+        right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
+        counts = int((difference[split] == 0).sum()), int((~known).sum()), int((known & ~split).sum())
+        return [Credit(f"{aspect}/binary accuracy", sheet.take(known & split), right, *counts)]
+    agreements = []
+    for aspect in reversed(ASPECTS):
+        decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, None)
+        same, ties = agreement(decided.human, decided.metric), int((decided.metric == 0).sum())
+        agreements.append(Credit(f"{aspect}/accuracy", decided.sheet, same, ties, decided.missing))
+    return agreements
+
+
+def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:
+    answers = ({answer.name: answer.preference for answer in battle.aspects} for battle in sheet.items)
+    return np.array([answer[aspect] for answer in answers], dtype=np.float64)

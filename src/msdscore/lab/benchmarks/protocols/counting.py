@@ -1,0 +1,240 @@
+"""Scores in, official figures out: sheets of scores, figures with what they rest on, the caption-length control."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from msdscore.errors import InputError, unknown_name
+from msdscore.intervals import DEFAULT, Interval, Resampling
+from msdscore.lab.benchmarks.base import Benchmark, Item, ItemT, clusters
+from msdscore.lab.stats.resample import bootstrap, bootstrap_share
+from msdscore.registry import resolve
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a benchmark: a share between −1 and 1, or points as a leaderboard has them.
+
+    `n` counts the judgements behind it, `ties` the equal scores among them, `missing` those without a score,
+    and `skipped` those that the protocol leaves out.
+    """
+
+    name: str
+    value: float
+    interval: Interval | None
+    n: int
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+    scale: int = 100  # what the value is printed times: percent, or 1 for points
+    spread: float | None = None  # standard deviation over several draws of the benchmark
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A statistic of one score column: its value as a function of item weights, and what it rests on."""
+
+    value: Callable[[Floats], float]
+    n: int
+    missing: int = 0
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A figure that is no mean over items, made for some items: `of` measures a column of their scores (NaN: none).
+
+    `compared` ones are tested when two metrics are compared.
+    """
+
+    name: str
+    of: Callable[[Floats], Measured]
+    compared: bool = True
+    scale: int = 100
+
+    def figure(self, sheet: "Sheet[ItemT]") -> Figure:
+        """The figure of a sheet's first score column, with its interval."""
+        scores = sheet.scores[:, 0]
+        measured, known = self.of(scores), scores[~np.isnan(scores)]
+        ties = measured.ties or len(known) - len(np.unique(known))
+        counted = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
+        return replace(counted, scale=self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[ItemT]):
+    """Items with one score per candidate caption (NaN: none), and how to count them.
+
+    With `judged`, scores are verdicts of a judge that calls ties itself: no tie threshold is put on them.
+    """
+
+    items: tuple[ItemT, ...]
+    scores: Floats
+    protocol: str
+    how: Resampling
+    judged: bool = False
+
+    def take(self, keep: Flags) -> "Sheet[ItemT]":
+        """The rows where `keep` is true."""
+        items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
+        return replace(self, items=items, scores=self.scores[keep])
+
+    def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
+        """A statistic of item weights, resampled by image."""
+        if not self.items:
+            return Figure(name, float("nan"), None, 0, **counts)
+        interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)
+        return Figure(name, interval.value, interval, n, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit(Generic[ItemT]):
+    """What each judged item earns a metric (1 right, 0 wrong, a tie by the rule); the mean is the figure."""
+
+    name: str
+    sheet: Sheet[ItemT]
+    values: Floats
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+
+    def figure(self) -> Figure:
+        """The mean with its interval, resampled by image."""
+        counts = {"ties": self.ties, "missing": self.missing, "skipped": self.skipped}
+        if not len(self.values):
+            return Figure(self.name, float("nan"), None, 0, **counts)
+        interval = bootstrap_share(self.values, clusters=clusters(self.sheet.items), how=self.sheet.how)
+        return Figure(self.name, interval.value, interval, len(self.values), **counts)
+
+
+Figures = tuple[Figure, ...]
+
+
+SHARE = 0.1  # of the mean length: so far apart may two captions be that count as equally long, rounded up
+_BINS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LengthAlone:
+    """The figures of counting words, in the direction that does better on the headline."""
+
+    longer_wins: bool
+    figures: Figures
+
+
+def words(caption: str) -> int:
+    """The number of words of a caption."""
+    return len(caption.split())
+
+
+def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64]) -> Flags:
+    """Which pairs of lengths differ by no more than a tenth of their mean, rounded up.
+
+    >>> matched(np.array([9, 10, 47, 9]), np.array([10, 12, 52, 11])).tolist()
+    [True, True, True, False]
+    """
+    near: Flags = np.abs(first - second) <= np.ceil(SHARE * (first + second) / 2 - 1e-9)
+    return near
+
+
+def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> LengthAlone:
+    """What the number of words reaches as a score, counted like any metric."""
+    lengths = _lengths(sheet)
+    both = [
+        LengthAlone(sign > 0, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
+        for sign in (1.0, -1.0)
+    ]
+    return max(both, key=lambda alone: -math.inf if math.isnan(alone.figures[0].value) else alone.figures[0].value)
+
+
+def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
+    """The headline among captions of about equal length.
+
+    That is over the items whose two captions are about equally long (None where there is no such item), or, for single
+    captions, within bins of like length, averaged over the bins by their number of judgements.
+    """
+    lengths = _lengths(sheet)
+    if benchmark.figures:
+        alike = matched(lengths[:, 0], lengths[:, 1])
+        return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
+    # Five bins of about as many captions each; captions of one length share a bin.
+    edges = np.quantile(lengths[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
+    bins = np.searchsorted(edges, lengths[:, 0], side="left")
+    statistics = _resolve(benchmark, "statistics")
+    known: list[tuple[NDArray[np.int64], Measured]] = []
+    for code in np.unique(bins):
+        part = sheet.take(bins == code)
+        measured = statistics(part.items)[0].of(part.scores[:, 0])
+        if not math.isnan(measured.value(np.ones(len(part.items)))):
+            known.append((np.flatnonzero(bins == code), measured))
+
+    def statistic(weights: Floats) -> float:
+        values = [(measured.n, measured.value(weights[at])) for at, measured in known]
+        usable = [(n, value) for n, value in values if not math.isnan(value)]
+        return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
+
+    return sheet.figure(statistics(sheet.items)[0].name, statistic, sum(measured.n for _, measured in known))
+
+
+def _lengths(sheet: Sheet[Any]) -> Floats:
+    return np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
+
+
+def evaluate(
+    benchmark: Benchmark,
+    items: Sequence[Item],
+    scores: ArrayLike,
+    *,
+    protocol: str = "official",
+    how: Resampling = DEFAULT,
+    judged: bool = False,
+) -> Figures:
+    """The benchmark's figures, the headline first, from one row of scores per item, one score per caption.
+
+    A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions. With
+    `judged` the scores are verdicts as numbers (1 and 0, or 0.5 for a tie), on which no tie threshold is put.
+    """
+    return figures(benchmark, make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
+
+
+def figures(benchmark: Benchmark, sheet: Sheet[Any]) -> Figures:
+    """The benchmark's figures of a sheet, the headline first."""
+    if benchmark.figures:
+        counted: Figures = _resolve(benchmark, "figures")(sheet)
+        return counted
+    return tuple(statistic.figure(sheet) for statistic in _resolve(benchmark, "statistics")(sheet.items))
+
+
+def _resolve(benchmark: Benchmark, name: str) -> Callable[..., Any]:
+    return resolve(getattr(benchmark, name), f"benchmark {benchmark.name!r}")
+
+
+def make_sheet(
+    benchmark: Benchmark,
+    items: Sequence[Item],
+    scores: ArrayLike,
+    *,
+    protocol: str,
+    how: Resampling,
+    judged: bool,
+) -> Sheet[Any]:
+    """Items and scores checked against each other and the protocol."""
+    if protocol not in benchmark.protocols:
+        raise unknown_name(f"protocol of {benchmark.name}", protocol, benchmark.protocols)
+    matrix = np.asarray(scores, dtype=np.float64)
+    if not len(items):
+        raise InputError(f"{benchmark.name}: nothing to evaluate, expected at least one item")
+    width = len(items[0].captions)
+    if matrix.ndim == 1 and width == 1:
+        matrix = matrix[:, None]
+    if matrix.shape != (len(items), width):
+        expected = (len(items), width)
+        raise InputError(f"{benchmark.name}: expected scores of shape {expected}, got {matrix.shape}")
+    return Sheet(tuple(items), matrix, protocol, how, judged)

@@ -1,0 +1,150 @@
+"""Figures of benchmarks that rate single captions: correlations with what people said, AUC, pairs of one image."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.lab.benchmarks.base import Rated, image_key
+from msdscore.lab.benchmarks.protocols.counting import Floats, Measured, Statistic, words
+from msdscore.lab.benchmarks.readers.ratings import HUMAN
+from msdscore.lab.stats.ranks import MEASURES, prepare, rank_groups
+
+Ints = NDArray[np.int64]
+Items = Sequence[Rated]
+_WORDS_APART = 5  # long captions of the same length: at most so many words apart, as the benchmark's protocol has it
+_NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson", "auc": "auc"}
+
+
+def expert(items: Items) -> list[Statistic]:
+    """Flickr8k-Expert: tau-c over the single ratings first; the averaged ratings, often mixed up, say so."""
+    means = np.array([np.mean([r for r in item.ratings if r == r] or [np.nan]) for item in items], dtype=np.float64)
+    single = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
+    averaged = [
+        _correlation(f"{name}/averaged", _NAMES[name], means, np.arange(len(means)), compared=False)
+        for name in ("tau_c", "tau_b")
+    ]
+    return [*single, *averaged]
+
+
+def crowdflower(items: Items) -> list[Statistic]:
+    """Flickr8k-CF: tau-b with the share of yes votes first."""
+    return [_single(items, name) for name in ("tau_b", "tau_c", "spearman", "pearson")]
+
+
+def composite(items: Items) -> list[Statistic]:
+    """Composite: tau-c over the pooled sources first, then tau-c of each source."""
+    pooled = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
+    sources = dict.fromkeys(item.subset for item in items)
+    return [*pooled, *(_single(items, "tau_c", subset=name) for name in sources)]
+
+
+def thumb(items: Items) -> list[Statistic]:
+    """THumB: Pearson's correlation with total, precision and recall, with and without people's captions.
+
+    `place of Human` is the rank of people's captions among the systems by mean score, 1 for the best; `mean/SYSTEM` are
+    the means themselves, in standard deviations over all captions.
+    """
+    values = {"total": np.array([item.ratings[0] for item in items])}
+    for name in ("precision", "recall"):
+        values[name] = np.array([next(s.value for s in item.scales if s.name == name) for item in items])
+    systems = np.array([item.system for item in items])
+    statistics = []
+    for suffix, at in (("", np.arange(len(items))), ("/machines", np.flatnonzero(systems != HUMAN))):
+        statistics += [_correlation(name + suffix, "pearson", column[at], at) for name, column in values.items()]
+    names = list(dict.fromkeys(systems.tolist()))
+    if HUMAN in names:
+        statistics.append(Statistic("place of Human", partial(_place, systems), compared=False, scale=1))
+    for name in names:
+        of = partial(_scaled_mean, np.flatnonzero(systems == name))
+        statistics.append(Statistic(f"mean/{name}", of, compared=False, scale=1))
+    return statistics
+
+
+def hallucinating(items: Items) -> list[Statistic]:
+    """Captions that invent against clean ones: AUC over all captions."""
+    return [_single(items, "auc")]
+
+
+def long_captions(items: Items) -> list[Statistic]:
+    """Pairs of one image, a clean caption against one that invents: all, those within five words; AUC over captions.
+
+    Shorter captions invent less, so that "shorter wins" is strong over all pairs, and worth nothing at matched length.
+    """
+    by_image: dict[str, list[int]] = defaultdict(list)
+    for number, item in enumerate(items):
+        by_image[image_key(item.image)].append(number)
+    pairs = [
+        pair
+        for numbers in by_image.values()
+        for pair in permutations(numbers, 2)
+        if items[pair[0]].ratings[0] > items[pair[1]].ratings[0]
+    ]
+    clean, inventing = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    lengths = np.array([words(item.caption) for item in items])
+    alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
+    return [
+        Statistic("pairs", partial(_pair_accuracy, clean, inventing)),
+        Statistic("pairs/matched length", partial(_pair_accuracy, clean[alike], inventing[alike])),
+        _single(items, "auc"),
+    ]
+
+
+def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
+    """Every rating of an item, of all or of one subset, is an observation of its own, against the item's one score."""
+    at = [number for number, item in enumerate(items) if subset is None or item.subset == subset]
+    owner = np.repeat(np.array(at, dtype=np.int64), [len(items[number].ratings) for number in at])
+    ratings = np.array([rating for number in at for rating in items[number].ratings], dtype=np.float64)
+    title = name if subset is None else f"{name}/{subset}"
+    return _correlation(title, _NAMES[name], ratings, owner, compared=name in ("tau_c", "tau_b", "auc"))
+
+
+def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compared: bool = True) -> Statistic:
+    measure, known = MEASURES[method], prepare(ratings, ratings)
+    judged = owner[known.kept]  # a rating that is NaN is no judgement, as the benchmarks' own scripts have it
+
+    def of(scores: Floats) -> Measured:
+        mine = scores[judged]
+        if np.isnan(mine).any():
+            columns = prepare(mine, known.second)
+        else:  # the ratings are prepared already
+            groups, every = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
+            columns = replace(known, first=mine, first_groups=groups, kept=every, missing=0)
+        kept = judged[columns.kept]
+        return Measured(lambda weights: measure(columns, weights[kept]), len(columns), columns.missing)
+
+    return Statistic(name, of, compared=compared)
+
+
+def _scaled_mean(at: Ints, scores: Floats) -> Measured:
+    """The mean score of some captions, in standard deviations over all."""
+    mine = ((scores - np.nanmean(scores)) / (np.nanstd(scores) or np.nan))[at]
+    kept = ~np.isnan(mine)
+    return Measured(lambda weights: _mean(mine[kept], weights[at][kept]), int(kept.sum()), int((~kept).sum()))
+
+
+def _place(systems: NDArray[np.str_], scores: Floats) -> Measured:
+    kept, names = ~np.isnan(scores), set(systems.tolist())
+
+    def rank(weights: Floats) -> float:
+        means = {name: _mean(scores[kept & (systems == name)], weights[kept & (systems == name)]) for name in names}
+        return 1.0 + sum(mean > means[HUMAN] for name, mean in means.items() if name != HUMAN)
+
+    return Measured(rank, len(names), int((~kept).sum()))
+
+
+def _mean(values: Floats, weights: Floats) -> float:
+    return float(weights @ values / weights.sum()) if weights.sum() > 0 else float("nan")
+
+
+def _pair_accuracy(better: Ints, worse: Ints, scores: Floats) -> Measured:
+    gap = scores[better] - scores[worse]
+    kept = ~np.isnan(gap)
+    credit = np.where(gap == 0, 0.5, gap > 0)[kept]
+    first = better[kept]  # items of one image are drawn together: a pair counts as often as its first caption
+    counts = int(kept.sum()), int((~kept).sum()), int((gap == 0).sum())
+    return Measured(lambda weights: _mean(credit, weights[first]), *counts)

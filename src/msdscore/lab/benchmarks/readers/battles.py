@@ -1,0 +1,120 @@
+"""Benchmarks of people's choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
+
+from collections import Counter
+from pathlib import Path
+
+from msdscore.errors import InputError
+from msdscore.io.parquet_images import read_columns, stored_images
+from msdscore.lab.benchmarks.base import Aspect, Battle, ItemSet, Winner, noted
+from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
+
+_GET_CAPARENA = "https://github.com/njucckevin/CapArena (section 'Reproduce the results from the paper')"
+_GET_AUTO = "https://github.com/njucckevin/CapArena (section 'CapArena-Auto')"
+
+# The order of the paper's human ranking, best first; its scripts compare every metric with this list.
+HUMAN_ORDER = (
+    "GPT-4o-0806", "human", "Gemini-2.0-flash-exp", "InternVL2-26B", "Gemini-1.5-pro-002", "Claude-3.5-Sonnet-0620",
+    "GPT-4o-mini-0718", "LLama-3.2-90B", "Qwen2-VL-72B-Instruct", "CogVLM2-llama3-chat-19B", "MiniCPM-V2.6-8B",
+    "Qwen2-VL-7B-Instruct", "Qwen2-VL-2B-Instruct", "LLaVA-1.6-34B", "LLaVA-1.5-7B",
+)  # fmt: skip
+_TIES = ("equal", "skip", "bad")
+
+
+def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Battle]:
+    """All battles of the annotation file, those against the human writer too: the protocol leaves them out.
+
+    The labels equal, skip and bad all mean a tie, which is how the paper's figures come about.
+    """
+    path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=_GET_CAPARENA)
+    images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
+    battles = []
+    for row in records(read_json(path, list), path):
+        first, second, verdict, image = map(row.get, ("source1", "source2", "winner", "img"))
+        winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
+        if verdict not in winners:
+            known = ", ".join((first, second, *_TIES))
+            raise InputError(f"{row.where}: expected winner to be one of {known}, got {verdict!r}")
+        captions, fields = (row.get("caption1"), row.get("caption2")), row.fields
+        battles.append(Battle(
+            f"{row.key}:{image}", images / image, *captions, winners[verdict], first, second,
+            level=str(fields.get("cluster", "")), subset="in-400" if fields.get("in-400") else "", verdict=verdict,
+            references=(fields["ref"],) if fields.get("ref") else (),
+        ))  # fmt: skip
+    return ItemSet(tuple(battles))
+
+
+def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
+    """CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
+
+    Images whose opponent is the system itself are left out, as in the official scorer.
+    """
+    path = find(root, "caparena_auto_600.json", "data/caparena_auto/caparena_auto_600.json", get=_GET_AUTO)
+    answers_path = captions or find(root, "result.json", "*result*.json", get="your captioner")
+    name = system or answers_path.stem
+    images = folder(root, "images", "all_images", "data/caparena_auto/images")
+    rows, answers = read_json(path), read_json(answers_path)
+    lacking = [image for image in rows if image not in answers]
+    if lacking:
+        raise InputError(
+            f"{answers_path} lacks captions for {len(lacking)} of {len(rows)} images, the first {lacking[0]}; "
+            "expected one caption per image"
+        )
+    battles = []
+    for image, row in rows.items():
+        opponent, texts = row["ref_model"], row["captions"]
+        if opponent != name:
+            references = (texts["human"],) if texts.get("human") else ()
+            pair = answers[image], texts[opponent]
+            battles.append(
+                Battle(image, images / image, *pair, None, name, opponent, level=opponent, references=references)
+            )
+    own = len(rows) - len(battles)
+    return ItemSet(tuple(battles), noted({"images left out: the opponent is the system itself": own}))
+
+
+ASPECTS = ("mistakes", "omissions", "overall_quality")
+_GET_DOCENT = "https://huggingface.co/datasets/amitha/docent-eval-coarse (pictures: amitha/docent)"
+_ANSWERS = ("1_much_better", "1_slightly_better", "equal", "2_slightly_better", "2_much_better")
+_PREFERENCES = {answer: 2 - number for number, answer in enumerate(_ANSWERS)}
+_DOCENT_TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
+_DOCENT_FOLDERS = ("docent-eval-coarse", "coarse", "coarse_annotations", "docent-eval")
+
+
+def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
+    """DocENT, art students' coarse judgements; images lie in the Parquet files of `docent/`, or in `images/`.
+
+    Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
+    """
+    patterns = [
+        pattern
+        for name in ((split,) if split else ("test", "coarse"))
+        for pattern in (
+            *(f"{where}/**/{name}-*.parquet" for where in _DOCENT_FOLDERS),
+            f"data/{name}-*.parquet",
+            f"{name}-*.parquet",
+        )
+    ]
+    files = find_all(root, *patterns)
+    if not files:
+        raise missing(root, patterns[0], patterns[-1], get=_GET_DOCENT)
+    stored = stored_images(
+        find_all(root, "docent/**/*.parquet", "images/**/*.parquet", "images_parquet/**/*.parquet"), "uuid"
+    )
+    images, seen, battles = folder(root, "images"), Counter[str](), []
+    for file in files:
+        table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
+        for number, cells in enumerate(zip(*table.values(), strict=True)):
+            row = dict(zip(table, cells, strict=True))
+            for name in ASPECTS:
+                if row[name] not in _PREFERENCES:
+                    known = ", ".join(_PREFERENCES)
+                    raise InputError(f"{file} row {number} {name}: expected one of {known}, got {row[name]!r}")
+            uuid, preference = str(row["uuid"]).strip(), _PREFERENCES[row["overall_quality"]]
+            winner: Winner = "tie" if preference == 0 else "a" if preference > 0 else "b"
+            battles.append(Battle(
+                numbered(uuid, seen), stored.get(uuid) or images / f"{uuid}.jpg",
+                row["model1_generation"], row["model2_generation"], winner, row["model1"], row["model2"],
+                verdict=row["overall_quality"], references=(row["reference"],) if row["reference"] else (),
+                aspects=tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS),
+            ))  # fmt: skip
+    return ItemSet(tuple(battles))

@@ -1,0 +1,202 @@
+"""Benchmarks of two captions of which one is right: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from msdscore.errors import InputError, require
+from msdscore.io.parquet_images import stored_images
+from msdscore.lab.benchmarks.base import ItemSet, Pair, image_key, noted
+from msdscore.lab.benchmarks.readers import files
+from msdscore.lab.benchmarks.readers.files import Record, numbered, records, tidy
+
+SUGARCREPE_SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
+_GET_SUGARCREPE = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
+
+
+def read_sugarcrepe(root: Path, *, subsets: str | Sequence[str] = SUGARCREPE_SUBSETS) -> ItemSet[Pair]:
+    """SugarCrepe, COCO captions against minimally changed ones: the released `SUBSET.json` files.
+
+    Keys have gaps and become ids.
+    """
+    images = files.folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
+    pairs = []
+    for name in files.chosen("subset", subsets, SUGARCREPE_SUBSETS):
+        path = files.find(root, f"{name}.json", f"data/{name}.json", get=_GET_SUGARCREPE)
+        for row in records(files.read_json(path), path):
+            image, right, wrong = images / row.get("filename"), row.get("caption"), row.get("negative_caption")
+            pairs.append(Pair(f"{name}/{row.key}", image, right, wrong, subset=name))
+    return ItemSet(tuple(pairs))
+
+
+COCO_CF_SPLITS = ("easy", "hard")
+_COCO_CF_PARTS = {"split": "", "change": "subset", "captioner": "captioner"}
+_GET_COCO_CF = "the MSD-Score authors: the file is not released"
+
+
+def read_coco_cf(
+    root: Path, *, splits: str | Sequence[str] = COCO_CF_SPLITS, images: str = "", by: str = "split"
+) -> ItemSet[Pair]:
+    """COCO-CF, generated captions against counterfactual edits: a list of rows, or {"data": rows, "meta": …}.
+
+    A caption that begins with "ERROR:" is a failed generation, and its row is left out and counted. `images` is another
+    folder of the images, or of Parquet files that hold them (`*.images*.parquet`). With `by=change` the parts are the
+    changes that the rows record (`easy/replace_obj`), with `by=captioner` the sources of the captions.
+    """
+    pairs, failed, part = [], 0, _COCO_CF_PARTS[files.chosen("way to part", by, _COCO_CF_PARTS)[0]]
+    home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
+    stored = stored_images(files.find_all(home, "*.images*.parquet"), "file_name") if images else {}
+    for split in files.chosen("split", splits, COCO_CF_SPLITS):
+        name = f"coco_cf_{split}.json"
+        file = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
+        content = files.read_json(file, (list, dict))
+        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
+        seen: Counter[str] = Counter()
+        for row in records(rows, file):
+            positive, negative = row.get("caption"), row.get("negative_caption", "neg_caption")
+            path = Path(row.get("image_path"))
+            key = f"{split}/{numbered(str(row.fields.get('image_id', path.stem)), seen)}"
+            if any(str(text).startswith("ERROR:") for text in (positive, negative)):
+                failed += 1
+                continue
+            subset = f"{split}/{row.get(part)}" if part else split
+            image = stored.get(path.name) or (path if path.is_file() else home / path.name)
+            pairs.append(Pair(key, image, positive, negative, subset=subset))
+    return ItemSet(tuple(pairs), noted({"failed generations left out": failed}))
+
+
+VALSE_PIECES = (
+    "existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations",
+    "action-replacement", "actant-swap", "coreference-standard", "coreference-hard", "foil-it",
+)  # fmt: skip
+_ENOUGH_VOTES = 2
+_GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
+
+
+def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> ItemSet[Pair]:
+    """VALSE, foils by linguistic phenomenon: pairs whose caption, not foil, two of three annotators chose."""
+    pairs, invalid = [], 0
+    for piece in files.chosen("piece", pieces, VALSE_PIECES):
+        loose = piece.replace("-", "?")  # the authors' own scripts spell some with underscores
+        path = files.find(root, f"{loose}.json", f"data/{loose}.json", get=_GET_VALSE)
+        for row in records(files.read_json(path), path):
+            votes = row.fields.get("mturk") or {}
+            counts = int(votes.get("caption", 0)), int(votes.get("foil", 0))
+            if counts[0] < _ENOUGH_VOTES:
+                invalid += 1
+                continue
+            fields = map(row.get, ("caption", "foil", "image_file"))
+            caption, foil, image = (value[0] if isinstance(value, list) else value for value in fields)
+            source = files.folder(root, f"images/{row.fields.get('dataset', '')}", "images") / image
+            pairs.append(Pair(f"{piece}/{row.key}", source, caption, foil, subset=piece, votes=counts))
+    return ItemSet(tuple(pairs), noted({"pairs left out: annotators did not confirm the foil": invalid}))
+
+
+_GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
+
+
+def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> ItemSet[Pair]:
+    """FOIL, COCO captions with one wrong word: each original with all its foils, or one pair per image by `seed`.
+
+    The latter is CLIPScore's way. Annotations that share an `id` belong together: one original, one or more foils.
+    References are the image's other COCO captions, where `captions_val2014.json` lies under `root`.
+    """
+    path = files.find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=_GET_FOIL)
+    content = files.read_json(path)
+    names = {row["id"]: row["file_name"] for row in content.get("images", ())}
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in records(Record("", content, str(path)).get("annotations"), path):
+        groups[row.get("id")].append(row.fields)
+    images, references = files.folder(root, "val2014", "coco/val2014", "images/val2014"), files.coco_captions(root)
+    pairs, incomplete = list[Pair](), 0
+    for group in groups.values():
+        originals = [row for row in group if not row["foil"]]
+        if len(originals) != 1 or len(group) == 1:
+            incomplete += 1
+            continue
+        number, positive = int(originals[0]["image_id"]), tidy(originals[0]["caption"])
+        image = images / names.get(number, f"COCO_val2014_{number:012d}.jpg")
+        others = tuple(text for text in references.get(number, ()) if text != positive)
+        foils = [tidy(row["caption"]) for row in group if row["foil"]]
+        pairs += [
+            Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
+        ]
+    notes = noted({"captions left out: not one original with a foil": incomplete})
+    if sample != "all":
+        by_image: dict[str, list[Pair]] = defaultdict(list)
+        for pair in pairs:
+            by_image[image_key(pair.image)].append(pair)
+        rng = np.random.default_rng(seed)
+        pairs = [mine[rng.integers(len(mine))] for mine in by_image.values()]
+    return ItemSet(tuple(pairs), notes)
+
+
+_CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
+_VOTES = 48
+_REFERENCES = 5
+_DRAWS = 5  # of five references out of 48, averaged
+_YEARS = ("VOC2010", "VOC2012", "VOC2008", "VOC2007")
+_PASCAL_FOLDERS = (
+    "JPEGImages", *(f"{where}{year}/JPEGImages" for where in ("", "VOCdevkit/") for year in _YEARS), "images"
+)  # fmt: skip
+_GET_PASCAL = "https://vrama91.github.io/cider (pyCIDErConsensus), or pascal_50s.json of FLEUR"
+
+
+def read_pascal50s(root: Path, *, seed: int = 0) -> ItemSet[Pair]:
+    """Pascal-50S, the caption that more of 48 people found closer: `pascal_50s.json`, or the .mat files.
+
+    From `pair_pascal.mat` and the votes of `consensus_pascal.mat` the majority decides; a draw is broken by `seed`, and
+    so are the five references that reference-based metrics may see. The JSON form has both frozen.
+    """
+    packed = files.find_optional(root, "pascal_50s.json", "pascal50s.json")
+    if packed is None:
+        return _pascal_from_mat(root, seed)
+    pairs = []
+    for category, entries in files.read_json(packed).items():
+        for row in records(entries, f"{packed} {category}"):
+            image = files.locate(root, str(row.get("image")), *_PASCAL_FOLDERS)
+            references = tuple(row.fields.get("references", ()))
+            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, references))
+    return ItemSet(tuple(pairs))
+
+
+def _pascal_from_mat(root: Path, seed: int) -> ItemSet[Pair]:
+    pairs_path = files.find(root, "pair_pascal.mat", "pyCIDErConsensus/pair_pascal.mat", get=_GET_PASCAL)
+    votes_path = files.find(root, "consensus_pascal.mat", "pyCIDErConsensus/consensus_pascal.mat", get=_GET_PASCAL)
+    scipy_io: Any = require("scipy.io", extra="stats")
+    content, triplets = scipy_io.loadmat(pairs_path), scipy_io.loadmat(votes_path)["triplets"][0]
+    inputs, categories = content["new_input"][0], content["category"].ravel()
+    if len(triplets) != _VOTES * len(inputs):
+        raise InputError(f"{votes_path}: expected {_VOTES} votes for each of {len(inputs)} pairs")
+    rng, images = np.random.default_rng(seed), files.folder(root, *_PASCAL_FOLDERS)
+    pairs, drawn = [], 0
+    for number, entry in enumerate(inputs):
+        category = _CATEGORIES[int(categories[number])]
+        image, first, second = (_text(cell) for cell in list(entry)[:3])
+        votes = triplets[_VOTES * number : _VOTES * (number + 1)]
+        preferred = [_text(row[1]) if int(_scalar(row[3])) == 1 else _text(row[2]) for row in votes]
+        if not {*preferred} <= {first, second}:
+            raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
+        counts = (preferred.count(first), _VOTES - preferred.count(first))
+        coin, chosen = rng.integers(2), rng.choice(_VOTES, _REFERENCES, replace=False)
+        drawn += counts[0] == counts[1]
+        if counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1):
+            first, second, counts = second, first, counts[::-1]
+        references = tuple(_text(votes[k][0]) for k in sorted(chosen))
+        pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
+    notes = noted({"pairs whose votes are a draw, decided by seed": drawn})
+    return ItemSet(tuple(pairs), notes, draws=_DRAWS)
+
+
+def _scalar(cell: Any) -> Any:
+    """The single value of MATLAB's nested one-by-one arrays."""
+    while isinstance(cell, np.ndarray):
+        cell = cell.ravel()[0]
+    return cell
+
+
+def _text(cell: Any) -> str:
+    return str(_scalar(cell)).strip()

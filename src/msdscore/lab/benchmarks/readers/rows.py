@@ -1,0 +1,229 @@
+"""The rows form of a benchmark: `NAME.jsonl` with its images in `NAME.images*.parquet`, in files, or in `images/`.
+
+Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path from the
+rows' folder, or from `images/` there. Beside it
+
+- pairs: `caption` and `negative_caption`, or two `captions` and the `label` (0 or 1) of the better one;
+- ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
+- battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
+  of DocENT;
+- captions alone, from which pairs are drawn: `captions`, or `caption` in one row per caption.
+
+Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
+
+RSICD and ROCOv2 have captions only too: an image's own caption stands against one of another image.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from msdscore.errors import InputError, unknown_name
+from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
+from msdscore.lab.benchmarks.base import Aspect, Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key, noted
+from msdscore.lab.benchmarks.readers import files
+from msdscore.lab.benchmarks.readers.files import Record, all_tidy, numbered, rating, records, tidy
+
+_GET_RSICD = "https://huggingface.co/datasets/arampacha/rsicd (folder data)"
+_GET_ROCOV2 = "https://huggingface.co/datasets/eltorio/ROCOv2-radiology (folder data; non-commercial licence)"
+_TRIES = 100
+Negatives = Literal["easy", "hard"]
+_WINNERS: dict[str, Winner] = {"a": "a", "b": "b", "1": "a", "2": "b"}
+_WINNERS |= dict.fromkeys(("tie", "equal", "skip", "bad"), "tie")
+
+
+def find_rows(root: Path, name: str) -> Path | None:
+    """The rows file itself, or the one file under `root` whose name holds the benchmark's; None if there is none."""
+    if root.is_file():
+        return root if root.suffix == ".jsonl" else None
+    word = re.escape(name.replace("-", "_"))
+    inside = re.compile(rf"(?:^|[^a-z0-9]){word}(?:[^a-z0-9]|$)")
+    paths = [path for path in files.find_all(root, "*.jsonl") if inside.search(path.stem.lower().replace("-", "_"))]
+    last = [path for path in paths if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
+    paths = last or paths
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InputError(f"{root} holds several rows files of {name} ({names}); name one of them as --root")
+    return paths[0] if paths else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line(Record):
+    """One row of a rows file with its image; the key is its id."""
+
+    image: Image
+    subset: str
+    references: tuple[str, ...]  # captions by people
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
+    stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
+    seen: Counter[str] = Counter()
+    for record in records(files.read_jsonl(path), path, first=1):
+        row, name = record.fields, str(record.get("image"))
+        subset, own = str(row.get("subset", row.get("category", ""))), numbered(Path(name).stem, seen)
+        key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else own
+        beside = path.parent / name
+        file = beside if beside.is_file() else path.parent / "images" / name
+        image = stored.get(Path(name).name) or file
+        yield Line(key, row, record.where, image, subset, all_tidy(row.get("references")))
+
+
+def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
+    """Rows with a right and a wrong caption, or with two captions and which of them people prefer."""
+    lines = list(read_lines(path))
+    wanted = files.chosen("subset", subsets, {line.subset for line in lines})
+    pairs = []
+    for line in lines:
+        if not wanted or line.subset in wanted:
+            plain = (files.caption(line.get(name), line.where) for name in ("caption", "negative_caption"))
+            better, other = files.chosen_first(line) if "captions" in line.fields else plain
+            pairs.append(Pair(line.key, line.image, better, other, line.subset, line.references))
+    return _unique(pairs, path)
+
+
+def read_ratings(path: Path) -> ItemSet[Rated]:
+    """Rows with one caption and one or more ratings."""
+    items = []
+    for line in read_lines(path):
+        given = line.get("expert", "ratings", "human", "rating")
+        ratings = tuple(rating(value, where=line.where) for value in (given if isinstance(given, list) else [given]))
+        items.append(Rated(line.key, line.image, tidy(line.get("caption")), ratings, line.references, line.subset))
+    return _unique(items, path)
+
+
+def read_battles(path: Path) -> ItemSet[Battle]:
+    """Rows with captions of two systems and people's choice."""
+    battles = []
+    for line in read_lines(path):
+        first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
+        winners: dict[str, Winner] = {**_WINNERS, first: "a", second: "b"}
+        said = line.fields.get("winner")
+        if said is not None and str(said) not in winners:
+            raise InputError(f"{line.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
+        try:
+            answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"{line.where}: expected aspects with whole numbers ({error})") from error
+        names = ("caption_a", "caption1", "model1_generation"), ("caption_b", "caption2", "model2_generation")
+        captions = [files.caption(line.get(*spelled), line.where) for spelled in names]
+        battles.append(Battle(
+            line.key, line.image, captions[0], captions[1], None if said is None else winners[str(said)], first, second,
+            level=str(line.fields.get("level", line.fields.get("cluster", ""))), subset=line.subset,
+            verdict=str(line.fields.get("winner", "")), references=line.references,
+            aspects=tuple(Aspect(name, value) for name, value in answers.items()),
+        ))  # fmt: skip
+    return _unique(battles, path)
+
+
+def _unique(items: Sequence[ItemT], path: Path) -> ItemSet[ItemT]:
+    """Refuse a file in which two items share an id: scores are joined on it."""
+    for key, count in Counter(item.id for item in items).items():
+        if count > 1:
+            raise InputError(f"{path}: the id {key!r} occurs twice; expected every item once")
+    return ItemSet(tuple(items))
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionedImage:
+    """An image with all its captions."""
+
+    id: str
+    image: Image
+    captions: tuple[str, ...]
+
+
+def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
+    """Rows with captions alone: one pair per image, drawn by `seed`."""
+    return draw_pairs(captioned_images(path), seed, negatives)
+
+
+def captioned_images(path: Path) -> list[CaptionedImage]:
+    """Images with all their captions: rows with a list `captions`, or rows of one `caption` as `score` reads them."""
+    entries: dict[str | int, CaptionedImage] = {}
+    for number, line in enumerate(read_lines(path)):
+        given = line.get("captions", "caption")
+        several = isinstance(given, list)
+        texts = all_tidy(given if several else [given])
+        key = number if several else image_key(line.image)
+        first = entries.get(key, CaptionedImage(line.key, line.image, ()))
+        entries[key] = replace(first, captions=(*first.captions, *texts))
+    return list(entries.values())
+
+
+def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
+    """RSICD, remote sensing: one pair per image of a split (train, valid or test), drawn by `seed`."""
+    return draw_pairs(_read_split(root, split, "filename", "captions", get=_GET_RSICD), seed, negatives)
+
+
+def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pair]:
+    """ROCOv2, radiology: one pair per image of a split (train, validation or test), drawn by `seed`."""
+    return draw_pairs(_read_split(root, split, "image_id", "caption", get=_GET_ROCOV2), seed)
+
+
+def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) -> list[CaptionedImage]:
+    """The images of a split in Parquet files, by their columns of names and of captions (one, or a list)."""
+    patterns = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
+    paths = files.find_all(root, *patterns)
+    if not paths:
+        raise files.missing(root, *patterns[:2], get=get)
+    entries = []
+    for file in paths:
+        table = read_columns(file, (names, captions))
+        for row, (name, content) in enumerate(zip(table[names], table[captions], strict=True)):
+            texts = all_tidy([content] if isinstance(content, str) else [text for text in content or () if text])
+            image = StoredImage(Path(str(name)).name, file, row)
+            entries.append(CaptionedImage(Path(str(name)).stem, image, tuple(filter(None, texts))))
+    return entries
+
+
+def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
+    """One pair per image: its first caption, and a caption of another image that none of its own equals.
+
+    Hard negatives come from images of the same scene class, which is what the file name has before its last
+    underscore (`airport_12.jpg`); an image that is alone in its class is left out and counted.
+
+    >>> sea, sky = (CaptionedImage(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
+    >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0).items]
+    [('the sea', 'the sky'), ('the sky', 'the sea')]
+    """
+    if negatives not in get_args(Negatives):
+        raise unknown_name("kind of negatives", negatives, get_args(Negatives))
+    usable = [entry for entry in entries if entry.captions]
+    others: dict[str, list[CaptionedImage]] = defaultdict(list)
+    scenes = [Path(entry.image.name).stem.rpartition("_")[0] if negatives == "hard" else "" for entry in usable]
+    for entry, scene in zip(usable, scenes, strict=True):
+        others[scene].append(entry)
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for entry, scene in zip(usable, scenes, strict=True):
+        stranger = _stranger(others[scene], entry, rng)
+        if stranger is not None:
+            first, *rest = entry.captions
+            pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
+        elif negatives == "easy":
+            raise InputError(
+                f"no caption of another image was found for {entry.id} in {_TRIES} draws; "
+                "expected several images with different captions"
+            )
+    left_out = {
+        "images left out: no caption": len(entries) - len(usable),
+        "images left out: no other caption in their scene class": len(usable) - len(pairs),
+    }
+    return ItemSet(tuple(pairs), noted(left_out))
+
+
+def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:
+    known = {caption.lower() for caption in own.captions}
+    for _ in range(_TRIES):
+        other = pool[int(rng.integers(len(pool)))]
+        caption = other.captions[int(rng.integers(len(other.captions)))]
+        if other.id != own.id and caption.lower() not in known:
+            return caption
+    return None

@@ -1,0 +1,218 @@
+"""Two metrics on the same items: differences with intervals, paired tests, Holm's correction over subsets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from msdscore.errors import ConfigError, InputError
+from msdscore.intervals import DEFAULT, Interval, Resampling
+from msdscore.lab.benchmarks.base import Benchmark, Item, clusters
+from msdscore.lab.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet
+from msdscore.lab.benchmarks.protocols.pairs import macro
+from msdscore.lab.benchmarks.registry import benchmark
+from msdscore.lab.benchmarks.results.result import MetricResult, Result, items_of, read_result, score_matrix
+from msdscore.lab.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
+from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
+from msdscore.registry import resolve
+
+_EXACT_BELOW = 25  # split pairs: the usual bound under which the chi-square form of McNemar's test is not used
+_WHOLE = ("all", "mean")  # figures over all items stand for themselves; the subsets are one family of tests
+_PERMUTATIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One metric of a result, with the table of its scores."""
+
+    result: Result
+    metric: MetricResult
+    table: pa.Table
+
+    @property
+    def name(self) -> str:
+        """The metric, and the encoder where there is one."""
+        encoder = self.result.encoder.split(",")[0]
+        return f"{self.metric.label} ({encoder})" if encoder else self.metric.label
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """First less second on one figure; `adjusted` is the first test's p-value after Holm's correction."""
+
+    name: str
+    first: float
+    second: float
+    interval: Interval
+    tests: tuple[Test, ...]
+    adjusted: float
+    n: int
+    scale: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two metrics compared on the `items` that both scored; the other counts say what fell out."""
+
+    benchmark: str
+    protocol: str
+    first: str
+    second: str
+    items: int
+    not_in_both: int
+    missing: int
+    differences: tuple[Difference, ...]
+
+
+def open_side(name: str) -> Side:
+    """A side from `RESULT.json`, or from `RESULT.json:METRIC` where the result has several metrics."""
+    # A metric's label may hold colons and paths itself (`file:SCORES.jsonl`).
+    ends = [at for at, letter in enumerate(name) if letter == ":"]
+    splits = [(Path(name), ""), *((Path(name[:end]), name[end + 1 :]) for end in ends)]
+    path, label = next(((path, label) for path, label in splits if path.is_file()), (None, ""))
+    if path is None:
+        raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+    result = read_result(path)
+    labels = [metric.label for metric in result.metrics]
+    if not label and len(labels) > 1:
+        raise ConfigError(f"{path} has several metrics; name one, as in {path}:{labels[0]} (of {', '.join(labels)})")
+    return side_of(result, label or labels[0], path.parent)
+
+
+def side_of(result: Result, label: str, folder: Path) -> Side:
+    """The side of a metric whose scores lie in `folder`."""
+    scores = folder / result.scores
+    if not scores.is_file():
+        raise InputError(f"the scores {scores} of this result are missing; expected them beside it")
+    return Side(result, result.metric(label), pq.read_table(scores))
+
+
+def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Comparison:
+    """Paired differences of two sides of one benchmark and protocol."""
+    for name in ("benchmark", "protocol"):
+        ours, theirs = getattr(first.result, name), getattr(second.result, name)
+        if ours != theirs:
+            raise InputError(f"expected two results of one {name}, got {ours} and {theirs}")
+    row, rows = benchmark(first.result.benchmark), _common(first, second)
+    items = items_of(first.table.take(pa.array(rows[0])), row.kind)
+    scores = []
+    for side, own in zip((first, second), rows, strict=True):
+        matrix = score_matrix(side.table, side.metric.label)
+        assert matrix is not None, "a result names only metrics whose scores lie beside it"
+        scores.append(matrix[own] if side.metric.higher_is_better else -matrix[own])
+    known: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
+    if not known.any():
+        raise InputError("the two results have no item that both scored")
+    sheets = [
+        make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(known)
+        for side, matrix in zip((first, second), scores, strict=True)
+    ]
+    differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
+    # Holm's correction over the subsets; figures over all items keep their p-value.
+    family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
+    adjusted = holm([differences[number].tests[0].p_value for number in family]).tolist()
+    for number, p_value in zip(family, adjusted, strict=True):
+        differences[number] = replace(differences[number], adjusted=p_value)
+    apart = len(first.table) + len(second.table) - 2 * len(items)
+    return Comparison(
+        row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
+        tuple(differences),
+    )  # fmt: skip
+
+
+def compare_all(
+    result: Result, folder: Path, against: str, *, how: Resampling = DEFAULT
+) -> dict[str, tuple[Comparison, float]]:
+    """Every metric of a result against one of them, with the headline's p-value after Holm's correction over them."""
+    base = side_of(result, against, folder)
+    labels = [metric.label for metric in result.metrics if metric.label != against and metric.figures]
+    comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
+    adjusted = holm([comparison.differences[0].tests[0].p_value for comparison in comparisons.values()]).tolist()
+    return {label: (comparison, p) for (label, comparison), p in zip(comparisons.items(), adjusted, strict=True)}
+
+
+def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
+    """The rows of the items that both have, in the first's order; the same id must mean the same captions."""
+    row_of = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
+    ids = first.table.column("id").to_pylist()
+    ours = [row for row, key in enumerate(ids) if key in row_of]
+    if not ours:
+        raise InputError("the two results share no item")
+    theirs = [row_of[ids[row]] for row in ours]
+    for name in ("picture", "captions"):
+        if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
+            raise InputError(f"items of the same id have another {name} in the two results; they cannot be paired")
+    return ours, theirs
+
+
+def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    """Means of one value per item, each with an interval and two tests; of pairs the mean of the subsets first."""
+    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
+    both = list(zip(credits_of(first), credits_of(second), strict=True))
+    differences = []
+    if row.kind == "pairs" and len(both) > 1:
+        sheet, n = both[-1][0].sheet, len(both[-1][0].values)
+        mean, other_mean = (macro(whole.values, [item.subset for item in sheet.items]) for whole in both[-1])
+        differences.append(_difference("accuracy/mean", mean, other_mean, sheet, n))
+    for credit, against in both:
+        ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
+        if not len(ours):
+            continue
+        # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
+        often = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
+        permuted = permutation_test(ours, theirs, clusters=names, how=often)
+        tests = (permuted, _mcnemar(ours == 1, theirs == 1, names))
+        interval = paired_difference(ours, theirs, clusters=names, how=first.how)
+        means = float(ours.mean()), float(theirs.mean())
+        differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(ours)))
+    return differences
+
+
+def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
+    """McNemar's test in the form that fits: images with several items are clusters, few split pairs are exact."""
+    if len(np.unique(names)) < len(names):
+        return mcnemar_clustered(first, second, names)
+    return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
+
+
+def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
+    statistics: list[Statistic] = [
+        statistic for statistic in resolve(row.statistics, row.name)(first.items) if statistic.compared
+    ]
+    differences = []
+    for statistic in statistics:
+        ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
+        difference = _difference(statistic.name, ours.value, theirs.value, first, ours.n)
+        differences.append(replace(difference, scale=statistic.scale))
+    head, ones = statistics[0], np.ones(len(first.items))
+    swapped = swap_test(
+        lambda scores: head.of(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
+        clusters=clusters(first.items), how=first.how,
+    )  # fmt: skip
+    return [replace(differences[0], tests=(*differences[0].tests, swapped)), *differences[1:]]
+
+
+def _difference(
+    name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
+) -> Difference:
+    """The difference of two statistics of item weights, resampled by image."""
+    ones = np.ones(len(sheet.items))
+    interval, test = bootstrap_both(
+        lambda weights: first(weights) - second(weights), len(ones), clusters=clusters(sheet.items), how=sheet.how
+    )
+    return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
+
+
+def is_subset(name: str) -> bool:
+    """Whether a figure is of some items only: those are one family of tests.
+
+    >>> is_subset("accuracy/add_obj"), is_subset("accuracy/all"), is_subset("tau_c")
+    (True, False, False)
+    """
+    _, slash, part = name.partition("/")
+    return bool(slash) and part not in _WHOLE

@@ -1,0 +1,357 @@
+"""Results as plain grids of text and as Markdown: per benchmark, comparisons, all benchmarks in one, mean ranks.
+
+Published figures may stand beside ours as quotations.
+"""
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from msdscore.errors import InputError
+from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.lab.benchmarks.protocols.counting import Figure, LengthAlone
+from msdscore.lab.benchmarks.results.compare import Comparison, Difference, compare_all
+from msdscore.lab.benchmarks.results.result import MetricResult, Result
+from msdscore.lab.stats.ranks import mid_ranks, rank_groups
+
+NONE = "–"
+FEW_IMAGES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of text: the first column names the row, `notes` stand below; cells (row, column) in `best` are bold."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+def result_grids(results: Sequence[Result]) -> list[Grid]:
+    """One grid per benchmark, protocol and set of items, so that no column mixes two ways of counting."""
+    groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
+        groups[result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options].append(
+            result
+        )
+    return [_result_grid(group) for group in groups.values()]
+
+
+def comparison_grid(comparison: Comparison) -> Grid:
+    """One row per figure: both values, their difference with its interval, and the tests."""
+    rows = tuple(_difference_row(difference) for difference in comparison.differences)
+    level = comparison.differences[0].interval.level if comparison.differences else 0.95
+    columns = ("figure", "first", "second", "difference", f"{level:.0%} interval", "p", "p, Holm", "tests", "n")
+    notes = [f"first: {comparison.first}; second: {comparison.second}", f"{comparison.items} items"]
+    notes += [f"{comparison.missing} items without a score on one side, left out"] if comparison.missing else []
+    notes += [f"{comparison.not_in_both} items that only one result has, left out"] if comparison.not_in_both else []
+    return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
+
+
+def against_grid(result: Result, comparisons: Mapping[str, tuple[Comparison, float]], against: str) -> Grid:
+    """One row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
+    rows = []
+    for label, (comparison, adjusted) in comparisons.items():
+        name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
+        rows.append((label, *cells))
+    name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
+    columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
+    title = f"{result.title}, {result.protocol}: metrics against {against}"
+    return Grid(title, columns, tuple(rows), ("Holm's correction goes over the metrics",))
+
+
+def markdown(grid: Grid) -> str:
+    """A grid as a Markdown table with its notes below."""
+    lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
+    lines += [
+        _line([f"**{cell}**" if (number, at) in grid.best else cell for at, cell in enumerate(row)])
+        for number, row in enumerate(grid.rows)
+    ]
+    notes = [f"- {note}" for note in grid.notes]
+    return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
+
+
+def number(figure: Figure | None) -> str:
+    """A figure's value as it is printed, with its spread over several draws."""
+    if figure is None or figure.value != figure.value:
+        return NONE
+    spread = f" ± {_print(figure.spread, figure.scale)}" if figure.spread is not None else ""
+    return _print(figure.value, figure.scale) + spread
+
+
+def p_value(value: float) -> str:
+    """A p-value in the usual form; a dash where there was nothing to test.
+
+    >>> p_value(0.0004), p_value(0.031)
+    ('<0.001', '0.031')
+    """
+    if value != value:
+        return NONE
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _result_grid(results: Sequence[Result]) -> Grid:
+    first, several, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
+    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
+    labels = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
+    columns = ("metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:])
+    rows = []
+    for result in results:
+        for metric in result.metrics:
+            more = [result.encoder.split(",")[0] or NONE] if several else []
+            more += [settings.get(metric.signature, NONE)] if settings else []
+            rows.append((metric.label, *more, *_cells(metric, names)))
+    if first.length is not None:
+        alone = MetricResult(length_label(first.length), "", True, False, first.length.figures)
+        rows.append((alone.label, *[NONE] * len(labels), *_cells(alone, names)))
+    title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.pictures} images)"
+    return Grid(title, (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)))
+
+
+def counted(result: Result) -> str:
+    """How many items the figures rest on, and of how many where that is not all of them."""
+    return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
+
+
+def length_label(alone: LengthAlone) -> str:
+    """The name of the row of what length alone reaches."""
+    return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
+
+
+def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
+    """By signature its parts that not all of them have.
+
+    >>> differing_parts(["msd|k:5|v:1", "msd|k:8|v:1"])
+    {'msd|k:5|v:1': 'k:5', 'msd|k:8|v:1': 'k:8'}
+    """
+    parts = {signature: signature.split("|") for signature in signatures}
+    shared = set.intersection(*map(set, parts.values()))
+    return {signature: " ".join(part for part in own if part not in shared) for signature, own in parts.items()}
+
+
+def _settings(results: Sequence[Result]) -> dict[str, str]:
+    """By signature what tells metrics of one label and encoder apart; empty where nothing has to be told."""
+    groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in results:
+        for metric in result.metrics:
+            groups[metric.label, result.encoder].add(metric.signature)
+    return {
+        k: own
+        for signatures in groups.values()
+        if len(signatures) > 1
+        for k, own in differing_parts(signatures).items()
+    }
+
+
+def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
+    head = metric.figure(names[0])
+    wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
+    # The control has ties of its own: a clipped score may tell nothing apart with the wrong image.
+    tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
+    interval = NONE  # where too few images, or a single one, are behind it
+    if head and head.interval is not None and head.interval.low == head.interval.low:
+        interval = f"[{_print(head.interval.low, head.scale)}, {_print(head.interval.high, head.scale)}]"
+    rest = [number(metric.figure(name)) for name in names[1:]]
+    counts = [str(head.ties) if head else NONE, str(metric.missing)]
+    return [number(head), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
+
+
+def _print(value: float, scale: int) -> str:
+    return f"{value * scale:.1f}" if scale > 1 else f"{value:.2f}"
+
+
+def _notes(results: Sequence[Result]) -> Iterable[str]:
+    for result in results:
+        yield from (f"{note.what}: {note.count}" for note in result.notes)
+        if 1 < result.pictures < FEW_IMAGES:
+            yield f"only {result.pictures} images: intervals are rough"
+        if result.seeds > 1:
+            yield f"mean of {result.seeds} draws; ± is their standard deviation"
+        if result.failed:
+            yield f"{result.failed} items could not be scored, for example: {result.failures[0]}"
+        for metric in result.metrics:
+            skipped = metric.figures[0].skipped if metric.figures else 0
+            tail = f"; {skipped} left out by the protocol" if skipped else ""
+            used = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
+            yield f"{metric.label}: `{metric.signature}`{tail}{used}"
+
+
+def _difference_row(difference: Difference) -> tuple[str, ...]:
+    interval, gap = difference.interval, difference.first - difference.second
+    low, high, gap = (value * difference.scale for value in (interval.low, interval.high, gap))
+    return (
+        difference.name,
+        *(NONE if side != side else _print(side, difference.scale) for side in (difference.first, difference.second)),
+        NONE if gap != gap else f"{gap:+.1f}",
+        NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
+        p_value(difference.tests[0].p_value),
+        p_value(difference.adjusted),
+        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in difference.tests),
+        str(difference.n),
+    )
+
+
+class Quoted(NamedTuple):
+    """One published figure, times 100; `references` marks metrics that read references."""
+
+    benchmark: str
+    metric: str
+    value: float
+    source: str
+    references: bool
+
+
+def quoted_figures() -> Iterator[Quoted]:
+    """The published figures of `quoted.toml`."""
+    for group in tomllib.loads(files("msdscore.lab.benchmarks").joinpath("quoted.toml").read_text("utf-8"))["quoted"]:
+        for metric in group["metrics"]:
+            for benchmark, value in metric["figures"].items():
+                yield Quoted(benchmark, metric["name"], value, group["source"], metric.get("references", False))
+
+
+MARK = "†"
+LEVEL = 0.05
+Column = tuple[str, str]  # benchmark, protocol
+Row = tuple[str, str]  # metric, and its signature without the benchmark's part
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A result with the folder of its scores."""
+
+    result: Result
+    folder: Path
+
+    @property
+    def column(self) -> Column:
+        """The benchmark and the way of counting: one column holds one of each."""
+        return self.result.benchmark, self.result.protocol
+
+
+Cells = dict[Row, dict[Column, Figure]]  # headline figures
+
+
+def overview(
+    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling | None = None
+) -> Grid:
+    """One row per metric and encoder, one column per benchmark with its headline figure.
+
+    With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
+    the metrics of the benchmark) are marked. With `quoted`, published figures follow, which are never the best.
+    """
+    columns = list(dict.fromkeys(entry.column for entry in opened))
+    marked = {entry.result.benchmark: _different(entry, against, how or Resampling()) for entry in opened if against}
+    cells = _headlines(opened)
+    rows = []
+    for name, ((label, _), own) in zip(_names(cells), cells.items(), strict=True):
+        marks = [MARK if label in marked.get(benchmark, ()) else "" for benchmark, _ in columns]
+        texts = (number(own[c]) + mark if c in own else NONE for c, mark in zip(columns, marks, strict=True))
+        rows.append((name, *texts))
+    best = set()
+    for at, column in enumerate(columns, start=1):
+        values = {row: own[column].value for row, own in enumerate(cells.values()) if column in own}
+        most = max((value for value in values.values() if value == value), default=None)
+        best |= {(row, at) for row, value in values.items() if value == most}
+    lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
+    if lengths:
+        ways = {length_label(alone) for alone in lengths.values()}
+        label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
+        rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
+    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
+    notes += [f"{e.result.title}: {counted(e.result)} items, {e.result.pictures} images" for e in opened]
+    if quoted:
+        known = [entry for entry in quoted_figures() if (entry.benchmark, "official") in columns]
+        rows += _quoted_rows(known, columns)
+        notes += ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
+        for source in dict.fromkeys(entry.source for entry in known):
+            names = dict.fromkeys(entry.metric for entry in known if entry.source == source)
+            notes.append(f"{', '.join(names)}: {source}")
+    titles = [_title(next(entry.result for entry in opened if entry.column == column)) for column in columns]
+    return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), frozenset(best))
+
+
+def _headlines(opened: Sequence[StoredResult]) -> Cells:
+    """The headline figure of every metric on every benchmark that has one."""
+    cells: Cells = defaultdict(dict)
+    for entry in opened:
+        for metric in entry.result.metrics:
+            if metric.figures:
+                own = cells[metric.label, metric.signature.partition("|bench:")[0]]
+                if entry.column in own and own[entry.column].value != metric.figures[0].value:
+                    raise InputError(
+                        f"two results of {entry.result.benchmark} have figures of {metric.label}; expected one of them"
+                    )
+                own[entry.column] = metric.figures[0]
+    return cells
+
+
+def _names(rows: Iterable[Row]) -> list[str]:
+    """The names of the metrics; where one stands with several signatures, with what tells these apart."""
+    signatures: dict[str, list[str]] = defaultdict(list)
+    for label, signature in rows:
+        signatures[label].append(signature)
+    own = {(label, s): part for label, several in signatures.items() for s, part in differing_parts(several).items()}
+    return [f"{label} ({own[label, signature]})" if own[label, signature] else label for label, signature in rows]
+
+
+def _different(entry: StoredResult, against: str, how: Resampling) -> set[str]:
+    if not any(metric.label == against and metric.figures for metric in entry.result.metrics):
+        return set()
+    comparisons = compare_all(entry.result, entry.folder, against, how=how)
+    return {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
+
+
+def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    names = {quoted.metric: quoted.references for quoted in known}
+    rows = []
+    for name, references in names.items():
+        mine = {quoted.benchmark: quoted.value for quoted in known if quoted.metric == name}
+        cells = (f"{mine[b]:.1f}" if b in mine and protocol == "official" else NONE for b, protocol in columns)
+        rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
+    return rows
+
+
+def _title(result: Result) -> str:
+    name = next((metric.figures[0].name for metric in result.metrics if metric.figures), "")
+    return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
+
+
+def mean_ranks(opened: Sequence[StoredResult], *, how: Resampling | None = None) -> Grid:
+    """Ranks of the headline figures, 1 is best and ties share; intervals of the mean come from resampled benchmarks.
+
+    Only metrics with a figure on every benchmark are ranked.
+
+    Raises:
+        InputError: there are fewer than two benchmarks, or fewer than two such metrics.
+    """
+    columns = list(dict.fromkeys(entry.column for entry in opened))
+    whole = {row: own for row, own in _headlines(opened).items() if own.keys() >= set(columns)}
+    if len(columns) < 2 or len(whole) < 2:
+        raise InputError(
+            f"expected at least two benchmarks and two metrics that all have, got {len(columns)} and {len(whole)}"
+        )
+    values = np.array([[own[column].value for column in columns] for own in whole.values()])
+    ones, falling = np.ones(len(values)), -np.nan_to_num(values, nan=-np.inf)
+    ranks = np.stack([mid_ranks(rank_groups(column), ones) for column in falling.T], axis=1)
+    means = [bootstrap_mean(own, how=how or Resampling()) for own in ranks]
+    ranked = sorted(zip(_names(whole), means, ranks, strict=True), key=lambda row: row[1].value)
+    rows = tuple(
+        (name, f"{mean.value:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", *(f"{rank:g}" for rank in own))
+        for name, mean, own in ranked
+    )
+    note = f"1 is best of {len(rows)}; intervals from resampled benchmarks"
+    titles = ("metric", "mean rank", "95 % interval", *(name for name, _ in columns))
+    return Grid("Mean ranks", titles, rows, (note,))

@@ -1,0 +1,271 @@
+"""The result of a benchmark run as JSON, and the table of its scores, one row per item."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.errors import InputError
+from msdscore.intervals import Interval
+from msdscore.io.atomic import write_bytes
+from msdscore.lab.benchmarks.base import Aspect, Battle, Item, Kind, Note, Pair, Rated, Scale, image_key, image_names
+from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, LengthAlone
+from msdscore.lab.metrics.base import Cases, Floats, Metric
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerRecord:
+    """What a result says of its scorer: its signature, that of its encoder, and where it ran."""
+
+    signature: str
+    encoder: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricResult:
+    """The figures of one metric, and those with the wrong images, over the same items.
+
+    `matched` is the headline among captions of about equal length. `missing` counts the items without a score; `facts`
+    are sums such as tokens used.
+    """
+
+    label: str
+    signature: str
+    higher_is_better: bool
+    judged: bool
+    figures: Figures
+    control: Figures = ()
+    matched: Figure | None = None
+    missing: int = 0
+    facts: Mapping[str, float] | None = None
+
+    def figure(self, name: str) -> Figure | None:
+        """A figure by name."""
+        return next((figure for figure in self.figures if figure.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """How a result came about: when, by which command, on which device, in how many seconds, from which data."""
+
+    date: str = ""
+    command: str = ""
+    device: str = ""
+    seconds: float = 0.0
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One benchmark, protocol and encoder with any number of metrics.
+
+    All figures rest on the `counted` items, those that every metric has a score for, with the wrong image too.
+    """
+
+    benchmark: str
+    title: str
+    kind: Kind
+    protocol: str
+    encoder: str
+    items: int
+    counted: int
+    pictures: int
+    failed: int
+    failures: tuple[str, ...]  # the first few reasons
+    seed: int
+    samples: int
+    limit: int | None
+    options: Mapping[str, Any]
+    notes: tuple[Note, ...]
+    metrics: tuple[MetricResult, ...]
+    versions: Mapping[str, str]
+    scores: str  # file name of the scores beside the result
+    length: LengthAlone | None = None
+    seeds: int = 1
+    made: Provenance = field(default_factory=Provenance, compare=False)
+
+    def metric(self, label: str) -> MetricResult:
+        """A metric by its label."""
+        for metric in self.metrics:
+            if metric.label == label:
+                return metric
+        known = ", ".join(metric.label for metric in self.metrics)
+        raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {known}")
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write in one step."""
+    write_bytes(path, to_json(result).encode() + b"\n", folder=path.parent)
+
+
+def to_json(result: Result) -> str:
+    """The result as it is written; NaN becomes null."""
+    content = {"format": FORMAT, **plain(asdict(result))}
+    return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def read_result(path: Path) -> Result:
+    """Read what `write_result` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a result of `msdscore bench`") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
+    try:
+        for metric in content["metrics"]:
+            metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
+            metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
+        content |= {
+            "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
+            "notes": tuple(Note(**note) for note in content["notes"]),
+            "length": (length := content["length"]) and LengthAlone(length["longer_wins"], _figures(length["figures"])),
+            "made": Provenance(**content["made"]),
+            "failures": tuple(content["failures"]),
+        }
+        return Result(**content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
+
+
+def is_result(path: Path) -> bool:
+    """Whether a file is a result, of this format or another."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
+
+
+def _figures(contents: Iterable[dict[str, Any]]) -> Figures:
+    return tuple(
+        Figure(**_with_nan(content) | {"interval": content["interval"] and Interval(**_with_nan(content["interval"]))})
+        for content in contents
+    )
+
+
+def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that were NaN, which JSON has as null."""
+    nulls = [name for name in ("value", "low", "high") if content.get(name, 0) is None]
+    return content | dict.fromkeys(nulls, math.nan)
+
+
+def plain(value: Any) -> Any:
+    """Nested values as JSON has them; intervals are objects, and NaN is None.
+
+    >>> plain({"a": (1.0, float("nan"))})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, Interval):
+        value = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+WRONG = "@wrong"  # behind a metric's label: its scores with the wrong images
+FACT = "#"  # between a metric's label and the name of a fact
+_NUMBERS = pa.list_(pa.float64())
+_LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
+_KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # with the names of its captions
+    "pairs": (Pair, ("positive", "negative")),
+    "rated": (Rated, ("caption",)),
+    "battles": (Battle, ("caption_a", "caption_b")),
+}
+_PARTS: dict[str, Any] = {"scales": Scale, "aspects": Aspect}
+
+
+def item_table(items: Sequence[Item]) -> pa.Table:
+    """One row per item: id, image name, subset, captions, and what people said as JSON."""
+    names = image_names(item.image for item in items)
+    judged = ({name: v for name, v in asdict(item).items() if name not in _LEFT_OUT} for item in items)
+    return pa.table({
+        "id": pa.array([item.id for item in items], pa.string()),
+        "picture": pa.array([names[image_key(item.image)] for item in items], pa.string()),
+        "subset": pa.array([item.subset for item in items], pa.string()),
+        "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
+        "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in judged], pa.string()),
+    })  # fmt: skip
+
+
+def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
+    """The items of a table, without references."""
+    make, texts = _KINDS[kind]
+    items = []
+    for row in table.to_pylist():
+        judged = json.loads(row["judged"])
+        judged |= {name: tuple(value) for name, value in judged.items() if isinstance(value, list)}
+        judged |= {name: tuple(part(**own) for own in judged[name]) for name, part in _PARTS.items() if name in judged}
+        captions = dict(zip(texts, row["captions"], strict=True))
+        items.append(make(id=row["id"], image=Path(row["picture"]), subset=row["subset"], **captions, **judged))
+    return tuple(items)
+
+
+def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array]:
+    """Two columns per metric, true and wrong; facts are summed over both, since both are paid for."""
+    columns: dict[str, pa.Array] = {}
+    true, wrong = np.flatnonzero(~cases.control), np.flatnonzero(cases.control)
+    for metric in metrics:
+        scored = metric.score(cases)
+        columns[metric.label] = pa.array(scored.values[true].tolist(), _NUMBERS)
+        if len(wrong):
+            columns[metric.label + WRONG] = pa.array(scored.values[wrong].tolist(), _NUMBERS)
+        for name, fact in scored.facts.items():
+            total = fact[true] + fact[wrong] if len(wrong) else fact[true]
+            columns[f"{metric.label}{FACT}{name}"] = pa.array(total, pa.float64())
+    return columns
+
+
+def belongs_to(column: str, label: str) -> bool:
+    """Whether a column holds scores or facts of the metric with this label."""
+    return column in (label, label + WRONG) or column.startswith(label + FACT)
+
+
+def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
+    """Columns over all items from those of an earlier run and from parts, which know better."""
+    columns = {name: list(values) for name, values in earlier.items()}
+    for part in parts:
+        values = part.to_pydict()
+        numbers = values.pop("item")
+        for name, column in values.items():
+            joined = columns.setdefault(name, [None] * count)
+            for number, value in zip(numbers, column, strict=True):
+                joined[number] = value
+    return columns
+
+
+def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Items with their columns; an item without a score has NaN."""
+    table = item_table(items)
+    width = len(items[0].captions)
+    for name, values in columns.items():
+        if name in ("error", "stranger", "stamp"):
+            table = table.append_column(name, pa.array(values, pa.string()))
+        elif FACT in name and not any(isinstance(value, list) for value in values):
+            table = table.append_column(name, pa.array(values, pa.float64()))
+        else:
+            whole = [value or [float("nan")] * width for value in values]
+            table = table.append_column(name, pa.array(whole, _NUMBERS))
+    return table
+
+
+def score_matrix(table: pa.Table, label: str, *, wrong: bool = False) -> Floats | None:
+    """The scores (items, candidates) of a metric, or None where the table has none."""
+    name = label + WRONG if wrong else label
+    if name not in table.column_names:
+        return None
+    column = table.column(name).combine_chunks()
+    values: Floats = column.values.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    return values

@@ -1,0 +1,129 @@
+"""What to run, and everything that it names: items, metrics and the pipeline behind them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, image_key
+from msdscore.lab.benchmarks.registry import benchmark, load
+from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
+from msdscore.lab.benchmarks.run.score_file import fingerprint
+from msdscore.lab.metrics.base import Metric
+from msdscore.lab.metrics.registry import load_metrics
+from msdscore.scoring.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkPlan:
+    """What to run: a benchmark under a folder with metrics, and how to count.
+
+    `options` are those of the benchmark's reader. `seed` fixes the wrong images and the resampling. `seeds` is how
+    often a benchmark that draws (wrong captions, references) is drawn anew and averaged; None leaves it to the
+    benchmark. `command` is what the user typed, for the result's own record.
+    """
+
+    name: str
+    root: Path
+    metrics: tuple[str, ...]
+    protocol: str = "official"
+    limit: int | None = None
+    seed: int = 0
+    seeds: int | None = None
+    samples: int = 1000
+    control: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch_images: int = BATCH_IMAGES
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "batch_images", "samples", "seeds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A plan with everything that it names."""
+
+    plan: BenchmarkPlan
+    row: Benchmark
+    item_set: ItemSet[Any]
+    metrics: tuple[Metric, ...]
+    pipeline: Callable[[], Pipeline]  # loads it on the first call
+    stamp: str | None  # of what the pipeline is built from
+
+    @property
+    def encodes(self) -> bool:
+        """Whether a metric needs an encoder."""
+        return any(metric.needs("encoder") for metric in self.metrics)
+
+    @property
+    def control(self) -> bool:
+        """Whether there are images enough to swap."""
+        return self.plan.control and len({image_key(item.image) for item in self.item_set.items}) > 1
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """Everything but the metrics that must be the same for scores to be kept; how to count is not among it."""
+        return {
+            "benchmark": self.plan.name,
+            "options": {name: str(value) for name, value in sorted(self.plan.options.items())},
+            "limit": self.plan.limit,
+            "items": fingerprint(self.item_set.items),
+            "control": self.control,
+            "seed": self.plan.seed,
+        }
+
+    def batches(self, size: int, chosen: Sequence[int] | None = None) -> list[ItemBatch]:
+        """Items in batches of images."""
+        seed = self.plan.seed
+        return list(item_batches(self.item_set.items, seed=seed, control=self.control, size=size, chosen=chosen))
+
+    def notes(self) -> tuple[Note, ...]:
+        """What the reader noted, and whether there is no control."""
+        if self.plan.control and not self.control:
+            lone = Note("no wrong-image control: the items share one image", len(self.item_set.items))
+            return (*self.item_set.notes, lone)
+        return self.item_set.notes
+
+
+def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:
+    """Read the benchmark and load the metrics; `pipeline` is called only where there is something to encode."""
+    row = benchmark(plan.name)
+    if plan.protocol not in row.protocols:
+        raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
+    item_set = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
+    metrics = load_metrics(plan.metrics)
+    for metric in metrics:
+        if metric.needs("pairs") and row.kind == "rated":
+            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
+        if metric.needs("references") and not any(item.references for item in item_set.items):
+            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")
+    return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
+
+
+def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
+    """Some items, spread evenly so that every subset has its share; a note says how many were left out.
+
+    Ratings are taken image by image: a caption alone could not be held against the others of its image.
+    """
+    items: tuple[Item, ...] = item_set.items
+    if limit is None or limit >= len(items):
+        return item_set
+    units = [[item] for item in items]
+    if isinstance(items[0], Rated):
+        by_image: dict[str, list[Item]] = {}
+        for item in items:
+            by_image.setdefault(image_key(item.image), []).append(item)
+        units = list(by_image.values())
+    count = max(1, -(-limit * len(units) // len(items)))
+    chosen = [item for number in range(count) for item in units[number * len(units) // count]]
+    if len(chosen) < limit:  # the chosen images have fewer items than others
+        taken = {id(item) for item in chosen}
+        chosen += [item for item in items if id(item) not in taken]
+    left = Note("items left out by --limit", len(items) - limit)
+    return ItemSet(tuple(chosen[:limit]), (*item_set.notes, left))

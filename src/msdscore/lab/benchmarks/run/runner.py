@@ -1,0 +1,330 @@
+"""A benchmark run: every metric over every item with its own and a wrong image, in parts that survive a crash.
+
+Then from scores to a result: figures of every metric with true and wrong images, under one protocol.
+"""
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import ConfigError, RunError
+from msdscore.intervals import Resampling
+from msdscore.io.outputs.run import discard, open_run
+from msdscore.io.outputs.targets import REMEDY
+from msdscore.lab.benchmarks.base import Note, image_key, image_names
+from msdscore.lab.benchmarks.base import stamp as file_state
+from msdscore.lab.benchmarks.protocols import counting
+from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, Flags, Floats
+from msdscore.lab.benchmarks.registry import reader_options
+from msdscore.lab.benchmarks.results import result as tables
+from msdscore.lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
+from msdscore.lab.benchmarks.run.cases import ItemBatch, fill, text_cases
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
+from msdscore.lab.benchmarks.run.score_file import Kept, image_state, is_ours, keep, recorded_scorer, sources_of, write
+from msdscore.lab.metrics.base import Metric
+from msdscore.run.plan import write_parts
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.version import __version__
+
+Progress = Callable[[int, int], None]
+_PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
+_SHOWN = 5  # reasons of failed items that a result names
+
+
+def run_benchmark(
+    plan: BenchmarkPlan,
+    output: Path,
+    pipeline: Callable[[], Pipeline],
+    *,
+    stamp: str | None = None,
+    overwrite: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Result:
+    """Score and count a benchmark; scores go to a Parquet file beside the result file `output` (.json).
+
+    A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, images
+    that came or changed since are scored again, another protocol counts again and has its own result file. `pipeline`
+    is called where a metric needs an encoder; if `stamp` says what it is built from (`ScorerSpec.stamp`), only where
+    something is left to encode. A benchmark that draws is drawn `plan.seeds` times and averaged.
+    """
+    if output.suffix != ".json":
+        raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    work = prepare_work(plan, pipeline, stamp=stamp)
+    default = work.row.protocols[0]
+    target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
+    _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
+    # Only metrics that read references depend on how these are drawn.
+    seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
+    if seeds == 1:
+        result = _run_once(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
+    elif "seed" not in reader_options(plan.name, plan.root):
+        raise ConfigError(f"{plan.name} draws nothing, so that seeds do not change it; leave --seeds out")
+    else:
+        results, first = [], int(plan.options.get("seed", 0))
+        for seed in range(first, first + seeds):
+            draw = prepare_work(replace(plan, options={**plan.options, "seed": seed}), work.pipeline, stamp=stamp)
+            scores = output.with_name(f"{output.stem}.seed-{seed}.parquet")
+            results.append(_run_once(draw, scores, overwrite=overwrite, progress=progress))
+        result = average(results)
+    tables.write_result(result, target)
+    return result
+
+
+def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file that no run has written; one among the benchmark's own files even with `overwrite`."""
+    if not path.exists() or ours(path):
+        return
+    if path.resolve().is_relative_to(root.resolve()):
+        raise RunError(f"{path}: lies among the benchmark's files and no run has written it; choose another -o")
+    if not overwrite:
+        raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
+
+
+def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
+    begun = time.monotonic()
+    _check_free(scores, is_ours, work.plan.root, overwrite=overwrite)
+    if overwrite:
+        scores.unlink(missing_ok=True)
+    items = work.item_set.items
+    sources = sources_of(items, seed=work.plan.seed, control=work.control)
+    scorer = recorded_scorer(scores, work.stamp) if work.encodes else None
+    kept = keep(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    if kept is None or kept.tasks:
+        if work.encodes:
+            pipeline = work.pipeline()
+            scorer = ScorerRecord(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
+        kept = keep(scores, work.base, _signatures(work, scorer), sources)
+    signatures = _signatures(work, scorer)
+    if kept.tasks:
+        # Parts lie where those of exactly this work do: a stopped run goes on, and no other one is taken for it.
+        manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
+        mark = _mark({**manifest, "tasks": kept.tasks}, 6, ensure_ascii=False)
+        parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
+        columns = _score(work, kept, parts, progress)
+        if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
+            raise RunError(f"{scores}: images were changed while they were scored; run again, which scores those alone")
+        strangers, stamps = zip(*sources, strict=True)
+        marks = {"error": [None] * len(items), "stranger": strangers, "stamp": stamps}
+        known = None if scorer is None else {"stamp": work.stamp, "record": asdict(scorer)}
+        write(
+            scores,
+            tables.scores_table(items, {**marks, **columns}),
+            work.base,
+            {**kept.signatures, **signatures},
+            known,
+        )
+        # Parts of runs that were stopped go too; those that another process is at work on stay.
+        for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
+            with suppress(RunError):
+                discard(folder.with_suffix(""))
+    progress(len(items), len(items))
+    names = image_names(item.image for item in items)
+    sizes = {names[image_key(item.image)]: file_state(item.image).partition("-")[0] for item in items}
+    about = Provenance(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=work.plan.command,
+        device=scorer.device if scorer else "",
+        seconds=round(time.monotonic() - begun, 1),
+        data={"items": work.base["items"], "pictures": _mark(sorted(sizes.items()), 16)},
+    )
+    return summarise(work, scorer, pq.read_table(scores), scores.name, about)
+
+
+def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
+    return {metric.label: signature(metric, scorer) for metric in work.metrics}
+
+
+def _mark(content: Any, size: int, **how: Any) -> str:
+    return blake2b(json.dumps(content, **how).encode(), digest_size=size).hexdigest()
+
+
+def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
+    """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
+    items = work.item_set.items
+    left = [
+        (batch, labels) for numbers, labels in kept.tasks for batch in work.batches(work.plan.batch_images, numbers)
+    ]
+    total, done = sum(len(batch.items) for batch, _ in left), 0
+    # Every distinct caption is embedded once, whichever batches it appears in.
+    pipeline = work.pipeline().remembering() if work.encodes else None
+    texts = text_cases(items)
+
+    def compute(missing: Iterator[tuple[str, tuple[ItemBatch, tuple[str, ...]]]]) -> Iterator[tuple[str, pa.Table]]:
+        for key, (batch, labels) in missing:
+            progress(done, total)
+            metrics = [m for m in work.metrics if m.label in labels and m.row.scope == "part"]
+            needs = {need for metric in metrics for need in metric.row.needs}
+            cases, errors = fill(texts(batch, whole=False), batch, needs, pipeline)
+            columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
+            if needs & {"encoder", "pictures"}:
+                columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
+            yield key, pa.table(columns | tables.score_columns(metrics, cases))
+            count((batch, labels))
+
+    def count(part: tuple[ItemBatch, tuple[str, ...]]) -> None:
+        nonlocal done
+        done += len(part[0].items)
+
+    with open_run(*parts) as run:
+        write_parts(run, ((_image_key(batch), (batch, labels)) for batch, labels in left), compute, reused=count)
+        columns = tables.joined_columns(run.tables(), kept.columns, len(items))
+    # Metrics that look at all items together.
+    asked = {label for _, labels in kept.tasks for label in labels}
+    whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in asked]
+    if whole:
+        batch = work.batches(len(items))[0]
+        scored = tables.score_columns(whole, texts(batch, whole=work.plan.limit is None))
+        table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
+        columns |= tables.joined_columns([table], {}, len(items))
+    return columns
+
+
+def _image_key(batch: ItemBatch) -> str:
+    """A hash of the state of a batch's images: parts of other images are scored again."""
+    stamps = "\n".join(map(image_state, batch.images))
+    return blake2b(stamps.encode(), digest_size=8).hexdigest()
+
+
+def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
+    """Everything that can change a score of this metric, in one line."""
+    choices = f"|{metric.choices}" if metric.choices else ""
+    if scorer is None or not metric.needs("encoder"):
+        return f"{metric.row.name}{choices}|v:{__version__}"
+    if metric.needs("mixtures"):
+        settings = scorer.signature.split("|", 1)[1]
+        return f"{metric.row.name}{choices}|{settings}"
+    return f"{metric.row.name}{choices}|enc:{scorer.encoder}|v:{__version__}"
+
+
+def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: str, provenance: Provenance) -> Result:
+    """Count the figures of all metrics of a run from its table of scores (the file `scores`), on the same items."""
+    plan, row, items = work.plan, work.row, work.item_set.items
+    errors = [error for error in table.column("error").to_pylist() if error]
+    columns = [_scores(metric, table) for metric in work.metrics]
+    # Items that have a score, with the wrong image too where there is a control.
+    known: list[Flags] = [np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for sides in columns]
+    # A metric that knows no item has no figures and takes nothing from the others.
+    knowing = [(flags, metric.label) for flags, metric in zip(known, work.metrics, strict=True) if flags.any()]
+    common: Flags = np.logical_and.reduce([f for f, _ in knowing]) if knowing else np.zeros(len(items), dtype=bool)
+    notes = list(work.notes())
+    if not all((flags == common).all() for flags, _ in knowing):
+        few, label = min((int(flags.sum()), label) for flags, label in knowing)
+        what = f"items left out: not scored by every metric ({label} has {few})"
+        notes.append(Note(what, int((~common).sum())))
+    chosen = [item for item, counts in zip(items, common, strict=True) if counts]
+    how = Resampling(samples=plan.samples, seed=plan.seed)
+    sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
+    bare = np.zeros((len(chosen), len(items[0].captions)))
+    # Everything of the benchmark that can change a figure, the reader's options too.
+    tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
+    tail += [f"{name}:{value}" for name, value in sorted(plan.options.items())]
+    tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    metrics = []
+    for metric, sides in zip(work.metrics, columns, strict=True):
+        signed = "|".join([signature(metric, scorer), *tail])
+        missing = int(np.isnan(sides[0]).any(axis=1).sum())
+        facts = _fact_sums(table, metric.label) or None
+        result = MetricResult(
+            metric.label, signed, metric.higher_is_better, metric.judged, (), (), None, missing, facts
+        )
+        if chosen and missing < len(items):
+            sheets = [sheet(side[common], judged=metric.judged) for side in sides]
+            figures, *control = (counting.figures(row, side) for side in sheets)
+            matched = counting.matched_length(row, sheets[0])
+            result = replace(result, figures=figures, control=control[0] if control else (), matched=matched)
+        metrics.append(result)
+    return Result(
+        benchmark=row.name,
+        title=row.title,
+        kind=row.kind,
+        protocol=plan.protocol,
+        encoder=scorer.encoder if scorer else "",
+        items=len(items),
+        counted=len(chosen),
+        pictures=len({image_key(item.image) for item in chosen}),
+        failed=len(errors),
+        failures=tuple(dict.fromkeys(errors))[:_SHOWN],
+        seed=plan.seed,
+        samples=plan.samples,
+        limit=plan.limit,
+        options=dict(plan.options),
+        notes=tuple(notes),
+        metrics=tuple(metrics),
+        versions=versions(),
+        scores=scores,
+        length=counting.length_alone(row, sheet(bare, judged=False)) if chosen else None,
+        made=provenance,
+    )
+
+
+def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
+    """Scores with true images and, where there is a control, with wrong ones; higher is better."""
+    sign = 1 if metric.higher_is_better else -1
+    true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
+    assert true is not None, "the table holds every metric of its run"
+    return [sign * true, *([] if wrong is None or np.isnan(wrong).all() else [sign * wrong])]
+
+
+def _fact_sums(table: pa.Table, label: str) -> dict[str, float]:
+    head = label + tables.FACT
+    names = [name for name in table.column_names if name.startswith(head)]
+    return {name.removeprefix(head): float(np.nansum(table.column(name).to_numpy())) for name in names}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers went through."""
+    packages = {"msdscore": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return packages
+
+
+def average(results: Sequence[Result]) -> Result:
+    """The first result with the mean of every figure over all; intervals are the mean of theirs."""
+    first, metrics = results[0], []
+    for metric in first.metrics:
+        drawn = [result.metric(metric.label) for result in results]
+        matched = [own.matched for own in drawn if own.matched is not None]
+        metrics.append(replace(
+            metric,
+            signature=f"{metric.signature}|seeds:{len(drawn)}",
+            figures=_mean_figures([own.figures for own in drawn]),
+            control=_mean_figures([own.control for own in drawn]),
+            matched=_mean_figure(matched) if matched else None,
+        ))  # fmt: skip
+    run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
+    return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
+
+
+def _mean_figures(drawn: Sequence[Figures]) -> Figures:
+    every = [figure for figures in drawn for figure in figures]
+    return tuple(_mean_figure([other for other in every if other.name == figure.name]) for figure in drawn[0])
+
+
+def _mean_figure(figures: Sequence[Figure]) -> Figure:
+    values = [figure.value for figure in figures]
+    intervals = [figure.interval for figure in figures if figure.interval is not None]
+    if len(figures) < 2 or any(map(math.isnan, values)):
+        return figures[0]
+    interval = None
+    if len(intervals) == len(figures):
+        low, high = (fmean(getattr(drawn, end) for drawn in intervals) for end in ("low", "high"))
+        interval = replace(intervals[0], value=fmean(values), low=low, high=high)
+    return replace(figures[0], value=fmean(values), interval=interval, spread=stdev(values))

@@ -1,0 +1,127 @@
+"""The file of scores between runs: which of its rows and columns a new run may keep, and what is left to score."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import RunError
+from msdscore.io.atomic import replacing
+from msdscore.io.hashing import file_stamp
+from msdscore.io.outputs.targets import REMEDY, compare
+from msdscore.lab.benchmarks.base import Image, Item, image_key, image_names, stamp, stranger_of
+from msdscore.lab.benchmarks.results.result import ScorerRecord, belongs_to
+
+_KEY = b"msdscore.run"
+
+
+# What every item was scored with: the name of its stranger, and a stamp of both images' files.
+Sources = list[tuple[str, str]]
+MetricTask = tuple[tuple[int, ...], tuple[str, ...]]  # items, by number, that some metrics (by label) have to score
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Columns of an earlier run that stay (all items, None where a row does not), and what is left to do."""
+
+    columns: Mapping[str, list[Any]]
+    tasks: tuple[MetricTask, ...]
+    signatures: Mapping[str, str]
+
+
+def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
+    """The images behind the scores of every item, as they lie on the disk now."""
+    names = image_names(item.image for item in items)
+    images = {image_key(item.image): item.image for item in items}
+    with ThreadPoolExecutor(8) as pool:  # files may lie on a slow or distant disk
+        stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
+    strangers = stranger_of(items, seed) if control else {}
+    other = {key: image_key(strangers[key]) if control else "" for key in images}
+    by_image = {key: (names.get(other[key], ""), f"{stamps[key]} {stamps.get(other[key], '')}") for key in images}
+    return [by_image[image_key(item.image)] for item in items]
+
+
+def image_state(image: Image) -> str:
+    """What changes when an image is put in the place of another: its content, in a table or beyond 8 MiB its time."""
+    return file_stamp(image) if isinstance(image, Path) else stamp(image)
+
+
+def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
+    """What an earlier run of the same items leaves to do for the metrics asked for, by label with their signature.
+
+    A row stays if its images are the same files as then: what failed fails again until they change.
+    Raises `RunError` if the file belongs to other work.
+    """
+    everything = tuple(range(len(sources)))
+    if not path.exists():
+        return Kept({}, ((everything, tuple(signatures)),), {})
+    table = pq.read_table(path)
+    try:
+        known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
+    except (TypeError, KeyError, ValueError) as error:
+        raise RunError(f"{path}: is damaged; {REMEDY}") from error
+    compare(path, known["base"], base)
+    for label, signature in signatures.items():
+        if known["metrics"].get(label, signature) != signature:
+            raise RunError(f"{path}: {label} was scored as {known['metrics'][label]}, now {signature}; {REMEDY}")
+    before = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
+    fresh = [then == now for then, now in zip(before, sources, strict=True)]
+    stale = tuple(number for number in everything if not fresh[number])
+    new = tuple(label for label in signatures if label not in known["metrics"])
+    tasks = ((stale, tuple(signatures)), (tuple(number for number in everything if fresh[number]), new))
+    labels = {label: sign for label, sign in known["metrics"].items() if label in signatures or not stale}
+    names = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
+    columns = {
+        name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
+        for name in ("error", *names)
+    }
+    return Kept(columns, tuple(task for task in tasks if all(task)), labels)
+
+
+def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
+    """The scorer of an earlier run, where it was built from the same things; None where that is not known."""
+    if stamp is None or not is_ours(path):
+        return None
+    known = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
+    return ScorerRecord(**known["record"]) if known.get("stamp") == stamp else None
+
+
+def write(
+    path: Path,
+    table: pa.Table,
+    base: Mapping[str, Any],
+    signatures: Mapping[str, str],
+    scorer: Mapping[str, Any] | None = None,
+) -> None:
+    """Put the table in place in one step, with what it was made from."""
+    made = {"base": base, "metrics": dict(signatures), "scorer": scorer}
+    content = json.dumps(made, ensure_ascii=False).encode()
+    metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
+    try:
+        with replacing(path) as file:
+            pq.write_table(table.replace_schema_metadata(metadata), file, compression="zstd")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); finished parts are kept") from error
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a Parquet file was written by a run, and holds what it was made from."""
+    try:
+        return _KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, ValueError):
+        return False
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """A hash of all items: ids, image names, captions, references."""
+    digest, names = blake2b(digest_size=16), image_names(item.image for item in items)
+    for item in items:
+        content = "\n".join([item.id, names[image_key(item.image)], *item.captions, *item.references, ""])
+        digest.update(content.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

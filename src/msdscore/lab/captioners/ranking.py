@@ -1,0 +1,457 @@
+"""Captioners ranked on shared images: means, ranks and differences with intervals over images, and significance.
+
+The page of a ranking has tables, ranks, what is left out or invented, and wins to look at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import InputError, RowError
+from msdscore.explain.html import data_uri, whole_page
+from msdscore.explain.look import thumbnail
+from msdscore.intervals import Interval, Resampling, bootstrap_mean
+from msdscore.io.images import open_image
+from msdscore.lab.benchmarks.results.grids import Grid, p_value
+from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
+from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
+from msdscore.lab.stats.resample import permutation_test as permute
+from msdscore.report.build import THUMB_PIXELS, rows_with_images
+from msdscore.report.results import EVIDENCE, LOWER_IS_BETTER, METRICS, PAPER, Floats, Results, read_results
+from msdscore.scoring.config import facts_of
+
+RANKED_BY = ("msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
+Ints = npt.NDArray[np.int64]
+_SIDE = 320  # of the scatter plot
+_LABEL = 14  # height of a label in it
+_SURE = 0.05
+# What the plot of both parts of the score says under its axes and beneath: across, up, and where good captioners are.
+_SCATTER = {
+    EVIDENCE: (
+        "precision ↑: is what is said true?",
+        "information ↑: how much is told",
+        "near the upper right corner is good: true, and much of it",
+    ),
+    PAPER: (
+        "coverage ↓: what is left out",
+        "support divergence ↓: what is invented",
+        "near the lower left corner is good: little left out, little invented",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Captioners and the images that all of them described; one entry per caption in all columns below `left_out`."""
+
+    files: tuple[Path, ...]
+    signature: str
+    captioners: tuple[str, ...]
+    images: tuple[str, ...]
+    left_out: int  # images that one captioner lacks or whose caption could not be scored
+    captioner_of: Ints  # places among the captioners
+    image_of: Ints
+    origins: tuple[tuple[int, int], ...]  # file and row
+    captions: tuple[str, ...]
+    numbers: Mapping[str, Floats]
+
+    def means(self, name: str) -> Floats:
+        """A number averaged over the captions of each image: (images, captioners)."""
+        sums, counts = np.zeros((2, len(self.images), len(self.captioners)))
+        np.add.at(sums, (self.image_of, self.captioner_of), self.numbers[name])
+        np.add.at(counts, (self.image_of, self.captioner_of), 1)
+        return sums / counts
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionerRank:
+    """One captioner in one metric: its mean and its rank, both with an interval over images."""
+
+    captioner: str
+    mean: Interval
+    rank: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Two captioners in one metric: the difference of their means, and whether it could be chance."""
+
+    first: str
+    second: str
+    difference: Interval
+    p_value: float
+    adjusted: float  # Holm's, over all pairs of the metric
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRanking:
+    """All captioners in one metric, the best first, and all pairs of them."""
+
+    metric: str
+    lower_is_better: bool
+    placed: tuple[CaptionerRank, ...]
+    duels: tuple[Duel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleAgreement:
+    """The ranking of a metric against that of another column, such as people's ratings."""
+
+    metric: str
+    column: str
+    spearman: float
+    kendall: float
+    same_winner: Interval  # share of pairs of captions of one image that both order alike
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What is known about the captioners."""
+
+    contest: Contest
+    metrics: tuple[MetricRanking, ...]
+    people: MetricRanking | None
+    agreements: tuple[PeopleAgreement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        contest = self.contest
+        return {
+            "signature": contest.signature,
+            "files": [str(path) for path in contest.files],
+            "captioners": list(contest.captioners),
+            "pictures": len(contest.images),
+            "left_out": contest.left_out,
+            "metrics": [asdict(metric) for metric in self.metrics],
+            "people": None if self.people is None else asdict(self.people),
+            "agreements": [asdict(agreement) for agreement in self.agreements],
+        }
+
+
+class Win(NamedTuple):
+    """How far a caption is ahead of the best one of the other captioners; both by their places in the contest."""
+
+    gap: float
+    own: int
+    beaten: int
+
+
+def read_contest(files: Sequence[str], *, shared: bool = False, people: str | None = None) -> Contest:
+    """Scored files of several captioners, one file each or together in one with a column `system`.
+
+    NAME=FILE names the captioner of a file. All must have the same signature and the same images; with `shared`, the
+    images that all of them have are enough. `people` is a column of the rows that is read beside the scores.
+    """
+    paths, read, rows = list[Path](), list[Results](), list[tuple[str, str, int, int, bool]]()
+    for number, given in enumerate(files):
+        name, equals, rest = given.partition("=")
+        named = bool(equals) and not Path(given).exists()
+        paths.append(Path(rest if named else given))
+        read.append(results := read_results(paths[-1]))
+        alone = name if named else Path(results.name).name.split(".")[0]
+        if not results.signature:
+            raise InputError(f"{paths[-1]}: carries no signature; score it with msdscore score")
+        if results.signature != read[0].signature:
+            both = f"{paths[-1]} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
+            raise InputError(f"{both}; score both alike")
+        for row, image in enumerate(results.images):
+            if not image:
+                raise InputError(f"{results.name} row {row}: names no image; captioners are compared image by image")
+            who = "" if results.systems is None or named else results.systems[row]
+            bad = bool(results.errors[row]) or bool(np.isnan(results.numbers["msd"][row]))
+            rows.append((who or alone, Path(image).name, number, row, bad))
+    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
+    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
+    if people is not None:
+        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
+    captioners = tuple(dict.fromkeys(who for who, *_ in rows))
+    if len(captioners) < 2:
+        raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
+    images, left_out = _shared_images(rows, captioners, shared=shared)
+    places = {what: place for place, what in enumerate(images)}
+    kept = [n for n, (_, what, *_) in enumerate(rows) if what in places]
+    kept.sort(key=lambda n: (places[rows[n][1]], captioners.index(rows[n][0])))
+    signature, numbers = read[0].signature, {name: values[kept] for name, values in numbers.items()}
+    image_of = np.array([places[rows[n][1]] for n in kept])
+    return Contest(
+        tuple(paths), signature, captioners, images, left_out, np.array([captioners.index(rows[n][0]) for n in kept]),
+        image_of, tuple(rows[n][2:4] for n in kept), tuple(read[rows[n][2]].captions[rows[n][3]] for n in kept),
+        {**numbers, "soft_msd": _softened(numbers, image_of, signature)},
+    )  # fmt: skip
+
+
+def _ratings(results: Results, people: str) -> Floats:
+    if people not in results.others:
+        raise InputError(f"{results.name}: no column {people!r}; it has {', '.join(results.others) or 'no others'}")
+    values = []
+    for row, text in enumerate(results.others[people]):
+        try:
+            values.append(float(text))
+        except ValueError as error:
+            raise InputError(f"{results.name} row {row}: expected a number in {people}") from error
+    return np.array(values)
+
+
+def _shared_images(
+    rows: Sequence[tuple[str, str, int, int, bool]], captioners: Sequence[str], *, shared: bool
+) -> tuple[tuple[str, ...], int]:
+    """The images that every captioner has described, and how many are left out."""
+    described: dict[str, set[str]] = {who: set() for who in captioners}
+    for who, what, *_ in rows:
+        described[who].add(what)
+    every, common = set.union(*described.values()), set.intersection(*described.values())
+    if common != every and not shared:
+        who, own = min(described.items(), key=lambda entry: len(entry[1]))
+        raise InputError(
+            f"{who} has {len(own)} of {len(every)} images, {len(common)} are shared by all; captioners are ranked on "
+            "the same images: caption the others too, or pass --shared"
+        )
+    good = sorted(common - {what for _, what, *_, bad in rows if bad})
+    if not good:
+        raise InputError("no image is shared by all captioners; expected files about the same images")
+    return tuple(good), len(every) - len(good)
+
+
+def _softened(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
+    """Soft-MSD over the captions of all captioners of an image: one candidate set, however they were scored."""
+    import torch
+
+    from msdscore.core.paper import soften
+
+    similarity, msd, sets = map(torch.as_tensor, (numbers["similarity"], numbers["msd"], image_of))
+    _, values = soften(similarity, msd, sets, temperature=float(facts_of(signature).get("xi", 0.2)))
+    return values.numpy()
+
+
+def rank(contest: Contest, *, people: str | None = None, how: Resampling | None = None) -> Ranking:
+    """Rank the captioners by every metric that all captions have."""
+    chosen = how or Resampling()
+    names = [name for name in METRICS if name in contest.numbers and not np.isnan(contest.means(name)).any()]
+    metrics = tuple(_metric(contest, name, chosen) for name in names)
+    if people is None:
+        return Ranking(contest, metrics, None, ())
+    agreements = [_agreement(contest, name, people, chosen) for name in (*RANKED_BY, "similarity") if name in names]
+    return Ranking(contest, metrics, _metric(contest, people, chosen), tuple(agreements))
+
+
+def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
+    values, lower = contest.means(name), name in LOWER_IS_BETTER
+    sign = -1.0 if lower else 1.0
+    placed = [
+        CaptionerRank(
+            who, bootstrap_mean(values[:, at], how=how), bootstrap(_rank_of(sign * values, at), len(values), how=how)
+        )
+        for at, who in enumerate(contest.captioners)
+    ]
+    placed.sort(key=lambda own: (own.rank.value, own.captioner))
+    pairs = list(combinations(range(len(contest.captioners)), 2)) if name in RANKED_BY else []
+    tests = [permute(values[:, first], values[:, second], how=how).p_value for first, second in pairs]
+    adjusted = holm(tests).tolist() if tests else []
+    differences = [paired_difference(values[:, first], values[:, second], how=how) for first, second in pairs]
+    duels = [
+        Duel(contest.captioners[first], contest.captioners[second], *facts)
+        for (first, second), *facts in zip(pairs, differences, tests, adjusted, strict=True)
+    ]
+    return MetricRanking(name, lower, tuple(placed), tuple(duels))
+
+
+def _rank_of(values: Floats, at: int) -> Callable[[Floats], float]:
+    """The rank of a captioner as a statistic of image weights: 1 is the best, and ties share their mean rank."""
+
+    def statistic(weights: Floats) -> float:
+        means = weights @ values
+        better, equal = int((means > means[at]).sum()), int((means == means[at]).sum())
+        return better + (equal + 1) / 2
+
+    return statistic
+
+
+def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
+    ours, theirs = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
+    first, second = np.triu_indices(len(contest.captioners), 1)
+    preference = theirs[:, first] - theirs[:, second]
+    images, _ = told = preference.nonzero()
+    same = 0.5 + 0.5 * np.sign(preference * (ours[:, first] - ours[:, second]))[told]
+    share = bootstrap_mean(same, clusters=images.tolist(), how=how)
+    columns = prepare(ours.mean(axis=0), theirs.mean(axis=0))
+    return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
+
+
+def overview_grid(ranking: Ranking) -> Grid:
+    """One row per captioner in the order of MSD: means with intervals, ranks, and people's where they are known."""
+    grid = _means(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
+    return replace(grid, notes=(*_notes(ranking), ranking.contest.signature))
+
+
+def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Grid:
+    columns = ["captioner"]
+    for metric in metrics:
+        columns += [f"{metric.metric}{' ↓' if metric.lower_is_better else ''}", "rank"]
+    rows = []
+    for first in ranking.metrics[0].placed:
+        row = [first.captioner]
+        for metric in metrics:
+            own = next(place for place in metric.placed if place.captioner == first.captioner)
+            row += [_plain(own.mean), _rank(own.rank)]
+        rows.append(tuple(row))
+    return Grid(title, tuple(columns), tuple(rows))
+
+
+def _notes(ranking: Ranking) -> list[str]:
+    contest = ranking.contest
+    notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
+    notes += [f"{contest.left_out} images left out: one captioner lacks them or failed"] if contest.left_out else []
+    notes += [
+        f"{own.metric} against {own.column}: Spearman {own.spearman:.2f}, Kendall {own.kendall:.2f} over captioners; "
+        f"in people's order: {100 * own.same_winner.value:.1f} % [{100 * own.same_winner.low:.1f}, "
+        f"{100 * own.same_winner.high:.1f}] of the pairs of captions that people tell apart"
+        for own in ranking.agreements
+    ]
+    return notes
+
+
+def verdict(ranking: Ranking) -> str:
+    """Who is first by MSD, and whom the images do not tell from it, in one sentence."""
+    metric = ranking.metrics[0]
+    first = metric.placed[0].captioner
+    rivals = [
+        duel.second if duel.first == first else duel.first
+        for duel in metric.duels
+        if first in (duel.first, duel.second) and not duel.adjusted < _SURE
+    ]
+    unsure = f"not told apart from {' and '.join(rivals)}" if rivals else "told apart from all others"
+    sentence = f"{first} is first by {metric.metric} on {len(ranking.contest.images)} images, {unsure}."
+    if ranking.people is None:
+        return sentence
+    return f"{sentence} People put {ranking.people.placed[0].captioner} first."
+
+
+def duel_grid(metric: MetricRanking) -> Grid:
+    """All pairs of captioners in one metric."""
+    rows = tuple(
+        (f"{duel.first} – {duel.second}", _plain(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
+        for duel in metric.duels
+    )
+    unsure = [f"{duel.first} and {duel.second}" for duel in metric.duels if not duel.adjusted < _SURE]
+    note = f"not told apart at {_SURE:g}: {'; '.join(unsure)}" if unsure else f"all are told apart at {_SURE:g}"
+    columns = ("pair", "difference", "p", "p, Holm")
+    return Grid(f"{metric.metric}: pairs, by swapping them image by image", columns, rows, (note,))
+
+
+def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
+    """The images on which a captioner is furthest ahead of the best of the others."""
+    values, at = contest.numbers[by], contest.captioners.index(captioner)
+    ahead = []
+    bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
+    for start, end in pairwise(bounds):
+        captions = np.arange(start, end)
+        is_own = contest.captioner_of[captions] == at
+        own, beaten = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
+        if values[own] > values[beaten]:
+            ahead.append(Win(float(values[own] - values[beaten]), own, beaten))
+    return sorted(ahead, key=lambda win: -win.gap)[:count]
+
+
+def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
+    """The whole document; it fetches nothing."""
+    contest = ranking.contest
+    drawn = [metric for metric in ranking.metrics if metric.metric in RANKED_BY]
+    drawn += [ranking.people] if ranking.people else []
+    parts = [metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
+    shown = {place.captioner: wins(contest, place.captioner, show) for place in ranking.metrics[0].placed}
+    thumbs = _thumbs(contest, [contest.origins[win.own] for own in shown.values() for win in own], images, rows)
+    msd = contest.numbers["msd"]
+    cards = {
+        who: [
+            {
+                "image": thumbs.get(contest.origins[win.own]),
+                "caption": contest.captions[win.own],
+                "other": contest.captioners[contest.captioner_of[win.beaten]],
+                "beaten": contest.captions[win.beaten],
+                "msd": msd[win.own],
+                "less": msd[win.beaten],
+            }
+            for win in own
+        ]
+        for who, own in shown.items()
+        if own
+    }
+    values = {
+        "title": title,
+        "verdict": verdict(ranking),
+        "overview": replace(_means(ranking, drawn, "Means and ranks"), notes=tuple(_notes(ranking))),
+        "parts": _means(ranking, parts, "Parts of the score"),
+        "ranks": drawn,
+        "scatter": _scatter(ranking),
+        "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
+        "wins": list(cards.items()),
+        "signature": contest.signature,
+    }
+    return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
+
+
+def _scatter(ranking: Ranking) -> dict[str, Any] | None:
+    """Both parts of the score against each other, with intervals, and how to read it; None where they are not known."""
+    means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
+    names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
+    if names is None:
+        return None
+    across, up = (_axis(list(means[name].values())) for name in names)
+    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in means[names[1]].items()})
+    points = []
+    for who, x in means[names[0]].items():
+        y = means[names[1]][who]
+        left, middle, right = (40 + _SIDE * across(value) for value in (x.low, x.value, x.high))
+        low, centre, high = (6 + _SIDE * (1 - up(value)) for value in (y.low, y.value, y.high))
+        lines = [
+            ends for ends in ((left, right, centre, centre), (middle, middle, low, high)) if np.isfinite(ends).all()
+        ]
+        points.append({"name": who, "x": middle, "y": centre, "lines": lines, "label": heights[who]})
+    below, beside, reading = _SCATTER[names]
+    return {"side": _SIDE, "points": points, "names": names, "below": below, "beside": beside, "reading": reading}
+
+
+def _spread(heights: dict[str, float]) -> dict[str, float]:
+    """Heights of labels, moved down where one would cover the label above it."""
+    moved: dict[str, float] = {}
+    for who in sorted(heights, key=lambda who: heights[who]):
+        moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
+    return moved
+
+
+def _axis(intervals: Sequence[Interval]) -> Any:
+    """A function from values to places between 0 and 1, with some room on both sides."""
+    ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
+    low, high = min(ends), max(ends)
+    room = 0.08 * (high - low) or 1.0
+    return lambda value: (value - low + room) / (high - low + 2 * room)
+
+
+def _thumbs(
+    contest: Contest, wanted: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
+) -> dict[tuple[int, int], str]:
+    """Small images by file and row."""
+    thumbs: dict[tuple[int, int], str] = {}
+    for number, path in enumerate(contest.files):
+        own = [row for file, row in wanted if file == number]
+        for place, row in rows_with_images(path, rows, images, own).items() if own else ():
+            try:
+                if row.image is not None:
+                    thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+            except RowError:  # a card without an image still has its captions
+                continue
+    return thumbs
+
+
+def _plain(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _rank(interval: Interval) -> str:
+    value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.value, interval.low, interval.high))
+    return f"{value} [{low}, {high}]"

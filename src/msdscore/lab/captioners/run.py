@@ -1,0 +1,203 @@
+"""Captions of a folder or a file of images, written in parts that survive any crash."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from msdscore.errors import InputError, RowError, RunError
+from msdscore.io.hashing import file_stamp, source_key, text_key
+from msdscore.io.images import from_cell, open_image
+from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.outputs.files import check_output
+from msdscore.io.outputs.run import discard, finished, open_run, run_notes
+from msdscore.io.tar import is_image_name
+from msdscore.lab.captioners.writers import CaptioningSettings, CaptionWriter
+from msdscore.run.plan import write_parts
+from msdscore.version import __version__
+
+_SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
+_SAID_NOTHING = "the captioner said nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image to describe, and what the output calls it; a row that cannot be read has an error in its place."""
+
+    name: str
+    source: Path | bytes | RowError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionRun:
+    """What a run is called: the name of the captioner in the output, and which model it is and where."""
+
+    system: str
+    identity: str
+    source: Path | None = None  # the folder or the file of rows that names the images
+    part: int = 8  # images that a crash can cost at most
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionedFile:
+    """What a run has written; `earlier` captions come from a run that was stopped."""
+
+    rows: int
+    failed: int
+    earlier: int
+    reasons: tuple[str, ...]
+
+
+def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
+    """The images of a folder by name, or those that the rows of a file hold or name, each once."""
+    images = _in_rows(source)
+    if source.is_dir():
+        paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
+        images = (NamedImage(path.relative_to(source).as_posix(), path) for path in paths)
+    kept = list({image.name: image for image in images}.values())
+    if not kept:
+        raise InputError(f"{source}: expected images, found none")
+    return kept if limit is None else kept[:limit]
+
+
+def caption_images(
+    images: Sequence[NamedImage],
+    load: Callable[[], CaptionWriter],
+    output: Path,
+    settings: CaptioningSettings,
+    about: CaptionRun,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> CaptionedFile:
+    """Describe images into rows of `image`, `caption`, `system` and `error`; go on where an earlier run stopped.
+
+    The model is loaded only if there is something to do. Model, prompt and decoding are kept in the run metadata.
+    """
+    check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
+    if about.overwrite:
+        discard(output)
+    manifest = {
+        "captioner": about.identity,
+        "system": about.system,
+        "settings": asdict(settings),
+        "images": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
+        "part": about.part,
+        "version": __version__,
+    }
+    parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
+    keys, described, earlier = _keys(parts), 0, 0
+    writer: CaptionWriter | None = None
+    done, before = finished(output, manifest), run_notes(output) or {}
+    if done and before.get("parts") == keys:
+        return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
+
+    def describe(missing: Iterator[tuple[str, Sequence[NamedImage]]]) -> Iterator[tuple[str, pa.Table]]:
+        nonlocal described, writer
+        for key, batch in missing:
+            first, writer = writer is None and not earlier, writer or load()
+            yield key, _table(batch, writer, settings, about.system, first=first)
+            described += len(batch)
+            progress(earlier + described, len(images))
+
+    def reused(batch: Sequence[NamedImage]) -> None:
+        nonlocal earlier
+        earlier += len(batch)
+        progress(earlier + described, len(images))
+
+    def check_unchanged() -> None:
+        if _keys(parts) != keys:
+            raise RunError(
+                f"{output}: images were changed while they were described; run again, which describes those alone"
+            )
+
+    with open_run(output, manifest, again=done is not None) as run:
+        known = _described(output, before, about.part) if done else {}
+        write_parts(
+            run, zip(keys, parts, strict=True), describe, known=lambda key, batch: known.get(key), reused=reused
+        )
+        model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
+        kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
+        written = run.finish(
+            rows=len(images),
+            metadata={"msdscore.captioner": about.identity},
+            notes={**kept, **model, "parts": keys},
+            check=check_unchanged,
+        )
+    return CaptionedFile(written.rows, written.failed, earlier, written.reasons)
+
+
+def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
+    """One key per part, from the names and the content of its images; larger files count by size and time."""
+    with ThreadPoolExecutor(8) as pool:
+        states = ["\n".join(pool.map(_state, batch)) for batch in parts]
+    return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
+
+
+def _state(image: NamedImage) -> str:
+    source = image.source
+    if isinstance(source, RowError):
+        return f"{image.name}\0{source}"
+    return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
+
+
+def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
+    """The rows of a finished output by the keys of their parts."""
+    with ExitStack() as until:
+        rows = [record.values for record in open_records(output, format=None, until=until).read()]
+    tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
+    return dict(zip(notes.get("parts", ()), tables, strict=False))
+
+
+def _table(
+    batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
+) -> pa.Table:
+    opened: dict[int, Any] = {}
+    texts: dict[int, str | RowError] = {}
+    for number, image in enumerate(batch):
+        try:
+            if isinstance(image.source, RowError):
+                raise image.source
+            opened[number] = open_image(image.source)
+        except RowError as error:
+            texts[number] = error
+    seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
+    written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
+    refused = [text for text in written.values() if isinstance(text, RowError)]
+    if first and len(refused) == len(opened) > 1:
+        raise RunError(str(refused[0]))  # all of them: the question is wrong, not the images
+    texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
+    rows = []
+    for number, image in enumerate(batch):
+        text = texts[number]
+        caption = None if isinstance(text, RowError) else text or None
+        reason = None if caption else str(text) or _SAID_NOTHING
+        rows.append({"image": image.name, "caption": caption, "system": system, "error": reason})
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _in_rows(path: Path) -> Iterator[NamedImage]:
+    with ExitStack() as until:
+        for number, record in enumerate(open_records(path, format=None, until=until).read()):
+            values = record.values
+            column = first_of(values, IMAGE_NAMES)
+            if record.error is not None:
+                yield NamedImage(f"row {number}", RowError(record.error))
+                continue
+            if column is None:
+                raise InputError(f"{path} row {number}: no image; expected one of {listed(IMAGE_NAMES)}")
+            content = values[column]
+            given = from_cell(content)
+            if not given or not isinstance(given, bytes | str):
+                yield NamedImage(f"row {number}", RowError("no image; expected a path or bytes"))
+            elif isinstance(given, bytes):
+                name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
+                yield NamedImage(str(name or number), given)
+            else:
+                yield NamedImage(str(given), path.parent / str(given))

@@ -1,0 +1,136 @@
+"""Models that write captions: transformers checkpoints on this machine, or any OpenAI-compatible endpoint."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import torch
+from PIL.Image import Image
+
+from msdscore.encoders.backbone import Placement
+from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.errors import ConfigError, RowError
+from msdscore.lab.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
+from msdscore.lab.metrics.vlm.model import LocalModel, Sampling, load_image_text, load_processor
+
+PROMPT = "Describe the main subject in one concise English sentence."  # of the MSD-Score authors' captioners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptioningSettings:
+    """How captions are asked for; `prompt` None is `PROMPT` for models that are talked to, and nothing for the others.
+
+    Temperature 0 takes the likeliest words. The seed of an image comes from `seed` and the image's name.
+    """
+
+    prompt: str | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    most_tokens: int = 80
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.most_tokens < 1:
+            raise ConfigError(
+                f"expected a temperature from 0, top_p above 0 and up to 1 and at least one token, got "
+                f"{self.temperature:g}, {self.top_p:g} and {self.most_tokens}"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How words are drawn."""
+        return Sampling(self.temperature, self.top_p, self.most_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionWriter:
+    """A captioner: which model it is, for the run metadata, and what it is asked with, if anything.
+
+    `write` takes images with a seed each and gives one caption per image: an empty text where the model said nothing,
+    an error where it refuses to.
+    """
+
+    identity: str
+    prompt: str | None
+    write: Callable[[Sequence[Image], Sequence[int]], Sequence[str | RowError]]
+
+
+def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: int = 4) -> CaptionWriter:
+    """A model behind an OpenAI-compatible endpoint, asked about several images at once."""
+    prompt = settings.prompt or PROMPT
+
+    def ask(image: Image, stopped: Event) -> str | RowError:
+        try:
+            return endpoint.ask(image, "", prompt, settings.sampling, stopped=stopped).text
+        except RefusedQuestionError as error:
+            return RowError(str(error))
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
+        """Captions in the order of the images; endpoints draw as they like, seeds are not sent."""
+        pool, stopped = ThreadPoolExecutor(workers), Event()
+        try:
+            asked = [pool.submit(ask, image, stopped) for image in images]
+            failed = (future.exception() for future in wait(asked, return_when=FIRST_EXCEPTION).done)
+            if (error := next(filter(None, failed), None)) is not None:
+                raise error
+            return [future.result() for future in asked]
+        finally:
+            # After an error or Ctrl-C nothing more is asked, and no wait between two tries is sat out.
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    return CaptionWriter(f"{endpoint.model}@{endpoint.url}", prompt, write)
+
+
+def load_writer(
+    source: str, settings: CaptioningSettings, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
+) -> CaptionWriter:
+    """A captioner from a folder or a hub name: a model that is talked to (LLaVA, Qwen-VL …), or a plain one.
+
+    Raises:
+        WeightsError: files are missing or damaged, or the checkpoint is no model that writes about images.
+    """
+    model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
+    if not getattr(processor, "chat_template", None):
+        return _plain_writer(model, processor, checkpoint, placement, settings)
+    talker, prompt = LocalModel(model, processor, checkpoint, placement), settings.prompt or PROMPT
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        pairs = zip(images, seeds, strict=True)
+        return [talker.answer(image, prompt, settings.sampling, seed=seed).text for image, seed in pairs]
+
+    return CaptionWriter(talker.signature, prompt, write)
+
+
+def _plain_writer(
+    model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement, settings: CaptioningSettings
+) -> CaptionWriter:
+    """An image-to-text model without a chat template (BLIP, GIT, ViT-GPT2 …); a prompt is the caption's beginning."""
+    if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
+        tokenizer = processor.tokenizer
+    else:  # such as ViT-GPT2, whose two halves have a processor each
+        processor, tokenizer = (load_processor(checkpoint, kind) for kind in ("AutoImageProcessor", "AutoTokenizer"))
+    prompt, draws = settings.prompt, settings.temperature > 0
+    beams = {} if draws else {"num_beams": 1}
+
+    @torch.no_grad()
+    def generate(images: list[Image], seed: int) -> list[str]:
+        text = {} if not prompt else {"text": [prompt] * len(images)}
+        prepared = dict(processor(images=images, return_tensors="pt", **text))
+        kept = [name for name in ("input_ids", "attention_mask") if prompt and name in prepared]
+        inputs = {name: prepared[name].to(placement.device) for name in kept}
+        inputs["pixel_values"] = prepared["pixel_values"].to(placement.device, placement.dtype)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = model.generate(**inputs, **beams, **settings.sampling.arguments)
+        return [str(words).strip() for words in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
+        if draws:
+            return [generate([image], seed)[0] for image, seed in zip(images, seeds, strict=True)]
+        return generate(list(images), 0)
+
+    return CaptionWriter(f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}", prompt, write)

@@ -1,0 +1,299 @@
+"""COCO-CF from annotated images: one easy and one hard counterfactual per image and source of captions.
+
+The choice among possible changes leaves a reader of the text alone without a hint. For each split and sort of change it
+keeps three sums near zero: how often each word was put in rather than taken out, how often the wrong caption is the
+longer one, and how often a language model likes it less (by little, more or much: another model would see a few strong
+preferences behind many weak ones). A change that would push a sum out of its bounds is not made, as SugarCrepe leaves
+out pairs that a text model tells apart.
+
+Models that choose know a hint only with their own errors: pairs that they find even still lean towards the true caption
+for a model with other errors. So a further model, the control, reads each pair only after it was chosen, and where it
+finds the true caption too often, the zero point moves from which the others' preferences are counted. A judge that took
+no part then stands where the control stands.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import islice, product
+from math import ceil
+from random import Random
+
+from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, Subject
+from msdscore.lab.cococf.knowledge import (
+    CaptionModel,
+    Gram,
+    ImageFacts,
+    Knowledge,
+    caption_model,
+    count_collocations,
+    count_grams,
+    image_facts,
+    learn,
+)
+from msdscore.lab.cococf.sites import is_clean, read_caption
+from msdscore.lab.cococf.sources import AnnotatedImage
+
+PAIRS = 5000  # per split, as the paper has per captioner
+# Quarters of the images, each with a language model of its captions: two choose pairs, one steers, one judges.
+CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
+_OPTIONS = 24  # possible changes that are weighed against each other
+_SHORTEST, _LONGEST = 4, 120  # words of a caption to change
+_SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
+_WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
+_STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
+_STEER = 0.3  # nats that the zero point moves for each pair by which the control finds the true captions too often
+_POOL = 1.5  # pairs that are made for each one that is wanted, where a reader's pairs are taken from them
+_WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
+
+Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
+# What a pair adds to which sum: of a subset's lengths, of a reader's preferences in it, of those of one strength.
+Steps = dict[tuple[str | int, ...], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSettings:
+    """What is built: how many pairs per split, from how many images, with which changes, and how additions look.
+
+    `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it).
+    """
+
+    pairs: int = PAIRS
+    pictures: int | None = None  # all
+    seed: int = 0
+    subsets: tuple[str, ...] = tuple(MAKERS)
+    add: str = "matched"
+    reader: str = ""  # a causal language model that must not tell the pairs apart; none: only models of the captions
+
+    @property
+    def most(self) -> int:
+        """Pairs of one sort of change in one split, at most."""
+        return ceil(self.pairs / len(self.subsets))
+
+    def __post_init__(self) -> None:
+        for name, value in (("pairs", self.pairs), ("pictures", self.pictures)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not self.subsets:
+            raise ConfigError("subsets must name at least one kind of change")
+        if self.add not in ("matched", "plain"):
+            raise unknown_name("kind of additions", self.add, ("matched", "plain"))
+        for name in self.subsets:
+            if name not in MAKERS:
+                raise unknown_name("subset", name, MAKERS)
+
+
+@dataclass(slots=True)
+class Balance:
+    """Running sums over the pairs chosen so far; `choose` adds to them.
+
+    A `strict` one also bounds each reader's preferences of all strengths together; small sets then run out of pairs.
+    """
+
+    strict: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    _words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _seen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _sums: Counter[tuple[str | int, ...]] = field(default_factory=Counter)
+    _control: Counter[str] = field(default_factory=Counter)
+
+    def choose(
+        self,
+        options: Sequence[Counterfactual],
+        readers: Sequence[Reader],
+        chance: Random,
+        *,
+        control: Reader | None = None,
+    ) -> Counterfactual | None:
+        """The option that leaves the sums smallest; None where all would push one out of its bounds.
+
+        Every reader's preferences are kept in balance, so that what one of them has wrong by chance does not matter.
+        """
+        right = {text: [reader(text) for reader in readers] for text in {option.positive for option in options}}
+        weighed = []
+        for option in options:
+            wrong = (reader(option.negative) for reader in readers)
+            steps = self._steps(
+                option, [known - read for known, read in zip(right[option.positive], wrong, strict=True)]
+            )
+            if self._is_within(option, steps):
+                words = self._words[option.subset]
+                # By how much the sum of squares grows.
+                cost = sum(2 * words[word] + 1 for word in option.inserted)
+                cost -= sum(2 * words[word] - 1 for word in option.removed)
+                cost += sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
+                weighed.append((cost, chance.random(), option, steps))
+        if not weighed:
+            return None
+        _, _, best, steps = min(weighed, key=lambda entry: entry[:2])
+        subset = best.subset
+        self.counts[subset] += 1
+        self._words[subset].update(best.inserted)
+        self._words[subset].subtract(best.removed)
+        self._seen[subset].update((*best.inserted, *best.removed))
+        self._sums.update(steps)
+        if control is not None:
+            self._control[subset] += sign(control(best.positive) - control(best.negative))
+        return best
+
+    def _is_within(self, change: Counterfactual, steps: Steps) -> bool:
+        subset = change.subset
+        bound = max(_SLACK, _SHARE * self.counts[subset])
+        if any(abs(self._sums[name] + step) > max(bound, abs(self._sums[name])) for name, step in steps.items()):
+            return False
+        words, seen = self._words[subset], self._seen[subset]
+        moves = [(word, 1) for word in change.inserted] + [(word, -1) for word in change.removed]
+        return subset.startswith("swap") or all(
+            abs(words[word] + move) <= max(_SLACK, _WORD_SHARE * seen[word], abs(words[word]) - 1)
+            for word, move in moves
+        )
+
+    def _steps(self, change: Counterfactual, hints: Sequence[float]) -> Steps:
+        """`hints` are how many nats more each reader gives the true caption."""
+        steps: Steps = {(change.subset,): sign(len(change.negative) - len(change.positive))}
+        zero = -_STEER * self._control[change.subset]
+        for reader, hint in enumerate(hints):
+            strength = sum(abs(hint - zero) > step for step in _STEPS)
+            steps[change.subset, reader, strength] = sign(hint - zero)
+            if self.strict:
+                steps[change.subset, reader] = sign(hint - zero)
+        return steps
+
+
+def sign(value: float) -> int:
+    """1, 0 or −1.
+
+    >>> sign(-0.5), sign(0), sign(3)
+    (-1, 0, 1)
+    """
+    return (value > 0) - (value < 0)
+
+
+def build(
+    images: Sequence[AnnotatedImage],
+    settings: BuildSettings,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Counterfactual]:
+    """Make the benchmark; the same images, settings and seed make the same pairs.
+
+    With a reader these are more than are wanted: `refine` takes its pairs from them.
+    """
+    if settings.reader:
+        settings = replace(settings, pairs=round(_POOL * settings.pairs))
+    usable = [image for image in images if image.captions]
+    if not any(image.objects is not None for image in usable):
+        raise InputError("expected annotated objects for some images, got none; give --objects")
+    # Not of the judge's captions, which would then like what is chosen.
+    texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
+    knowledge = replace(learn(usable), collocations=count_collocations(texts))
+    models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
+    chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
+    balances = {split: Balance() for split in SPLITS}
+    pairs = list[Counterfactual]()
+    for number, image in enumerate(chosen, start=1):
+        if not any(_wanted(balance, settings) for balance in balances.values()):
+            break
+        pairs += _pairs_of(image, knowledge, models, balances, settings)
+        progress(number, len(chosen))
+    progress(len(chosen), len(chosen))
+    if not pairs:
+        raise InputError(f"none of {len(chosen)} images has a caption that can be changed; give more of them")
+    return sorted(pairs, key=lambda pair: (pair.image, pair.source, pair.split))
+
+
+def _pairs_of(
+    image: AnnotatedImage,
+    knowledge: Knowledge,
+    models: Sequence[CaptionModel],
+    balances: Mapping[Split, Balance],
+    settings: BuildSettings,
+) -> Iterator[Counterfactual]:
+    """For each source and split the pair of the rarest sort so far that one of the image's captions allows."""
+    *choosing, control = (
+        partial(model.log_probability, own=own_counts(image, part)) for part, model in enumerate(models)
+    )
+    facts, sources = image_facts(image, knowledge), dict.fromkeys(caption.source for caption in image.captions)
+    for source, split in product(sources, SPLITS):
+        chance, balance = Random(f"{settings.seed}/{image.name}/{source}/{split}"), balances[split]
+        absent, texts = list(facts.absent), [each.text for each in image.captions if each.source == source]
+        chance.shuffle(absent)
+        chance.shuffle(texts)
+        shuffled = replace(facts, absent=tuple(absent))
+        for subset in _wanted(balance, settings):
+            options = _options(image, texts, subset, split, shuffled, knowledge, plain=settings.add == "plain")
+            best = balance.choose(options, choosing, chance, control=control)
+            if best is not None:
+                yield replace(best, image=image.name, source=source, split=split)
+                break
+
+
+def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
+    """Sorts of change that are not complete, the rarest first."""
+    names = [name for name in settings.subsets if balance.counts[name] < settings.most]
+    return sorted(names, key=lambda name: (balance.counts[name], name))
+
+
+def _options(
+    image: AnnotatedImage,
+    texts: Sequence[str],
+    subset: str,
+    split: Split,
+    facts: ImageFacts,
+    knowledge: Knowledge,
+    *,
+    plain: bool,
+) -> list[Counterfactual]:
+    options = list[Counterfactual]()
+    for text in texts:
+        words = read_caption(text)
+        if len(options) >= _OPTIONS or not _SHORTEST <= len(words.words) <= _LONGEST or not is_clean(words):
+            continue
+        others = [caption.text for caption in image.captions if caption.text != text]
+        for change in islice(MAKERS[subset](Subject(words, facts, knowledge, others), split), _OPTIONS):
+            # What is added stands behind the caption, with words that captions hardly have.
+            if subset == "add_obj" or knowledge.collocations.read_well(change.positive, change.negative):
+                is_plain = plain and subset.startswith("add")  # the wrong caption is then always longer
+                bare = replace(change, positive=text, positive_spans=(), removed=()) if is_plain else change
+                options.append(bare)
+    return options
+
+
+def model_of(images: Sequence[AnnotatedImage], part: int) -> CaptionModel:
+    """A language model of the captions of a quarter of the images."""
+    return caption_model(caption.text for image in images if part_of(image) == part for caption in image.captions)
+
+
+def own_counts(image: AnnotatedImage, part: int) -> Mapping[Gram, int]:
+    """What the model of a quarter knows from this image itself."""
+    return count_grams(caption.text for caption in image.captions) if part_of(image) == part else {}
+
+
+def part_of(image: AnnotatedImage) -> int:
+    """The quarter that an image belongs to, by its name."""
+    return blake2b(image.name.encode(), digest_size=2).digest()[0] % 4
+
+
+def refine(
+    pool: Sequence[Counterfactual],
+    known: Mapping[str, float],
+    images: Sequence[AnnotatedImage],
+    settings: BuildSettings,
+) -> list[Counterfactual]:
+    """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
+    control, by_name = model_of(images, CONTROL), {image.name: image for image in images}
+    balances: dict[str, Balance] = {split: Balance(strict=True) for split in SPLITS}
+    chance, kept = Random(settings.seed), list[Counterfactual]()
+    for pair in chance.sample(pool, len(pool)):
+        balance = balances[pair.split]
+        if known[pair.positive] - known[pair.negative] > _WORSE:
+            continue
+        if balance.counts[pair.subset] < settings.most:
+            grams = partial(control.log_probability, own=own_counts(by_name[pair.image], CONTROL))
+            kept += [pair] if balance.choose([pair], (known.__getitem__, grams), chance) else []
+    if not kept:
+        raise InputError(f"no pair of {len(pool)} keeps {settings.reader} in balance; give more images")
+    return sorted(kept, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -1,0 +1,237 @@
+"""One controlled change of a caption: a thing, a quality or a relation added, replaced or swapped.
+
+A change is easy where the new concept is clearly absent: not annotated, in no caption, of no family that the image
+shows, and no usual companion. It is hard where it can be mistaken: of the same family, or a usual companion of what is
+there; near synonyms are left out of both. Two things or qualities that are swapped are a hard change where they are of
+one family, an easy one otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from msdscore.lab.cococf.knowledge import ImageFacts, Knowledge
+from msdscore.lab.cococf.sites import (
+    PLACE,
+    CaptionWords,
+    Site,
+    attribute_sites,
+    bare_heads,
+    directed,
+    object_sites,
+    read_caption,
+    relation_sites,
+    words_said,
+)
+from msdscore.lab.cococf.vocabulary import WORKED_AT, Concept, vocabulary
+from msdscore.text.edits import article, put_in, with_articles
+from msdscore.text.words import Span
+
+Split = Literal["easy", "hard"]
+SPLITS: tuple[Split, ...] = ("easy", "hard")
+# They say nothing about where a thing is, so that one that is annotated is truly there.
+_ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
+
+_EITHER_SIDE = frozenset(("in front of", "behind"))  # who sits at a desk is in front of it, or behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """A caption that is true and one that differs from it by one change; spans are the characters that differ.
+
+    `subset` names the change in SugarCrepe's words, such as `replace_obj`. It is empty, as all after it, in files that
+    do not record the change; image, source and split are known where a change was chosen for an image.
+    """
+
+    positive: str
+    negative: str
+    subset: str = ""
+    positive_spans: tuple[Span, ...] = ()
+    negative_spans: tuple[Span, ...] = ()
+    removed: tuple[str, ...] = ()
+    inserted: tuple[str, ...] = ()
+    image: str = ""  # name of its file
+    source: str = ""  # who wrote the caption
+    split: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A caption to change, with what is known of its image and of all images."""
+
+    words: CaptionWords
+    facts: ImageFacts
+    knowledge: Knowledge
+    others: Sequence[str]  # the image's other captions
+
+
+Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
+
+
+def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A thing instead of another."""
+    for site in object_sites(about.words):
+        # What the caption goes on to say of it must suit it.
+        suits = site.opens or site.concept.animate
+        for concept in about.facts.absent:
+            if suits and concept.animate != site.concept.animate:
+                continue
+            if _is_wrong(concept, site.concept, about.facts, split):
+                for form in _forms(concept, site.many):
+                    yield _exchange(about.words.caption, [(site, form)], "replace_obj")
+        other = vocabulary().people.get(site.text)
+        if split == "hard" and other and not {other, "his", "her", "he", "she", "him"} & about.facts.said:
+            yield _exchange(about.words.caption, [(site, other)], "replace_obj")
+
+
+def replace_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A quality instead of another of its slot."""
+    for site in attribute_sites(about.words):
+        for other in _other_words(site, about, split):
+            yield _exchange(about.words.caption, [(site, other)], "replace_att")
+
+
+def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Another action, or another place."""
+    said, places = about.facts.said, vocabulary().places
+    # Of places of several words, such as `on top of`, all words may be said without standing together.
+    said |= {name for name in places if " " in name and said.issuperset(name.split())}
+    for site in relation_sites(about.words):
+        others: Iterable[str] = _other_words(site, about, split)
+        if site.concept is PLACE:
+            known = said | _EITHER_SIDE if site.head in WORKED_AT else said
+            others = (name for name in places[site.text][split] if name not in known)
+        for other in others:
+            yield _exchange(about.words.caption, [(site, other)], "replace_rel")
+
+
+def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A thing that is not there, named where the true caption names one that is: both are equally long and fluent."""
+    caption, objects, shown = about.words.caption, vocabulary().objects, vocabulary().shown_by
+    said, stem = words_said([caption]), caption.rstrip(" .")
+    true = [objects[name] for name in sorted(about.facts.objects or ()) if name in objects and not shown[name] & said]
+    for number, here in enumerate(true):
+        ending = _ENDINGS[(len(stem) + number) % len(_ENDINGS)]
+        start, right = len(stem) + ending.index("{}"), _with_article(here)
+        for concept in about.facts.absent:
+            if (concept.singular is None) == (here.singular is None) and _is_wrong(concept, here, about.facts, split):
+                wrong = _with_article(concept)
+                yield Counterfactual(
+                    f"{stem}{ending.format(right)}.", f"{stem}{ending.format(wrong)}.", "add_obj",
+                    ((start, start + len(right)),), ((start, start + len(wrong)),),
+                    (here.singular or right,), (concept.singular or wrong,),
+                )  # fmt: skip
+
+
+def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A false quality of a thing, where another caption of the image knows the true one."""
+    for true, there in _completed(about):
+        for other in _other_words(there, about, split):
+            yield _exchange(true, [(there, other)], "add_att")
+
+
+def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Two things that change places, where what is said between them or of each of them tells them apart."""
+    for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
+        qualities = {site.end + 1: site for site in attribute_sites(words)}
+        for first, second in combinations(object_sites(words), 2):
+            if first.text == second.text or first.many != second.many:
+                continue
+            # A black dog and a white cat: each has a quality that the other one does not have.
+            mine, theirs = qualities.get(first.start), qualities.get(second.start)
+            told_apart = mine is not None and theirs is not None and _change_sides(mine, theirs, about.facts)
+            # A completed caption is used only for the quality that it was completed with.
+            if not told_apart and not (words is about.words and directed(words, first, second)):
+                continue
+            alike = first.concept.family == second.concept.family
+            close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
+            if close == (split == "hard"):
+                yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap_obj")
+
+
+def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Two qualities of one slot that change the things they belong to; another caption may know one of them."""
+    usual = about.knowledge.usual
+    for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
+        for first, second in combinations(attribute_sites(words), 2):
+            if not _change_sides(first, second, about.facts):
+                continue
+            crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
+            alike = first.concept.family == second.concept.family or first.concept.slot == "number"
+            if (crossed or alike) == (split == "hard"):
+                yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap_att")
+
+
+MAKERS: dict[str, Maker] = {
+    "replace_obj": replace_object,
+    "replace_att": replace_attribute,
+    "replace_rel": replace_relation,
+    "add_obj": add_object,
+    "add_att": add_attribute,
+    "swap_obj": swap_object,
+    "swap_att": swap_attribute,
+}
+
+
+def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
+    """The caption with one true quality more, as another caption of the image has it, and where that stands."""
+    known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text))}
+    for start, head in bare_heads(about.words):
+        if head in known:
+            here, caption = known[head], about.words.caption
+            true, ((_, end),) = put_in(caption, with_articles(caption, [(start, start, f"{here.text} ")]))
+            yield true, replace(here, start=end - len(here.text), end=end)
+
+
+def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
+    """Whether two qualities are false of each other's things."""
+    mine, theirs = first.concept, second.concept
+    if mine.slot != theirs.slot or mine.name == theirs.name or first.head == second.head:
+        return False
+    if theirs.name in mine.near or mine.name in theirs.near or (mine.slot == "number" and first.many != second.many):
+        return False
+    return not {f"{second.text} {first.head}", f"{first.text} {second.head}"} & facts.said
+
+
+def _is_wrong(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
+    """Whether an absent object is wrong in the way of the split; `here` is what it stands for."""
+    companion = concept.name in facts.companions
+    if split == "easy":
+        return concept.family not in facts.families and not companion
+    return concept.family == here.family or companion
+
+
+def _with_article(concept: Concept) -> str:
+    return f"{article(concept.singular)} {concept.singular}" if concept.singular else str(concept.plural)
+
+
+def _forms(concept: Concept, many: bool) -> Sequence[str]:
+    if concept.name == "person":
+        return ("men", "women", "people") if many else ("man", "woman", "person")
+    form = concept.plural if many else concept.singular
+    return () if form is None else (form,)
+
+
+def _other_words(site: Site, about: Subject, split: Split) -> Iterator[str]:
+    """Words that can stand at a site and are false there: confusable ones, or those far from it."""
+    here, said, is_quality = site.concept, about.facts.said, site.concept.kind == "attribute"
+    usual = about.knowledge.usual.get(site.head, frozenset())
+    if is_quality and not site.many and f"{site.head}s" in said:
+        return  # another one of them may be so
+    for other in (vocabulary().qualities if is_quality else vocabulary().actions).values():
+        if other.slot != here.slot or other.name == here.name or ({other.name} | other.near) & said:
+            continue
+        if other.name in here.near or here.name in other.near:
+            continue
+        confusable = other.family == here.family or other.name in usual
+        if confusable == (split == "hard"):
+            yield other.name
+
+
+def _exchange(caption: str, sites: Sequence[tuple[Site, str]], subset: str) -> Counterfactual:
+    edits = with_articles(caption, [(site.start, site.end, word) for site, word in sites])
+    false, false_spans = put_in(caption, edits)
+    true_spans = tuple((start, end) for start, end, _ in edits)
+    removed, inserted = tuple(site.text for site, _ in sites), tuple(word for _, word in sites)
+    return Counterfactual(caption, false, subset, true_spans, false_spans, removed, inserted)

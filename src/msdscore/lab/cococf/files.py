@@ -1,0 +1,140 @@
+"""COCO-CF on disk in the authors' schema, with the change recorded, beside a report on its quality."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from msdscore.errors import InputError
+from msdscore.io.outputs.run import discard
+from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
+from msdscore.lab.benchmarks.readers.files import Record, read_json, records
+from msdscore.lab.cococf.build import JUDGE, BuildSettings, build, model_of, part_of, refine
+from msdscore.lab.cococf.changes import SPLITS, Counterfactual
+from msdscore.lab.cococf.knowledge import count_grams
+from msdscore.lab.cococf.quality import Quality, TextReader, judge_quality, read_likelihoods, section
+from msdscore.lab.cococf.sources import AnnotatedImage, image_number, read_sources
+from msdscore.version import __version__
+
+_NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
+_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
+_KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
+
+
+def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
+    """The rows of COCO-CF files, ours or the authors'; a folder stands for the files of both splits in it."""
+    files = [
+        file for path in paths for file in ([path / name for name in _NAMES.values()] if path.is_dir() else [path])
+    ]
+    pairs: list[Counterfactual] = []
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{file}: no such file; expected the folder that msdscore cococf build wrote")
+        content = read_json(file, (dict, list))
+        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
+        split = next((name for name in SPLITS if name in file.stem), "")
+        pairs += [_read_row(row, split) for row in records(rows, file)]
+    if not pairs:
+        raise InputError(f"{files[0]}: expected pairs of captions, got none")
+    return pairs
+
+
+def _read_row(row: Record, split: str) -> Counterfactual:
+    image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
+    subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
+    try:
+        true, false = (
+            tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
+            for side in ("caption", "negative")
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{row.where}: expected a change with spans of two characters' places ({error})") from error
+    return Counterfactual(
+        str(positive), str(negative), str(subset or ""), true, false,
+        image=str(image), source=str(captioner or ""), split=split,
+    )  # fmt: skip
+
+
+def _document(
+    pairs: Sequence[Counterfactual], split: str, settings: BuildSettings, made_from: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = [pair for pair in pairs if pair.split == split]
+    meta = {
+        "gen_captions": dict(sorted(Counter(pair.source for pair in own).items())),
+        "subsets": dict(sorted(Counter(pair.subset for pair in own).items())),
+        "split": split,
+        "settings": asdict(settings),
+        "made_from": dict(made_from),
+        "version": __version__,
+    }
+    data = [
+        {
+            "id": f"{split}/{number}",
+            "image_id": image_number(pair.image),
+            "image_path": pair.image,
+            "caption": pair.positive,
+            "negative_caption": pair.negative,
+            "captioner": pair.source,
+            "subset": pair.subset,
+            "change": {
+                "action": pair.subset[:-4],
+                "kind": _KINDS[pair.subset[-3:]],
+                "removed": pair.removed,
+                "inserted": pair.inserted,
+                "caption_spans": pair.positive_spans,
+                "negative_spans": pair.negative_spans,
+            },
+        }
+        for number, pair in enumerate(own)
+    ]
+    return {"meta": meta, "data": data}
+
+
+def publish(
+    captions: Sequence[str],
+    objects: Path | None,
+    classes: Path | None,
+    output: Path,
+    settings: BuildSettings,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Quality:
+    """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
+    names = [*_NAMES.values(), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
+    check_folder(output, names, inputs=[*captions, objects, classes])
+    if overwrite:
+        discard(output / _READ)
+    else:
+        refuse_existing([output / name for name in _NAMES.values()])
+    images = read_sources(captions, objects=objects, classes=classes)
+    pairs = build(images, settings, progress=progress)
+    judge = _judge(images)
+    if settings.reader:  # the pairs that a causal language model does not tell apart
+        texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
+        known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
+        pool, pairs = pairs, refine(pairs, known, images, settings)
+        before, after = (judge_quality(each, judge, known=known) for each in (pool, pairs))
+        whole = {name: getattr(before.rows[0], name) for name in ("pairs", "model", "reader")}
+        quality = replace(after, reader=settings.reader, pool=whole)
+    else:
+        quality = judge_quality(pairs, judge)
+    made_from = {"captions": [str(source) for source in captions], "objects": objects and str(objects)}
+    contents = {name: _document(pairs, split, settings, made_from) for split, name in _NAMES.items()}
+    contents["quality.json"] = quality.to_dict()
+    files = {name: f"{dumps(each, ensure_ascii=False, indent=1)}\n" for name, each in contents.items()}
+    files["quality.md"] = section(quality)
+    put_all({output / name: text.encode() for name, text in files.items()}, overwrite=overwrite)
+    discard(output / _READ)
+    return quality
+
+
+def _judge(images: Sequence[AnnotatedImage]) -> TextReader:
+    """The model of a quarter of the images, which forgets an image's own captions where it reads others of it."""
+    model = model_of(images, JUDGE)
+    captions = {image.name: [text.text for text in image.captions] for image in images if part_of(image) == JUDGE}
+    own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn
+    return lambda image, text: model.log_probability(text, own(image))

@@ -1,0 +1,277 @@
+"""The quality of a set of counterfactuals: what a reader of the text alone could guess, and whether it is in order.
+
+Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
+words stand in wrong captions; a language model of captions of other images. A fourth can be given: a causal language
+model, whose reading is kept until all is read. All should stay near one half.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import blake2b
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.lab.cococf.changes import Counterfactual
+from msdscore.lab.cococf.knowledge import caption_model
+from msdscore.lab.cococf.sites import read_caption
+from msdscore.text.edits import ARTICLES, article
+
+Floats = NDArray[np.float64]
+_FOLDS = 5
+_RIDGE = 1.0  # of the bag of words
+_STEPS = 8
+TITLES = {
+    "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
+}  # fmt: skip
+_HOW = (
+    "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
+    "language model from captions of other images."
+)
+TURN = 256  # captions of a causal language model between two parts on disk
+_DIGITS = 3  # of a nat: what machines and batches change lies behind them
+TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """One part of the set: how often each reader of the text alone finds the true caption (a tie is half)."""
+
+    split: str
+    subset: str
+    pairs: int
+    pictures: int
+    shorter: Interval
+    words: Interval
+    model: Interval
+    reader: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """The readers' shares, counts of changes by source, and faults that were found."""
+
+    rows: tuple[QualityRow, ...]
+    sources: Mapping[str, int]
+    faults: Mapping[str, int]
+    longer: float  # share of pairs whose wrong caption has more characters
+    reader: str = ""  # name of the causal language model
+    pool: Mapping[str, Any] | None = None  # pairs before its refinement, and what both language models found in them
+
+    @property
+    def leaning(self) -> tuple[str, ...]:
+        """Parts of the set that text alone gives away: a reader's 95 % interval leaves out one half.
+
+        A bag of words below one half is no hint: words are put in and taken out equally often over all pairs, so that
+        those which the other images' pairs put in are taken out in the rest.
+        """
+        return tuple(
+            f"{row.split} {row.subset}: {title} {_percent(share)}"
+            for row in self.rows
+            if row.subset != "all"
+            for name, title in TITLES.items()
+            if (share := getattr(row, name)) is not None and (share.low > 0.5 or (share.high < 0.5 and name != "words"))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self) | {"leaning": list(self.leaning)}
+
+
+def judge_quality(
+    pairs: Sequence[Counterfactual], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
+) -> Quality:
+    """Judge a set; without a reader, each fifth of the images is read by a model of the others' true captions.
+
+    `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
+    """
+    if reader is None:
+        reader = _fold_reader(pairs)
+    gaps = {
+        "shorter": [len(pair.negative) - len(pair.positive) for pair in pairs],
+        "words": _word_gaps(pairs),
+        "model": [reader(pair.image, pair.positive) - reader(pair.image, pair.negative) for pair in pairs],
+    }
+    if known is not None:
+        gaps["reader"] = [known[pair.positive] - known[pair.negative] for pair in pairs]
+    guesses = {name: 0.5 + 0.5 * np.sign(np.asarray(values)) for name, values in gaps.items()}
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, pair in enumerate(pairs):
+        for key in {("all", "all"), (pair.split, "all"), (pair.split, pair.subset)}:
+            groups[key].append(number)
+    order = sorted(groups, key=lambda key: (key[0] != "all", key[0], key[1] != "all", key[1]))
+    rows = []
+    for split, subset in order:
+        numbers = groups[split, subset]
+        images = [pairs[number].image for number in numbers]
+        shares = {name: bootstrap_mean(values[numbers], clusters=images) for name, values in guesses.items()}
+        rows.append(QualityRow(split, subset, len(numbers), len(set(images)), **shares))
+    longer = float(np.mean([len(pair.negative) > len(pair.positive) for pair in pairs]))
+    return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), find_faults(pairs), longer)
+
+
+def find_faults(pairs: Sequence[Counterfactual]) -> dict[str, int]:
+    """Pairs that are not in order, by what is wrong with them; the counts of a sound set are all zero."""
+    faults = Counter[str](dict.fromkeys(_FAULTS, 0))
+    for pair in pairs:
+        faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(pair))
+    return dict(faults)
+
+
+def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """A caption with what was changed cut out.
+
+    >>> outside_spans("a red car", [(2, 5)])
+    'a \\x00 car'
+    """
+    parts, at = [], 0
+    for start, end in spans:
+        parts.append(text[at:start])
+        at = end
+    return "\0".join([*parts, text[at:]])
+
+
+def section(quality: Quality) -> str:
+    """The report in Markdown."""
+    names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
+    heads = " | ".join(TITLES[name] for name in names)
+    lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
+    for row in quality.rows:
+        shares = " | ".join(_percent(getattr(row, name)) for name in names)
+        lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.pictures} | {shares} |")
+    faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
+    sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
+    if quality.pool:
+        model, reader = _percent(quality.pool["model"]), _percent(quality.pool["reader"])
+        before = f"{quality.pool['pairs']} pairs, language model {model}, {quality.reader} {reader}"
+        lines += ["", f"Before refinement: {before}."]
+    lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
+    if quality.leaning:
+        lines += ["", "**Text alone gives these parts away; leave them out, or build from more images:**", ""]
+        lines += [f"- {line}" for line in quality.leaning]
+    return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
+
+
+def _percent(share: Interval) -> str:
+    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+
+
+def _fold(image: str) -> int:
+    return blake2b(image.encode(), digest_size=2).digest()[1] % _FOLDS
+
+
+def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
+    """Sums of the weights of words that were learnt on four fifths of the images, for the last."""
+    bags = []
+    for pair in pairs:
+        # Words that the wrong caption has more often than the true one, less those that it has less often.
+        bag = Counter(read_caption(pair.negative).words)
+        bag.subtract(read_caption(pair.positive).words)
+        bags.append(Counter({word: count for word, count in bag.items() if count}))
+    number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
+    width = max((len(bag) for bag in bags), default=0) or 1
+    columns, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
+    for row, bag in enumerate(bags):
+        for at, (word, count) in enumerate(bag.items()):
+            columns[row, at], values[row, at] = number[word], count
+    folds, gaps = np.array([_fold(pair.image) for pair in pairs]), np.zeros(len(pairs))
+    for fold in range(_FOLDS):
+        learnt = _fit(columns[folds != fold], values[folds != fold], max(1, len(number)))
+        gaps[folds == fold] = (learnt[columns[folds == fold]] * values[folds == fold]).sum(axis=1)
+    return gaps
+
+
+def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
+    """Weights of words in a logistic model in which the wrong caption's sum is the larger one, by Newton's method."""
+    weights = np.zeros(size)
+    for _ in range(_STEPS if len(columns) else 0):
+        p = 1 / (1 + np.exp(-np.clip((weights[columns] * values).sum(axis=1), -30, 30)))
+        gradient = _RIDGE * weights - np.bincount(columns.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
+        curve = np.zeros((size, size))
+        scaled = (p * (1 - p))[:, None] * values
+        for at in range(columns.shape[1]):
+            np.add.at(curve, (columns, columns[:, at : at + 1]), scaled * values[:, at : at + 1])
+        weights -= np.linalg.solve(curve + _RIDGE * np.eye(size), gradient)
+    return weights
+
+
+def _fold_reader(pairs: Sequence[Counterfactual]) -> TextReader:
+    captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
+    models = [caption_model(sorted(texts)) for texts in captions]
+    return lambda image, text: models[_fold(image)].log_probability(text, {})
+
+
+def _has_wrong_article(pair: Counterfactual) -> bool:
+    words = read_caption(pair.negative).words
+    return any(first in ARTICLES and first != article(second) for first, second in pairwise(words))
+
+
+def _has_other_changes(pair: Counterfactual) -> bool:
+    """Whether the captions differ outside of the spans that say where they differ."""
+    if not pair.negative_spans:
+        return False
+    if not pair.positive_spans:  # an addition to the caption as it stands
+        return _letters(outside_spans(pair.negative, pair.negative_spans)) != _letters(pair.positive)
+    return outside_spans(pair.negative, pair.negative_spans) != outside_spans(pair.positive, pair.positive_spans)
+
+
+def _letters(text: str) -> str:
+    """What is left of a caption without the words that lead to an addition."""
+    return re.sub(r"\W+|with|in view|along|and there is|too|and", "", text).lower()
+
+
+_FAULTS: dict[str, Callable[[Counterfactual], bool]] = {
+    "same captions": lambda one: one.positive.casefold() == one.negative.casefold(),
+    "wrong article": _has_wrong_article,
+    "word twice in a row": lambda one: re.search(r"\b(\w+) \1\b", one.negative, re.IGNORECASE) is not None,
+    "changes outside of the recorded spans": _has_other_changes,
+}
+
+
+def read_likelihoods(
+    texts: Collection[str],
+    source: str,
+    *,
+    keep: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Log-likelihood in nats of each caption under a causal language model.
+
+    `source` is a folder, a hub name, `package:NAME/`, or any of these with the name of a `.gguf` file behind it. A
+    reading that was stopped goes on where the parts beside `keep` end.
+    """
+    from msdscore.run.plan import keep_answers  # with torch, which a set without a reader does not need
+
+    ordered = sorted(set(texts), key=lambda text: (len(text), text))
+    turns = [ordered[start : start + TURN] for start in range(0, len(ordered), TURN)]
+    load = cache(load_reader)  # on the first caption: a reading that is finished needs no weights
+    manifest = {"reader": source, "texts": blake2b("\0".join(ordered).encode(), digest_size=16).hexdigest()}
+    answers = keep_answers(
+        keep,
+        manifest,
+        turns,
+        lambda _, turn: [round(value, _DIGITS) for value in load(source)(turn)],
+        progress=lambda done, _: progress(min(done * TURN, len(ordered)), len(ordered)),
+    )
+    return dict(zip(ordered, chain.from_iterable(answers), strict=True))
+
+
+def load_reader(source: str) -> Callable[[list[str]], list[float]]:
+    """A causal language model's log-likelihoods of captions."""
+    import torch
+
+    from msdscore.lab.align.language import load_language_model
+    from msdscore.lab.align.recipe import LanguageSpec
+
+    folder, _, name = source.rpartition("/")
+    is_gguf = name.endswith(".gguf")
+    spec = LanguageSpec(source=f"{folder or '.'}/", gguf=name) if is_gguf else LanguageSpec(source=source)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return load_language_model(spec, device=device).log_likelihoods

@@ -1,0 +1,166 @@
+"""Annotated images with captions by people and captioners: COCO's own files, rows, class lists or YOLO files."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from msdscore.errors import InputError
+from msdscore.lab.benchmarks.readers.files import Record, find_all, read_json, read_jsonl, records, tidy
+
+PEOPLE = "people"  # the source of captions that no captioner is named for
+_MACHINE = "machine"
+_ERROR = "ERROR:"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedCaption:
+    """A caption and who wrote it."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedImage:
+    """An image with all its captions and the classes of objects in it; None where it is not annotated."""
+
+    name: str  # of its file
+    captions: tuple[SourcedCaption, ...]
+    objects: frozenset[str] | None = None
+
+
+def image_number(name: str) -> int | str:
+    """COCO's number of an image by its name, or its name where that holds none."""
+    digits = Path(name).stem.rpartition("_")[2]
+    return int(digits) if digits.isdigit() else Path(name).stem
+
+
+def read_sources(
+    captions: Sequence[str | Path],
+    *,
+    objects: Path | None = None,
+    classes: Path | None = None,
+) -> list[AnnotatedImage]:
+    """Images of caption files, joined with annotations by the image's name; sorted by name.
+
+    A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
+    a map from file names to captions; NAME=FILE says whose captions it holds. `objects` is `instances_*.json`, rows
+    with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
+    classes are lines of `classes`, by default the 80 of COCO in their order.
+    """
+    images: dict[str, AnnotatedImage] = {}
+    for entry in map(str, captions):
+        source, equals, path = entry.partition("=")
+        named = bool(equals) and not Path(entry).exists()
+        for image in _captioned(source if named else "", Path(path if named else entry)):
+            images[image.name] = _joined(images[image.name], image) if image.name in images else image
+    if objects is not None:
+        shown = read_objects(objects, classes)
+        images = {
+            name: replace(known, objects=shown.get(Path(name).stem, known.objects)) for name, known in images.items()
+        }
+    if not images:
+        raise InputError("expected captions of images, got none; name caption files")
+    return [images[name] for name in sorted(images)]
+
+
+def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
+    """Names of the classes that each image shows, by the stem of its file name."""
+    names = _class_names(classes)
+    if path.is_dir():
+        return {file.stem: _numbered(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
+    if path.suffix == ".json":
+        return _instances(read_json(path), path)
+    return {
+        Path(str(row.fields["image"])).stem: shown
+        for row in records(read_jsonl(path), path, first=1)
+        if (shown := _row_objects(row, names)) is not None
+    }
+
+
+def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of captions")
+    if path.suffix == ".jsonl":
+        return (_row(row, source) for row in records(read_jsonl(path), path, first=1))
+    content = read_json(path, (dict, list))
+    if isinstance(content, list):
+        return (_row(row, source) for row in records(content, path))
+    if "annotations" in content and "images" in content:
+        texts: dict[int, list[SourcedCaption]] = defaultdict(list)
+        for entry in content["annotations"]:
+            texts[entry["image_id"]].append(SourcedCaption(tidy(entry["caption"]), source or PEOPLE))
+        return [AnnotatedImage(str(entry["file_name"]), tuple(texts[entry["id"]])) for entry in content["images"]]
+    return (
+        AnnotatedImage(str(name), (SourcedCaption(tidy(text), source or path.stem),))
+        for name, text in content.items()
+        if not str(text).startswith(_ERROR) and tidy(text)
+    )
+
+
+def _row(record: Record, source: str) -> AnnotatedImage:
+    """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
+    row, name = record.fields, Path(str(record.get("image", "image_path", "file_name"))).name
+    texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
+    texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
+    single = row.get("caption")
+    if single and not str(single).startswith(_ERROR) and not row.get("error") and not row.get("hallucinated"):
+        texts.append(SourcedCaption(tidy(single), source or str(row.get("system") or PEOPLE)))
+    return AnnotatedImage(name, tuple(texts), _row_objects(record, _class_names(None)))
+
+
+def _row_objects(row: Record, names: Sequence[str]) -> frozenset[str] | None:
+    given = row.fields.get("objects")
+    if given is None:
+        return None
+    if all(isinstance(entry, str) for entry in given):
+        return frozenset(given)
+    try:
+        return _numbered([int(entry[0]) for entry in given], names, row.where)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise InputError(f"{row.where}: expected objects as names, or as [class, x, y, width, height]") from error
+
+
+def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:
+    try:
+        names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+        files = {entry["id"]: Path(entry["file_name"]).stem for entry in content["images"]}
+        shown: dict[str, set[str]] = {key: set() for key in files.values()}
+        for entry in content["annotations"]:
+            shown[files[entry["image_id"]]].add(names[entry["category_id"]])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
+    return {key: frozenset(names_shown) for key, names_shown in shown.items()}
+
+
+def _yolo(file: Path) -> list[int]:
+    try:
+        return [int(line.split()[0]) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: expected lines of a class number and a box") from error
+
+
+def _numbered(numbers: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:
+    try:
+        return frozenset(names[number] for number in numbers)
+    except IndexError as error:
+        raise InputError(
+            f"{where}: a class number past the {len(names)} names; give their file as --classes"
+        ) from error
+
+
+def _class_names(path: Path | None) -> tuple[str, ...]:
+    from msdscore.lab.cococf.vocabulary import vocabulary
+
+    if path is None:
+        return tuple(vocabulary().objects)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of class names, one line each")
+    return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+
+
+def _joined(known: AnnotatedImage, more: AnnotatedImage) -> AnnotatedImage:
+    objects = more.objects if known.objects is None else known.objects | (more.objects or frozenset())
+    return AnnotatedImage(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)

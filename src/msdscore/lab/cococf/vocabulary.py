@@ -1,0 +1,117 @@
+"""Words that a counterfactual may exchange: objects of COCO, attributes and relations, with what each is near to.
+
+A concept belongs to a family (the supercategory of an object, a pole of an attribute, a sort of action). Concepts that
+can be true of the same thing, such as gray and silver, are near synonyms and never stand for each other.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+ChangeKind = Literal["object", "attribute", "relation"]
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list that is written as one text."""
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Concept:
+    """One thing that a caption can say.
+
+    `slot` names the place in a sentence that it fits (for objects always `noun`); concepts of one slot can stand for
+    each other. `singular` and `plural` are its forms, None where it has none.
+    """
+
+    name: str
+    kind: ChangeKind
+    family: str
+    slot: str
+    singular: str | None
+    plural: str | None = None
+    near: frozenset[str] = frozenset()
+
+    @property
+    def animate(self) -> bool:
+        """Whether it is a person or an animal."""
+        return self.family in ("person", "animal")
+
+
+# Forms of people that a caption tells apart; each may stand for the other of its line.
+_PEOPLE = (("man", "woman"), ("men", "women"), ("boy", "girl"), ("boys", "girls"))
+# What one can be put on, beside and under.
+SUPPORTS = word_set(
+    "table desk bed couch sofa bench chair counter shelf tree bridge car truck bus boat plate box umbrella "
+    "roof cart stool nightstand dresser cabinet stove suitcase log rock trailer platform wagon rug blanket"
+)
+
+WORKED_AT = word_set("laptop computer desk counter table keyboard monitor podium microphone grill stove piano register")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """All concepts by kind, and the words that show each of them."""
+
+    objects: Mapping[str, Concept]
+    shown_by: Mapping[str, frozenset[str]]  # by class, every word that may name it
+    qualities: Mapping[str, Concept]  # attributes by word
+    actions: Mapping[str, Concept]  # relations between -ing, and -s
+    places: Mapping[str, Mapping[str, tuple[str, ...]]]  # by relation of place and split, what may stand for it
+    people: Mapping[str, str]  # man -> woman
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """The words of `words.toml`, read once."""
+    words = tomllib.loads(files("msdscore.lab.cococf").joinpath("words.toml").read_text("utf-8"))
+    objects, shown_by = _objects(words["objects"])
+    places = {}
+    for line in words["places"].splitlines():
+        name, _, rest = line.partition(":")
+        easy, hard = (tuple(filter(None, map(str.strip, part.split(",")))) for part in rest.split("|"))
+        places[name] = {"easy": easy, "hard": hard}
+    return Vocabulary(
+        objects=objects,
+        shown_by=shown_by,
+        qualities=_concepts(words["qualities"], "attribute"),
+        actions=_concepts(words["relations"], "relation"),
+        places=places,
+        people=dict(_PEOPLE) | {woman: man for man, woman in _PEOPLE},
+    )
+
+
+def _objects(text: str) -> tuple[dict[str, Concept], dict[str, frozenset[str]]]:
+    objects: dict[str, Concept] = {}
+    shown: dict[str, frozenset[str]] = {}
+    family = ""
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        if name.startswith("["):
+            family = name.strip("[]")
+            continue
+        singular, plural, *more = [part.strip() for part in rest.split(";")] if colon else ["", ""]
+        form = None if singular == "-" else singular or name
+        many = plural or f"{singular or name}s"
+        objects[name] = Concept(name, "object", family, "noun", form, many)
+        others = " ".join(more).split()
+        shown[name] = frozenset(filter(None, [name, form, many, f"{name}s", *others]))
+    shown["person"] |= {word for pair in _PEOPLE for word in pair} | {"lady", "ladies", "guy", "guys", "male", "female"}
+    return objects, shown
+
+
+def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
+    concepts: dict[str, Concept] = {}
+    for line in text.splitlines():
+        slot, _, rest = line.partition(":")
+        family = ""
+        for part in rest.split():
+            if part.startswith("["):
+                family = part.strip("[]")
+                continue
+            word, *near = part.split("/")
+            concepts[word] = Concept(word, kind, family, slot, word, near=frozenset(near))
+    return concepts

@@ -1,0 +1,217 @@
+"""Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and its kin, max-similarity, transport."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from msdscore.core import paper
+from msdscore.encoders.base import TokenLayout
+from msdscore.errors import ConfigError, require
+from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
+from msdscore.scoring.measurement import soften
+
+RANK_MARGIN = 0.005  # tau_r, paper
+
+
+def _loaded(score: Callable[[Vectors], Floats], choices: str = "") -> Loaded:
+    """A metric whose scores come from the vectors of a batch."""
+    return Loaded(lambda batch: CaseScores(score(vectors_of(batch))), choices)
+
+
+def vectors_of(batch: Cases) -> Vectors:
+    """The embeddings of a batch whose metric needs an encoder."""
+    assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
+    return batch.vectors
+
+
+def _column(name: str) -> Callable[[], Loaded]:
+    """The loader of a metric that is one of the numbers of every pair."""
+    return lambda: _loaded(lambda vectors: vectors.column(name))
+
+
+load_cosine = _column("similarity")  # of the pooled vectors
+load_coverage = _column("coverage")  # KL(image‖text)
+load_support = _column("support")  # KL(text‖image)
+load_precision = _column("precision")  # evidence form: is what is said true of the image?
+load_information = _column("information")  # evidence form: how much does it tell about the image?
+load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
+load_msd = _column("msd")
+
+
+def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
+    """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one image."""
+    if set not in ("item", "image"):
+        raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
+
+    def score(batch: Cases) -> CaseScores:
+        group, vectors = np.arange(len(batch)) if set == "item" else batch.group, vectors_of(batch)
+        similarity, msd = vectors.column("similarity"), vectors.column("msd")
+        known = ~np.isnan(similarity)
+        sets = np.broadcast_to(group[:, None], similarity.shape)[known]
+        values = np.full(similarity.shape, np.nan)
+        values[known] = soften(similarity[known].tolist(), msd[known].tolist(), sets.tolist(), vectors.config)[1]
+        return CaseScores(values)
+
+    return Loaded(score, f"set:{set}")
+
+
+def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
+    """Similarity decides where the gap exceeds `margin`, else the smaller divergence."""
+    gap = float(margin)
+
+    def score(vectors: Vectors) -> Floats:
+        sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
+        preference = paper.rank_agg_preference(*sides, margin=gap).numpy()
+        unknown = np.isnan(vectors.column("similarity")).any(axis=1)
+        preference = np.where(unknown, np.nan, preference)
+        return np.stack([preference, -preference], axis=1) / 2
+
+    return _loaded(score, f"margin:{gap:g}")
+
+
+WEIGHT = 2.5  # w, CLIPScore paper
+PREFIX = "A photo depicts "  # CLIPScore paper
+
+
+def load_clipscore(prefix: str = PREFIX) -> Loaded:
+    """2.5·max(cos, 0) of the image and the prefixed caption."""
+    return _loaded(lambda vectors: _clipscore(vectors, prefix), _choices(prefix))
+
+
+def load_longclipscore(prefix: str = PREFIX) -> Loaded:
+    """The same, refused where the encoder cannot read a caption at once."""
+
+    def score(vectors: Vectors) -> Floats:
+        most = max((layout.windows for layout in vectors.texts.layout if isinstance(layout, TokenLayout)), default=1)
+        if most > 1:
+            raise ConfigError(
+                f"longclipscore needs an encoder that reads a caption at once, this one took {most} windows; "
+                "choose a LongCLIP encoder"
+            )
+        return _clipscore(vectors, prefix)
+
+    return _loaded(score, _choices(prefix))
+
+
+def load_refclipscore(prefix: str = PREFIX) -> Loaded:
+    """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN where there is none."""
+
+    def score(batch: Cases) -> CaseScores:
+        vectors = vectors_of(batch)
+        alone = _clipscore(vectors, prefix)
+        texts = _pooled(vectors, vectors.readable, prefix)
+        # A candidate without a pair has pair −1 and takes any vector: its CLIPScore is NaN already.
+        captions = texts[np.append(vectors.pair_texts, 0)[vectors.pair_of]] if len(texts) else np.zeros((0, 0, 0))
+        known = sorted({text for case in batch.references for text in case})
+        rows = dict(zip(known, _pooled(vectors, known, prefix), strict=True))
+        return CaseScores(harmonic(alone, nearest_reference(captions, batch.references, rows)) if len(texts) else alone)
+
+    return Loaded(score, _choices(prefix))
+
+
+def harmonic(first: Floats, second: Floats) -> Floats:
+    """Harmonic mean, 0 where both are 0.
+
+    >>> harmonic(np.array([1.0, 0.0]), np.array([3.0, 0.0])).tolist()
+    [1.5, 0.0]
+    """
+    total = first + second
+    mean: Floats = np.where(total == 0, 0.0, 2 * first * second / np.where(total == 0, 1.0, total))
+    return mean
+
+
+def nearest_reference(captions: Floats, references: Sequence[Sequence[str]], rows: Mapping[str, Floats]) -> Floats:
+    """max(cos, 0) of each candidate (cases, candidates, dim) with its case's references; NaN without any.
+
+    `rows` holds the unit vector of every reference text.
+    """
+    nearest = np.full(captions.shape[:2], np.nan)
+    for case, texts in enumerate(references):
+        if texts:
+            known = np.stack([rows[text] for text in texts])
+            nearest[case] = np.maximum((captions[case] @ known.T).max(axis=-1), 0.0)
+    return nearest
+
+
+def _clipscore(vectors: Vectors, prefix: str) -> Floats:
+    images = vectors.images.pooled.double().cpu().numpy()
+    texts = _pooled(vectors, vectors.readable, prefix)
+    cosine = (images[vectors.pair_images] * texts[vectors.pair_texts]).sum(axis=1)
+    return vectors.spread(WEIGHT * np.maximum(cosine, 0.0))
+
+
+def _pooled(vectors: Vectors, texts: Sequence[str], prefix: str) -> Floats:
+    if not texts:
+        return np.zeros((0, vectors.images.pooled.shape[1]))
+    pooled: Floats = vectors.embed([prefix + text for text in texts]).pooled.double().cpu().numpy()
+    return pooled
+
+
+def _choices(prefix: str) -> str:
+    return f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}"
+
+
+SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
+_STEPS, _PRECISION = 1000, 1e-6
+
+
+def load_max_sim() -> Loaded:
+    r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{M}\sum_j\max_i x_i y_j`."""
+    return _loaded(lambda vectors: _over_pairs(vectors, _max_sim))
+
+
+def load_calibrated_max_sim() -> Loaded:
+    """Max-similarity less what each token finds in a background image on average, component means for patches."""
+
+    def score(vectors: Vectors) -> Floats:
+        if vectors.background is None:
+            raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
+        items, components, dim = vectors.background.shape
+        means = vectors.background.reshape(items * components, dim)
+        similarity = np.zeros(len(vectors.texts))
+        for row, (points, mask) in enumerate(zip(vectors.texts.points, vectors.texts.mask, strict=True)):
+            cosines = (means @ points[mask].to(means).mT).unflatten(0, (items, components))
+            similarity[row] = float(cosines.amax(dim=1).double().mean())
+        return _over_pairs(vectors, _max_sim) - vectors.spread(similarity[vectors.pair_texts])
+
+    return _loaded(score)
+
+
+def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
+    """Transport cost of 1 − cosine between uniform tokens and patches, with entropic regularisation `reg`."""
+    strength = float(reg)
+    if not strength > 0:
+        raise ConfigError(f"reg must be positive, got {reg}")
+    ot: Any = require("ot", extra="ot")
+
+    def cost(cosines: Tensor) -> float:
+        distance = (1 - cosines).double().cpu().numpy()
+        sides = (np.full(size, 1 / size) for size in distance.shape)
+        plan = ot.sinkhorn(
+            *sides, distance, strength, method="sinkhorn_log", numItermax=_STEPS, stopThr=_PRECISION, warn=False
+        )
+        return float((plan * distance).sum())
+
+    return _loaded(lambda vectors: _over_pairs(vectors, cost), f"reg:{strength:g}|it:{_STEPS}")
+
+
+def _max_sim(cosines: Tensor) -> float:
+    return float(cosines.max(dim=0).values.double().mean())
+
+
+def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
+    """A measure of the cosines of real patches and real tokens of every pair, one product per image."""
+    values = np.full(len(vectors.pair_images), np.nan)
+    texts = [points[mask] for points, mask in zip(vectors.texts.points, vectors.texts.mask, strict=True)]
+    order = np.argsort(vectors.pair_images, kind="stable")
+    starts = np.flatnonzero(np.diff(vectors.pair_images[order], prepend=-1))
+    for pairs in np.split(order, starts[1:]) if len(order) else []:
+        image = int(vectors.pair_images[pairs[0]])
+        patches = vectors.images.points[image][vectors.images.mask[image]]
+        mine = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
+        product = patches.float() @ torch.cat(mine).float().mT
+        values[pairs] = [measure(part) for part in product.split([len(tokens) for tokens in mine], dim=1)]
+    return vectors.spread(values)

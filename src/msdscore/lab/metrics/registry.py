@@ -1,0 +1,88 @@
+"""Metrics by name: list them, look one up, load it."""
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from msdscore.errors import ConfigError, unknown_name
+from msdscore.lab.metrics.base import Loaded, Metric, MetricRow
+from msdscore.registry import Registry, read_table, resolve
+
+_OPTION = re.compile(r",(?=[a-z_]+=)")
+
+
+@cache
+def built_in() -> tuple[MetricRow, ...]:
+    """The metrics of `table.toml`."""
+    return read_table("msdscore.lab.metrics", "metric", MetricRow, ("loader",))
+
+
+METRICS = Registry("metric", MetricRow, lambda: built_in())
+
+
+def list_metrics() -> tuple[MetricRow, ...]:
+    """Every metric that can be asked for, the built-in ones first, then those of installed packages.
+
+    >>> [row.name for row in list_metrics()][:3]
+    ['cosine', 'coverage', 'support']
+    """
+    return tuple(METRICS.rows().values())
+
+
+def load_metric(asked: str) -> Metric:
+    """A metric from `NAME`, `NAME:ARGUMENT` or either with `,option=value` behind it.
+
+    >>> load_metric("soft-msd,set=image").choices
+    'set:image'
+    """
+    name, argument, options = read_metric(asked)
+    row = METRICS.find(name)
+    if row.argument and not argument:
+        raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
+    if argument and not row.argument:
+        raise ConfigError(f"metric {row.name!r} takes no argument, got {argument!r}")
+    for option in options:
+        if option not in row.options:
+            raise unknown_name(f"option of metric {row.name}", option, row.options)
+    loader: Callable[..., Loaded] = resolve(row.loader, f"metric {row.name!r}")
+    loaded = loader(argument, **options) if row.argument else loader(**options)
+    lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
+    return Metric(asked, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
+
+
+def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:
+    """Several metrics, each asked for once."""
+    wanted = list(dict.fromkeys(asked))
+    if not wanted:
+        raise ConfigError("expected at least one metric, got none; see `msdscore metrics`")
+    return tuple(map(load_metric, wanted))
+
+
+def read_metric(asked: str) -> tuple[str, str, dict[str, str]]:
+    """Name, argument and options of what was asked for.
+
+    >>> read_metric("judge:gpt-4o,url=http://localhost:8000/v1")
+    ('judge', 'gpt-4o', {'url': 'http://localhost:8000/v1'})
+    """
+    head, *rest = _OPTION.split(asked)
+    name, _, argument = head.partition(":")
+    options = dict(part.split("=", 1) for part in rest)
+    return name.strip(), argument.strip(), options
+
+
+def number(name: str, text: str | float, *, least: float = float("-inf")) -> float:
+    """The value of a numeric option."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a number, got {text!r}") from None
+    if not value >= least:
+        raise ConfigError(f"{name} must be at least {least:g}, got {text}")
+    return value
+
+
+def choice(name: str, value: str, known: tuple[str, ...]) -> str:
+    """The value of an option that has a few known ones."""
+    if value not in known:
+        raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+    return value

@@ -1,0 +1,102 @@
+r"""FLEUR: a vision-language model grades a caption from 0.0 to 1.0, and its digit probabilities smooth the grade.
+
+With p the probabilities at the first decimal and q at the second, the score is
+:math:`\sum_d 0.1\,d\,p_d + \sum_d 0.01\,d\,q_d`; for an answer of 1.0 it is :math:`0.9\,p_0 + p_1` at the
+leading digit.
+"""
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from msdscore.errors import ConfigError
+from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded
+from msdscore.lab.metrics.vlm.model import load_local
+
+PROMPT = (
+    "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"
+    "0.0 means that the caption has nothing to do with the picture; 1.0 means that it describes the picture "
+    "correctly and clearly.\n\nCaption: {caption}\n\nAnswer with the number only. Grade:"
+)
+_MOST_TOKENS = 16
+_SPACES = "▁Ġ "  # how tokenizers write a space before a word
+_NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
+
+
+def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
+    """The metric with a local model; `prompt` names a text file that holds {caption}."""
+    template = PROMPT
+    if prompt:
+        if not Path(prompt).is_file():
+            raise ConfigError(f"there is no prompt file {prompt}")
+        template = Path(prompt).read_text(encoding="utf-8").strip()
+        if "{caption}" not in template:
+            raise ConfigError(f"the prompt in {prompt} must hold {{caption}} where the caption goes")
+    model = load_local(source, device=device, dtype=dtype, revision=revision or None)
+    digits = digit_tokens(model.vocabulary)
+
+    def score(batch: Cases) -> CaseScores:
+        values = np.full(batch.captions.shape, np.nan)
+        known: dict[tuple[int, int], float] = {}
+        for case, candidate in np.ndindex(*batch.captions.shape):
+            image = batch.image(case)
+            key = int(batch.owner[case]), int(batch.captions[case, candidate])
+            if image is not None and key not in known:
+                question = template.replace("{caption}", batch.texts[key[1]])
+                pieces, probabilities = model.speak(image, question, most_tokens=_MOST_TOKENS)
+                known[key] = smooth(pieces, digit_probabilities(probabilities, digits))
+            values[case, candidate] = known.get(key, np.nan)
+        return CaseScores(values)
+
+    mark = blake2b(template.encode(), digest_size=4).hexdigest()
+    return Loaded(score, f"model:{model.signature}|prompt:{Path(prompt).name if prompt else 'own'}@{mark}")
+
+
+def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
+    """A matrix (vocabulary, 10) that adds up the probabilities of the tokens that write each digit."""
+    matrix = torch.zeros(max(vocabulary.values()) + 1, 10, dtype=torch.float64)
+    for token, number in vocabulary.items():
+        plain = token.strip(_SPACES)
+        if len(plain) == 1 and plain in "0123456789":
+            matrix[number, int(plain)] = 1.0
+    if not matrix.sum(dim=0).bool().all():
+        raise ConfigError("fleur needs a tokenizer with a token for every digit; choose another model")
+    return matrix
+
+
+def digit_probabilities(probabilities: torch.Tensor, digits: torch.Tensor) -> Floats:
+    """Probabilities of the ten digits at each step.
+
+    A model may have more outputs than its tokenizer has tokens (padding), or a tokenizer more than the model.
+    """
+    width = min(probabilities.shape[1], len(digits))
+    summed: Floats = (probabilities[:, :width] @ digits[:width].to(probabilities)).cpu().numpy()
+    return summed
+
+
+def smooth(pieces: Sequence[str], digits: Floats) -> float:
+    """The smoothed grade from the spoken tokens and the digit probabilities at each; NaN without a grade in [0, 1].
+
+    >>> sure = np.eye(10)
+    >>> smooth(["0", ".", "7"], np.stack([sure[0], sure[0], 0.5 * sure[7] + 0.5 * sure[8]]))
+    0.75
+    """
+    letters = [(letter, step) for step, piece in enumerate(pieces) for letter in piece.strip(_SPACES)]
+    text, steps = "".join(letter for letter, _ in letters), [step for _, step in letters]
+    match = _NUMBER.search(text)
+    if match is None or not 0 <= float(match.group()) <= 1:
+        return float("nan")
+    starts = [match.start(), match.start(1), match.start(2)]
+    # A digit that shares its token with others has no probabilities of its own.
+    if any(start >= 0 and len(pieces[steps[start]].strip(_SPACES)) != 1 for start in starts):
+        return float("nan")
+    lead, first, second = (digits[steps[start]] if start >= 0 else np.zeros(10) for start in starts)
+    if float(match.group()) == 1 or match.group(1) is None:
+        nearly = 0.9 if text[starts[0]] == "1" else 0.0
+        return float(nearly * lead[0] + lead[1])
+    tenths = np.arange(10)
+    return float(tenths @ first * 0.1 + tenths @ second * 0.01)

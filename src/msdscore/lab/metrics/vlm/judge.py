@@ -1,0 +1,168 @@
+"""A vision-language model as a judge: which of two captions is better, asked in both orders."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from PIL.Image import Image
+
+from msdscore.errors import ConfigError
+from msdscore.io.atomic import write_bytes
+from msdscore.io.hashing import pixel_key, text_key
+from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
+from msdscore.lab.metrics.registry import choice, number
+from msdscore.lab.metrics.vlm.endpoint import Endpoint
+from msdscore.lab.metrics.vlm.model import Answer, Sampling, load_local
+
+# CapArena's criteria in our own words.
+SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.
+
+Weigh, in this order of importance:
+- Truth: what a caption says must be there. Wrong colours, counts, positions, actions or poses count against it.
+- Nothing invented: naming things that the picture does not show is the gravest fault.
+- What matters is told: the striking parts of the picture should be named, as specifically as the picture allows; a
+  vague word is worse than the right one.
+- Detail that can be checked in the picture is worth more than general phrases.
+- Use: which caption would serve someone who cannot see the picture better, and from which could the picture be
+  imagined more faithfully?
+If, after weighing all this, neither is better, call it a tie; do not call a tie to avoid a decision.
+
+Answer in two lines:
+Because: your reasons in one or two sentences
+Verdict: 1, 2 or tie"""
+QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
+TEMPERATURE, TOP_P, MOST_TOKENS = 0.1, 0.9, 600  # CapArena's script asks at 0.1 (its paper says 0.5)
+OPENAI = "https://api.openai.com/v1"
+_VERDICT = re.compile(r"verdict\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
+_CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
+_FORM_TRIES = 3
+FACTS = ("calls", "tokens_in", "tokens_out", "cost")
+
+Ask = Callable[[Image, str, int], Answer]
+_Prompt = tuple[int, str]  # number of the image, words
+
+
+def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
+    """The metric with a model at an endpoint, or a local one."""
+    local = choice("backend", backend, ("endpoint", "local")) == "local"
+    sampling = Sampling(
+        number("temperature", options.get("temperature", TEMPERATURE), least=0.0),
+        number("top_p", options.get("top_p", TOP_P), least=0.0),
+        MOST_TOKENS,
+    )
+    price_in, price_out = (number(name, options.get(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
+    home = os.environ.get("MSDSCORE_HOME")
+    default = (Path(home) if home else Path.home() / ".cache" / "msdscore") / "judge"
+    workers = int(number("workers", options.get("workers", 4), least=1))
+    for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
+        if name in options:
+            raise ConfigError(f"option {name} goes with backend={'endpoint' if local else 'local'} alone")
+    ask, identity = _local(model, sampling, options) if local else _endpoint(model, sampling, options)
+    # One local model on one device: threads would only interleave its draws.
+    folder, side_by_side = Path(options.get("cache", "") or default), 1 if local else workers
+    judge = Judge(ask, identity, sampling, folder, (price_in, price_out), side_by_side)
+    mark = f"{text_key(SYSTEM + QUESTION) % 16**8:08x}"
+    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:2|prompt:own@{mark}"
+    return Loaded(judge.score, choices)
+
+
+def _endpoint(model: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
+    retries = int(number("retries", options.get("retries", 5), least=1))
+    key_env = options.get("key_env", "OPENAI_API_KEY")
+    endpoint = Endpoint(url=options.get("url", OPENAI), model=model, key_env=key_env, retries=retries)
+    return lambda image, question, seed: endpoint.ask(image, SYSTEM, question, sampling), f"{model}@{endpoint.url}"
+
+
+def _local(model: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
+    loaded = load_local(model, device=options.get("device", "auto"), dtype=options.get("dtype", "auto"))
+
+    def ask(image: Image, question: str, seed: int) -> Answer:
+        return loaded.answer(image, f"{SYSTEM}\n\n{question}", sampling, seed=seed % 2**32)
+
+    return ask, loaded.signature
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Who judges, where answers are kept, what a million tokens cost, and how many questions run side by side."""
+
+    ask: Ask
+    identity: str
+    sampling: Sampling
+    folder: Path
+    prices: tuple[float, float]
+    workers: int
+
+    def score(self, batch: Cases) -> CaseScores:
+        """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict.
+
+        A question that several cases share is asked once, and its cost stands with the first of them.
+        """
+        questions: dict[int, tuple[_Prompt, _Prompt]] = {}
+        for case in range(len(batch)):
+            if batch.image(case) is not None:
+                image, (first, second) = int(batch.owner[case]), batch.candidates(case)
+                straight = image, QUESTION.format(first=first, second=second)
+                questions[case] = straight, (image, QUESTION.format(first=second, second=first))
+        distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
+        with ThreadPoolExecutor(self.workers) as pool:
+            answers = pool.map(lambda question: self._hear(batch.images[question[0]], question[1]), distinct)
+            heard = dict(zip(distinct, answers, strict=True))
+        values = np.full((len(batch), 2), np.nan)
+        facts = {name: np.zeros(len(batch)) for name in FACTS}
+        unpaid = set(distinct)
+        for case, (straight, swapped) in questions.items():
+            share = (heard[straight][0] + 1 - heard[swapped][0]) / 2
+            values[case] = share, 1 - share
+            for question in {straight, swapped} & unpaid:
+                unpaid.remove(question)
+                for name, used in zip(FACTS, heard[question][1], strict=True):
+                    facts[name][case] += used
+        return CaseScores(values, facts)
+
+    def _hear(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
+        """The credit of the caption named first (NaN: no verdict), and what was used, in the order of `FACTS`."""
+        assert image is not None, "cases without an image are not asked"
+        answers = list(self._answers(image, question))
+        verdict = read_verdict(answers[-1].text)
+        used = sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)
+        cost = (used[0] * self.prices[0] + used[1] * self.prices[1]) / 1e6
+        return float("nan") if verdict is None else _CREDIT[verdict], (len(answers), *used, cost)
+
+    def _answers(self, image: Image, question: str) -> Iterator[Answer]:
+        """Answers until one holds a verdict; each is kept on disk, so that no question is paid for twice."""
+        pixels = pixel_key(image)
+        for attempt in range(_FORM_TRIES):
+            # Everything that can change an answer.
+            content = json.dumps({
+                "model": self.identity, "system": SYSTEM, "question": question, "picture": str(pixels),
+                "sampling": str(self.sampling), "attempt": str(attempt),
+            }, sort_keys=True, ensure_ascii=False)  # fmt: skip
+            key = blake2b(content.encode(), digest_size=16).hexdigest()
+            path = self.folder / key[:2] / f"{key}.json"
+            try:
+                kept = json.loads(path.read_text(encoding="utf-8"))
+                answer = Answer(str(kept["text"]), int(kept["tokens_in"]), int(kept["tokens_out"]))
+            except (OSError, ValueError, KeyError, TypeError):  # there is none that can be read
+                answer = self.ask(image, question, text_key(key))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(path, json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n", folder=path.parent)
+            yield answer
+            if read_verdict(answer.text) is not None:
+                return
+
+
+def read_verdict(text: str) -> str | None:
+    """The last verdict of an answer.
+
+    >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2")
+    '2'
+    """
+    verdicts = _VERDICT.findall(text)
+    return str(verdicts[-1]).lower() if verdicts else None

@@ -1,0 +1,124 @@
+"""Pairwise judgements: accuracy, three-way agreement with tie thresholds, paired tests."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from msdscore.errors import InputError, require
+from msdscore.lab.stats.resample import Test
+
+Floats = NDArray[np.float64]
+Signs = NDArray[np.int64]
+TieRule = Literal["wrong", "half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """One number per judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
+
+    values: Floats
+    kept: NDArray[np.bool_]
+    ties: int
+    missing: int  # pairs with a NaN
+
+
+def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Credits:
+    """Credit of each pair: the positive must score strictly higher; a tie earns nothing, or half."""
+    a, b = np.asarray(positive, dtype=np.float64), np.asarray(negative, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
+    # Two infinities of one sign are a tie; their difference would be NaN.
+    difference = np.where(a == b, 0.0, a - np.where(a == b, 0.0, b))
+    kept = ~np.isnan(difference)
+    judged = difference[kept]
+    values = (judged > 0).astype(np.float64)
+    if ties == "half":
+        values[judged == 0] = 0.5
+    return Credits(values, kept, int((judged == 0).sum()), int((~kept).sum()))
+
+
+def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
+    """Sign of each difference, 0 (a tie) where its size does not exceed `epsilon`.
+
+    >>> decide_beyond([0.2, -0.2, 0.1], 0.1).tolist()
+    [1, -1, 0]
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    return np.where(np.abs(d) > epsilon, np.sign(d), 0).astype(np.int64)
+
+
+def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
+    """Sign of each difference with about `n_ties` ties: those smaller than the (n_ties + 1)-th smallest size.
+
+    Equal sizes at the threshold are decided, as CapArena's and PoSh's rule has it; a difference of exactly
+    zero stays a tie.
+
+    >>> decide_matched([0.3, -0.1, 0.2, -0.4], 2).tolist()
+    [1, 0, 0, -1]
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    return np.where(np.abs(d) >= matched_threshold(d, n_ties), np.sign(d), 0).astype(np.int64)
+
+
+def matched_threshold(differences: ArrayLike, n_ties: int) -> float:
+    """The size a difference must reach to be decided, so that about `n_ties` of them are not."""
+    sizes = np.sort(np.abs(np.asarray(differences, dtype=np.float64)))
+    if n_ties < 0 or np.isnan(sizes).any():
+        raise InputError("a tie threshold needs differences without NaN and a tie count of at least 0")
+    return float(sizes[n_ties]) if n_ties < len(sizes) else float("inf")
+
+
+def agreement(human: ArrayLike, decided: ArrayLike) -> Floats:
+    """1 where two three-way judgements (1, 0, −1) are the same, ties included."""
+    same: Floats = (np.asarray(human) == np.asarray(decided)).astype(np.float64)
+    return same
+
+
+def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:
+    r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the split pairs.
+
+    >>> round(mcnemar([1] * 10 + [0] * 2, [0] * 10 + [1] * 2).statistic, 4)
+    4.0833
+    """
+    b, c = _split(first_right, second_right)
+    return _chi_square(max(abs(b - c) - 1, 0) ** 2, b + c, "McNemar, Edwards", b + c)
+
+
+def mcnemar_clustered(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike) -> Test:
+    r"""McNemar's test for pairs that come in clusters, :math:`(\sum_k d_k)^2/\sum_k d_k^2`, d = b − c of cluster k.
+
+    With one pair per cluster it is McNemar's test without correction (Yang, Sun and Hardin, Statistics in Medicine 29,
+    2010). The plain test takes pairs of one image for independent and rejects too often.
+    """
+    a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
+    if a.shape != b.shape or len(np.asarray(clusters)) != len(a):
+        raise InputError(f"expected two columns and clusters over the same pairs, got {a.shape} and {b.shape}")
+    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    gains = np.bincount(codes, weights=a.astype(np.float64) - b)
+    return _chi_square(float(gains.sum() ** 2), float((gains**2).sum()), "McNemar, clustered", int((gains != 0).sum()))
+
+
+def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
+    """McNemar's test in its exact form; the statistic is the share of split pairs that the first wins."""
+    b, c = _split(first_right, second_right)
+    if b + c == 0:
+        return Test(0.5, 1.0, "McNemar, exact", 0)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    return Test(b / (b + c), float(scipy_stats.binomtest(b, b + c).pvalue), "McNemar, exact", b + c)
+
+
+def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
+    a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
+    if a.shape != b.shape:
+        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
+    return int((a & ~b).sum()), int((b & ~a).sum())
+
+
+def _chi_square(above: float, below: float, method: str, n: int) -> Test:
+    """The test of a quotient that is chi-square with one degree of freedom; without split pairs nothing differs."""
+    if n == 0:
+        return Test(0.0, 1.0, method, 0)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    return Test(above / below, float(scipy_stats.chi2.sf(above / below, 1)), method, n)

@@ -1,0 +1,168 @@
+"""Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction.
+
+`scipy.stats.bootstrap` draws no clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes about 60
+times as long for the means of 7,500 pairs, since it permutes items where signs of cluster sums are enough.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from msdscore.errors import InputError
+from msdscore.intervals import (
+    BLOCK,
+    DEFAULT,
+    Clusters,
+    Floats,
+    Interval,
+    Resampling,
+    bootstrap_mean,
+    cluster_codes,
+    method_name,
+    percentile_interval,
+    weight_draws,
+)
+from msdscore.lab.stats.ranks import mid_ranks, rank_groups
+
+WeightedStatistic = Callable[[Floats], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """The outcome of a significance test; `n` counts the units that carried information."""
+
+    __test__ = False  # pytest must not collect it
+
+    statistic: float
+    p_value: float
+    method: str
+    n: int
+
+
+def bootstrap(
+    statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
+) -> Interval:
+    """Expanded percentile interval of a statistic of item weights; with `clusters`, whole clusters are drawn.
+
+    Plain percentiles are too narrow for few units; they are taken further out, as a t-interval is wider than a normal
+    one (Hesterberg, The American Statistician 69, 2015). One unit has no interval: its ends are NaN.
+
+    >>> values = np.array([0.0, 1.0, 1.0, 1.0])
+    >>> bootstrap(lambda w: float(w @ values / w.sum()), 4).value
+    0.75
+    """
+    return bootstrap_both(statistic, n, clusters=clusters, how=how)[0]
+
+
+def bootstrap_share(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
+    """`bootstrap` of a share of items; where all items agree, so do all resamples: then the exact binomial interval.
+
+    >>> print(bootstrap_share([1.0] * 10))
+    1.0000 [0.6915, 1.0000]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    whole = bootstrap_mean(x, clusters=clusters, how=how)
+    if x[0] not in (0.0, 1.0) or (x != x[0]).any():
+        return whole
+    miss = ((1 - how.level) / 2) ** (1 / whole.n)  # so unlikely is it that all of n agree at this share
+    low, high = (miss, 1.0) if x[0] == 1 else (0.0, 1 - miss)
+    return replace(whole, low=low, high=high, method=method_name("exact binomial", clusters))
+
+
+def paired_difference(
+    first: ArrayLike, second: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT
+) -> Interval:
+    """Bootstrap interval of mean(first) − mean(second) over the same items."""
+    return bootstrap_mean(_differences(first, second), clusters=clusters, how=how)
+
+
+def bootstrap_both(
+    statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
+) -> tuple[Interval, Test]:
+    """Interval and test of a statistic from the same resamples."""
+    codes, units = cluster_codes(n, clusters)
+    value = statistic(np.ones(n))
+    draws = np.array([statistic(w[codes]) for block in weight_draws(units, how) for w in block])
+    known = draws[~np.isnan(draws)]
+    tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
+    # A statistic that does not exist, such as the correlation of a constant, cannot be tested.
+    p_value = float("nan") if np.isnan(value) else min(1.0, 2 * (tail + 1) / (len(known) + 1))
+    name = method_name("bootstrap", clusters)
+    return percentile_interval(value, draws, name, units, how), Test(value, p_value, name, units)
+
+
+def permutation_test(
+    first: ArrayLike, second: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT
+) -> Test:
+    """Paired two-sided test of equal means: the two systems are swapped at random in each item or cluster.
+
+    All swaps are tried when there are no more of them than `samples`; otherwise p = (1 + hits)/(1 + samples).
+    """
+    difference = _differences(first, second)
+    codes, _ = cluster_codes(len(difference), clusters)
+    sums = np.bincount(codes, weights=difference)
+    observed = sums.sum()
+    moving = sums[sums != 0]
+    exact = len(moving) < 30 and 2 ** len(moving) <= how.samples
+    if exact:
+        flipped = (1 - 2 * ((np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving))) & 1)) @ moving
+    else:
+        rng, block = np.random.default_rng(how.seed), max(1, BLOCK // max(1, len(moving)))
+        rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
+        flipped = np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(moving)))) @ moving for r in rows])
+    # The tolerance keeps sums that are equal on paper from being told apart by rounding.
+    hits = int((np.abs(flipped) >= abs(observed) - 1e-12 * np.abs(sums).sum()).sum())
+    p_value = hits / len(flipped) if exact else (1 + hits) / (1 + len(flipped))
+    name = "permutation, exact" if exact else "permutation"
+    return Test(float(observed / len(difference)), float(p_value), method_name(name, clusters), len(moving))
+
+
+def swap_test(
+    statistic: Callable[[Floats], float],
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    clusters: Clusters = None,
+    how: Resampling = DEFAULT,
+) -> Test:
+    """Paired permutation test for any statistic of a score column, such as a correlation with ratings.
+
+    Both columns are replaced by their normalised ranks first: swapping raw scores would compare two scales.
+    """
+    columns = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    a, b = (mid_ranks(rank_groups(values), np.ones(len(values))) / len(values) for values in columns)
+    codes, units = cluster_codes(len(a), clusters)
+    observed = statistic(a) - statistic(b)
+    if np.isnan(observed):
+        return Test(observed, float("nan"), method_name("permutation", clusters), units)
+    rng = np.random.default_rng(how.seed)
+    hits = 0
+    for _ in range(how.samples):
+        swap = (rng.random(units) < 0.5)[codes]
+        change = statistic(np.where(swap, b, a)) - statistic(np.where(swap, a, b))
+        hits += not abs(change) < abs(observed) - 1e-12  # an undefined swap speaks against nobody
+    p_value = (1 + hits) / (1 + how.samples)
+    return Test(float(observed), p_value, method_name("permutation", clusters), units)
+
+
+def holm(p_values: ArrayLike) -> Floats:
+    """Holm's step-down adjusted p-values, in the given order; NaN (no test) stays NaN and is not counted.
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")[: int((~np.isnan(p)).sum())]
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
+    adjusted = np.full_like(p, np.nan)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
+def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"expected two columns over the same items, got shapes {a.shape} and {b.shape}")
+    return a - b

@@ -1,0 +1,203 @@
+"""What every study works with: the data, the scorer, and batches whose answers are kept until it is finished."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from glob import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+
+from msdscore.encoders.cached import CachedEncoder
+from msdscore.errors import ConfigError, InputError
+from msdscore.io.outputs.run import discard
+from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
+from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.run.plan import keep_answers
+from msdscore.scoring.config import Paper
+from msdscore.scoring.measurement import Measurement
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
+
+PAPER = "short"  # the preset of the paper's settings for captions of a sentence
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+_MEMORY = 4 << 30  # bytes of vectors that a study keeps in memory for its next variant
+_SUFFIX = ".steps.parquet"
+_ITEMS = 16  # of a batch
+
+
+def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
+    """The settings of a study of the paper's mixtures, with changes on top."""
+    if not isinstance(pipeline.config, Paper):
+        raise ConfigError(
+            "this study is about the mixtures of captions, which the paper's form has; add --preset short"
+        )
+    return replace(pipeline.config, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is studied: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
+
+    Work in progress is kept beside `output`, where there is one. `options` are those of the benchmark's reader;
+    `progress` opens a display of work done and work in all, under a title.
+    """
+
+    root: Path
+    spec: ScorerSpec = field(default_factory=ScorerSpec)
+    output: Path | None = None
+    overwrite: bool = False
+    limit: int | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    progress: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(lambda done, total: None)
+
+    def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
+        """The scorer with an encoder that remembers its vectors; `preset` is used where the spec names none."""
+        spec = replace(self.spec, config=self.spec.config or preset, encoder=encoder or self.spec.encoder, cache=None)
+        pipeline = spec.build()
+        pipeline.encoder = CachedEncoder(pipeline.encoder, memory=_MEMORY, disk=self.spec.cache)
+        return pipeline
+
+    def folder(self, benchmark: str) -> Path:
+        """The folder of a benchmark: one of its name under `root`, or `root` itself."""
+        own = self.root / benchmark
+        return own if own.is_dir() else self.root
+
+    def items(self, benchmark: str) -> tuple[Item, ...]:
+        """The items of a benchmark, from released files or rows."""
+        return load(benchmark, self.folder(benchmark), **self.options).items
+
+    def present(self, benchmarks: Sequence[str]) -> list[str]:
+        """The benchmarks whose files lie under `root`; damaged ones raise, and so does a root without any."""
+        names = []
+        for name in benchmarks:
+            try:
+                load(name, self.folder(name))
+            except InputError as error:
+                if "found nothing there" not in str(error):
+                    raise
+            else:
+                names.append(name)
+        if not names:
+            raise InputError(f"expected one of {', '.join(benchmarks)} under {self.root}, found none")
+        return names
+
+    def pairs(self, benchmark: str) -> list[Pair]:
+        """At most `limit` pairs of a benchmark, drawn by `seed` and kept in the order of the file."""
+        return drawn_pairs([item for item in self.items(benchmark) if isinstance(item, Pair)], self.limit, self.seed)
+
+    def plan(
+        self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
+    ) -> BenchmarkPlan:
+        """The plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
+        return BenchmarkPlan(
+            name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), limit=self.limit, seed=self.seed,
+            options={**self.options, **options}, **how,
+        )  # fmt: skip
+
+    @contextmanager
+    def runs(self) -> Iterator[Path]:
+        """The folder of benchmark runs: beside the output, or a temporary one."""
+        if self.output is not None:
+            yield self.output.with_name(f"{self.output.stem}.runs")
+            return
+        with TemporaryDirectory() as folder:
+            yield Path(folder)
+
+    def run(
+        self,
+        title: str,
+        batches: Sequence[T],
+        measure: Callable[[int, T], Any],
+        pipeline: Pipeline,
+        **depends: Any,
+    ) -> list[Any]:
+        """`measure(number, batch)` of every batch: plain values, each computed once and kept beside the output.
+
+        `depends` names what the answers depend on beside the options of the study; answers of other work are refused,
+        or with `overwrite` discarded.
+        """
+        work = {
+            "signature": pipeline.signature, "root": str(self.root.resolve()), "limit": self.limit, "seed": self.seed,
+            "options": sorted(f"{name}={value}" for name, value in self.options.items()), **depends,
+        }  # fmt: skip
+        path = None if self.output is None else self.output.with_name(f"{self.output.stem}.{title}{_SUFFIX}")
+        if path is not None and self.overwrite:
+            discard(path)
+        with self.progress(title) as show:
+            return keep_answers(path, work, batches, measure, progress=show)
+
+    def rows(
+        self,
+        title: str,
+        items: Sequence[T],
+        measure: Callable[[Sequence[T]], Sequence[Any]],
+        pipeline: Pipeline,
+        *,
+        size: int = _ITEMS,
+        **depends: Any,
+    ) -> list[Any]:
+        """The answers of `run` over batches of `size` items as one list, where those of a batch are lists."""
+        answers = self.run(title, split(items, size), lambda _, batch: measure(batch), pipeline, **depends)
+        return [row for answer in answers for row in answer]
+
+
+def measure_readable(
+    pipeline: Pipeline, images: Sequence[Image], texts: Sequence[str], pairs: Sequence[tuple[int, int]]
+) -> tuple[list[int], Measurement | None]:
+    """Which pairs (numbers of image and text) can be read, and what is measured of these; None where none can."""
+    embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
+    captions = pipeline.embed_texts(texts)
+    readable = [
+        number
+        for number, (image, text) in enumerate(pairs)
+        if embedded.rows[image] is not None and captions.rows[text] is not None
+    ]
+    if not readable:
+        return [], None
+    owner, text_of = zip(*(pairs[number] for number in readable), strict=True)
+    return readable, pipeline.measure(embedded, captions, owner, text_of)
+
+
+def forget(output: Path) -> None:
+    """Discard the answers kept for an output that is written now."""
+    for folder in output.parent.glob(f"{escape(output.stem)}.*{_SUFFIX}.parts"):
+        discard(folder.with_suffix(""))
+
+
+def split(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Batches of at most `size` items.
+
+    >>> split("abc", 2)
+    ['ab', 'c']
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def every_nth(items: Sequence[T], limit: int | None) -> list[T]:
+    """At most `limit` items, at equal distances in the list.
+
+    >>> every_nth("abcdef", 3)
+    ['a', 'c', 'e']
+    """
+    return list(items if limit is None else items[:: max(1, len(items) // limit)][:limit])
+
+
+def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
+    """At most `limit` pairs, drawn by `seed` and kept in the order of the file."""
+    if not pairs:
+        raise InputError("expected at least one pair with a right and a wrong caption, got none")
+    if limit is None or limit >= len(pairs):
+        return list(pairs)
+    chosen = np.random.default_rng(seed).choice(len(pairs), size=limit, replace=False)
+    return [pairs[number] for number in np.sort(chosen)]
+
+
+def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
+    """Batches of pairs, those of one image side by side."""
+    return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _ITEMS)

@@ -1,0 +1,265 @@
+"""Do the maps show what moves the score? Regions are masked, and the local divergence d is measured again.
+
+For right captions regions are ranked by the support map, and the number is d(masked) − d(original); for wrong captions
+by the penalty map, and the number is d(original) − d(masked). A faithful map gives top > random > bottom for both.
+Deletion and insertion follow d as regions go, or come, in the order of a map.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from msdscore.core.embeddings import take
+from msdscore.encoders.base import PatchLayout
+from msdscore.errors import ConfigError
+from msdscore.explain.maps import PROJECTIONS, Regions, project
+from msdscore.explain.terms import PROJECTION, image_of, terms_of
+from msdscore.intervals import bootstrap_mean
+from msdscore.lab.benchmarks.base import Pair, clusters, image_key, image_source
+from msdscore.lab.studies.context import Study, pair_batches
+from msdscore.lab.studies.table import Column, Plot, Row, Table
+from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.measurement import Measurement, columns
+from msdscore.scoring.pipeline import Pipeline
+
+Floats = npt.NDArray[np.float64]
+Patches = npt.NDArray[np.int64]  # numbers of patches
+BENCHMARK = "sugarcrepe"
+KINDS = ("correct", "incorrect")
+REGIONS = ("top", "random", "bottom")
+ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")
+CURVES = tuple((kind, way, order) for order, way, kind in product(ORDERS, WAYS, KINDS))
+# Shares of the patches that are gone; an image without patches has no density.
+DELETED = tuple(round(0.1 * step, 1) for step in range(10))
+_INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPairs:
+    """Pairs embedded and measured; captions 2i and 2i + 1 are the right and the wrong one of pair i.
+
+    `owner` holds the number of each caption's image.
+    """
+
+    decoded: tuple[Image.Image, ...]
+    images: Embedded
+    texts: Embedded
+    owner: tuple[int, ...]
+    layouts: tuple[PatchLayout, ...]
+    regions: tuple[Regions, ...]
+    divergence: Floats
+
+    def ranking(self, caption: int) -> Patches:
+        """Patches of a caption's image, the most important for its kind of map first."""
+        regions = self.regions[caption]
+        return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
+
+
+def faithfulness(study: Study, *, share: float = 0.1, every_projection: bool = False) -> list[Table]:
+    """Mask top, random and bottom regions of `share`, and delete and insert regions in the order of the maps."""
+    if not 0 < share < 0.5:
+        raise ConfigError(f"share must lie between 0 and 0.5, got {share}")
+    pipeline, pairs = study.pipeline(), study.pairs(BENCHMARK)
+    rows: list[Row] = []
+    for projection in PROJECTIONS if every_projection else (PROJECTION,):
+        rows += masking_rows(study, pipeline, pairs, projection, share)
+    heads = {"top": "top", "random": "random", "bottom": "bottom", "top_over_random": "top − random",
+             "random_over_bottom": "random − bottom"}  # fmt: skip
+    plot = Plot(y=REGIONS, series="masking", panel=["projection", "kind"], x_label="masked regions",
+                y_label="change of d, nats", level=0.0)  # fmt: skip
+    masking = Table(
+        name="masking",
+        title=f"Effect on d of masking {100 * share:g} % of the regions, {len(pairs)} pairs, nats",
+        columns=[Column("projection"), Column("kind", "caption"), Column("masking", "masked"),
+                 *(Column(name, head, ".4f") for name, head in heads.items()), Column("order")],
+        rows=rows,
+        notes=["correct captions: support map, d(masked) − d(original)",
+               "incorrect captions: penalty map, d(original) − d(masked)", _INTERVALS],
+        facts={"pairs": len(pairs), "share": share, "ordered": all(row["order"] == "held" for row in rows)},
+        plots=[plot],
+    )  # fmt: skip
+    tables = [masking, *curve_tables(study, pipeline, pairs)]
+    return [replace(table, signature=pipeline.signature) for table in tables]
+
+
+def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float) -> list[Row]:
+    """Mean effect of masking each region, per kind of caption and way of masking, and the differences between them."""
+    batches = pair_batches(pairs)
+    answers = study.run(
+        f"masking-{projection}", batches,
+        lambda number, batch: _effects(pipeline, batch, projection, share, np.random.default_rng((study.seed, number))),
+        pipeline, share=share,
+    )  # fmt: skip
+    effects = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    names, rows = clusters([pair for batch in batches for pair in batch]), list[Row]()
+    for kind, masking in product(KINDS, MASKINGS):
+        top, middle, bottom = (effects[f"{kind}/{masking}/{region}"] for region in REGIONS)
+        columns = {"top": top, "random": middle, "bottom": bottom, "top_over_random": top - middle,
+                   "random_over_bottom": middle - bottom}  # fmt: skip
+        ordered = top.mean() > middle.mean() > bottom.mean()
+        rows.append({
+            "projection": projection, "kind": kind, "masking": masking,
+            **{name: bootstrap_mean(values, clusters=names) for name, values in columns.items()},
+            "order": "held" if ordered else "not held",
+        })  # fmt: skip
+    return rows
+
+
+def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> list[Table]:
+    """Areas under curves of d as patches are deleted or inserted in the order of the map, at random, and in reverse.
+
+    Right captions follow the support map: deletion should raise d early (a large area), insertion should lower it
+    early (a small one). Wrong captions follow the penalty map, with the opposite signs.
+    """
+    batches = pair_batches(pairs)
+    answers = study.run(
+        "curves", batches, lambda number, batch: _heights(pipeline, batch, np.random.default_rng((study.seed, number))),
+        pipeline,
+    )  # fmt: skip
+    curves = {key: np.array([row for answer in answers for row in answer[at]]) for at, key in enumerate(CURVES)}
+    names = clusters([pair for batch in batches for pair in batch])
+    # The mean height of each curve, by the trapezoidal rule.
+    areas = {key: np.trapezoid(values, dx=1 / (len(DELETED) - 1), axis=1) for key, values in curves.items()}
+    rows: list[Row] = []
+    for kind, way in product(KINDS, WAYS):
+        mine = {order: areas[kind, way, order] for order in ORDERS}
+        rows.append({
+            "kind": kind, "curve": way, **{order: bootstrap_mean(mine[order], clusters=names) for order in ORDERS},
+            "gain": bootstrap_mean(mine["map"] - mine["random"], clusters=names),
+            "should be": "above 0" if (kind == "correct") == (way == "deletion") else "below 0",
+        })  # fmt: skip
+    title = f"Areas under deletion and insertion curves of d (patches dropped), {len(pairs)} pairs, nats"
+    headings = ("map", "random", "reverse", "map − random")
+    columns = [Column("kind", "caption"), Column("curve"),
+               *(Column(name, head, ".4f") for name, head in zip((*ORDERS, "gain"), headings, strict=True)),
+               Column("should be")]  # fmt: skip
+    shares = {"deletion": DELETED, "insertion": tuple(round(1 - share, 1) for share in DELETED[::-1])}
+    points = [
+        {"kind": f"{kind} captions", "curve": way, "order": order, "share": at, "d": height}
+        for (kind, way, order), values in curves.items()
+        for at, height in zip(shares[way], values.mean(axis=0).tolist(), strict=True)
+    ]
+    plot = Plot(
+        x="share", y=["d"], series="order", panel=["kind", "curve"], x_label="share of patches", y_label="d, nats"
+    )
+    table = Table(
+        name="areas", title=title, columns=columns, rows=rows, facts={"pairs": len(pairs)}, notes=[_INTERVALS]
+    )
+    return [table, Table(name="curves", rows=points, plots=[plot])]
+
+
+def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
+    """Pairs embedded, measured and projected; pairs of one image share it."""
+    sources = {image_key(pair.image): pair.image for pair in pairs}
+    names = list(sources)
+    owner = tuple(names.index(image_key(pair.image)) for pair in pairs for _ in pair.captions)
+    captions = [caption for pair in pairs for caption in pair.captions]
+    decoded = pipeline.decode([image_source(image) for image in sources.values()], keep=True)
+    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+    measured = pipeline.measure(images, texts, owner, range(len(captions)))
+    return MeasuredPairs(
+        tuple(map(image_of, decoded)),
+        images,
+        texts,
+        owner,
+        measured.patches,
+        tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
+        _local(measured, pipeline),
+    )
+
+
+def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
+    """d of every caption after dropping patches (one array per caption) from its image's points.
+
+    More arrays than captions go round: array i is dropped from the image of caption i modulo their number.
+    """
+    captions = [number % len(known.owner) for number in range(len(dropped))]
+    owner = [known.owner[caption] for caption in captions]
+    batch = take(known.images.vectors, [known.images.row(item) for item in owner])
+    mask = batch.mask.clone()
+    for number, patches in enumerate(dropped):
+        real = torch.nonzero(mask[number]).squeeze(1)
+        mask[number, real[torch.as_tensor(patches, device=real.device)]] = False
+    keys = tuple(known.images.keys[known.images.row(item)] for item in owner)
+    images = Embedded(replace(batch, mask=mask), tuple(range(len(owner))), {}, keys)
+    return _local(pipeline.measure(images, known.texts, range(len(captions)), captions), pipeline)
+
+
+def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
+    """d of every caption after painting patches in the image's mean colour and encoding it again."""
+    masked = []
+    for owner, patches in zip(known.owner, dropped, strict=True):
+        visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
+        masked.append(blank(known.decoded[owner], known.layouts[owner], visible[patches]))
+    images = pipeline.embed_images(pipeline.decode(masked)).require()
+    every = range(len(masked))
+    return _local(pipeline.measure(images, known.texts, every, every), pipeline)
+
+
+MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Floats]] = {
+    "patches": without_patches,
+    "pixels": without_pixels,
+}
+
+
+def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Image:
+    """The image with the boxes of some patches painted in its mean colour."""
+    values = np.asarray(image).copy()
+    mean = values.reshape(-1, values.shape[-1]).mean(axis=0)
+    for left, top, right, bottom in layout.boxes[torch.as_tensor(patches)].round().int().tolist():
+        values[top:bottom, left:right] = mean
+    return Image.fromarray(values)
+
+
+def _local(measured: Measurement, pipeline: Pipeline) -> Floats:
+    """d: the local divergence, or in the evidence form what the words take from the similarity."""
+    values = columns(measured, pipeline.config)
+    local: Floats = (values["divergence"] if "divergence" in values else values["similarity"] - values["msd"]).numpy()
+    return local
+
+
+def _effects(
+    pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float, rng: np.random.Generator
+) -> dict[str, list[float]]:
+    """By kind/masking/region the effect of masking, one number per pair."""
+    known = measured_pairs(pipeline, pairs, projection)
+    chosen = []
+    for order in map(known.ranking, range(len(known.regions))):
+        count = max(1, round(share * len(order)))
+        drawn = rng.permutation(len(order))[:count]
+        chosen.append({"top": order[:count], "random": drawn, "bottom": order[-count:]})
+    effects: dict[str, list[float]] = {}
+    for (masking, divergence), region in product(MASKINGS.items(), REGIONS):
+        rise = divergence(pipeline, known, [patches[region] for patches in chosen]) - known.divergence
+        effects[f"correct/{masking}/{region}"] = rise[0::2].tolist()
+        effects[f"incorrect/{masking}/{region}"] = (-rise[1::2]).tolist()
+    return effects
+
+
+def _heights(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
+    """For every key of `CURVES` the heights of one curve per pair."""
+    known = measured_pairs(pipeline, pairs, PROJECTION)
+    ranked = [known.ranking(caption) for caption in range(len(known.regions))]
+    shuffled = [rng.permutation(len(order)) for order in ranked]
+    orders = {"map": ranked, "random": shuffled, "reverse": [order[::-1] for order in ranked]}
+    heights: dict[Any, Floats] = {}
+    for name, order in orders.items():
+        # Having inserted the first of an order is having deleted the rest, which comes first in its reverse.
+        backwards = [patches[::-1] for patches in order]
+        both = {"deletion": _deletion(pipeline, known, order),
+                "insertion": _deletion(pipeline, known, backwards)[:, ::-1]}  # fmt: skip
+        for way, values in both.items():
+            heights |= {(kind, way, name): values[number::2] for number, kind in enumerate(KINDS)}
+    return [heights[key].tolist() for key in CURVES]
+
+
+def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: Sequence[Patches]) -> Floats:
+    """d of every caption (rows) after each share of its order is deleted (columns)."""
+    dropped = [patches[: int(share * len(patches))].copy() for share in DELETED for patches in order]
+    return without_patches(pipeline, known, dropped).reshape(len(DELETED), len(order)).T

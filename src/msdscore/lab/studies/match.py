@@ -1,0 +1,259 @@
+"""Do the probabilities mean what they say: `match` of captions, p-values and probabilities of words?
+
+Every image is shown its own captions, captions of the images whose captions are most like its own, and captions of
+an image far away in the list, each alone and joined into paragraphs: the kinds that the map was fitted on, own ones
+counting as much as all others together. True words are those of its own captions; words that are likely and not there
+are those that captions of similar images have and its own do not. The images must be others than those of the bank.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.core.evidence import PRIOR
+from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.explain.terms import units_of
+from msdscore.intervals import Interval
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.stats.ranks import auc, prepare
+from msdscore.lab.stats.resample import bootstrap, bootstrap_share
+from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
+from msdscore.scoring.calibrate import similar_texts, stems_of
+from msdscore.scoring.embedded import require_some
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.text.edits import joined
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Matched = tuple[int, int, int, float]  # image, kind of caption, captions joined into one, match
+JudgedWord = tuple[int, int, bool, float, float]  # image, kind of word, whether it is true, p-value, probability
+BINS = 10
+KINDS = ("own", "similar", "other")
+PARAGRAPHS = (1, 2, 4)  # captions joined into one
+LEVELS = (0.01, 0.05, 0.1, 0.2, 0.5)  # of p-values
+_IMAGES = 16  # of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Probabilities, whether each came true, and the image of each; `prior` is the share of true ones to be counted."""
+
+    values: Floats
+    truth: Flags
+    clusters: npt.NDArray[np.int64]
+    prior: float = 0.5
+
+    @property
+    def weights(self) -> Floats:
+        """True ones count `prior` together, all others the rest."""
+        share = self.truth.mean()
+        return np.where(self.truth, self.prior / share, (1 - self.prior) / (1 - share))
+
+    def take(self, chosen: Flags) -> "Predictions":
+        """Some of them."""
+        return Predictions(self.values[chosen], self.truth[chosen], self.clusters[chosen], self.prior)
+
+
+def match(study: Study) -> list[Table]:
+    """The reliability of `match` on captioned images, at most `limit` of them; all lend captions to the others."""
+    pipeline = study.pipeline()
+    if pipeline.bank is None or pipeline.bank.bank.match is None:
+        raise ConfigError("expected settings with a match; build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl")
+    return reliability(_over_images(study, pipeline, "match", _matches), pipeline.signature)
+
+
+def word_reliability(study: Study) -> list[Table]:
+    """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
+    pipeline = study.pipeline()
+    if pipeline.bank is None or pipeline.bank.bank.words is None:
+        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+    return word_tables(_over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
+
+
+# From images with their own captions, those of similar images and of one far away to rows of what is measured.
+Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[Any]]]
+
+
+def _over_images(study: Study, pipeline: Pipeline, title: str, measure: Measure) -> list[Any]:
+    """What is measured of images that are shown their own captions, similar ones and others."""
+    entries = captioned_images(study.root)
+    if len(entries) < 2:
+        raise InputError(f"expected at least 2 captioned images, got {len(entries)}")
+    similar = similar_texts([entry.captions for entry in entries])
+    chosen = every_nth(range(len(entries)), study.limit)
+
+    def of_batch(batch: Sequence[int]) -> Sequence[Sequence[Any]]:
+        away = [entries[(number + len(entries) // 2) % len(entries)].captions for number in batch]
+        shown = [(entries[number].captions, similar[number], far) for number, far in zip(batch, away, strict=True)]
+        rows = measure(pipeline, [entries[number] for number in batch], shown)
+        return [(batch[at], *values) for at, *values in rows]
+
+    rows = study.rows(title, chosen, of_batch, pipeline)
+    if not rows:
+        require_some(pipeline.decode([image_source(entries[number].image)])[0] for number in chosen)
+    return rows
+
+
+def _matches(
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
+) -> list[Matched]:
+    """Image, kind of caption, captions joined and match of every text that could be scored."""
+    cells = [
+        (at, kind, size, text)
+        for at, kinds in enumerate(shown)
+        for kind, texts in enumerate(kinds)
+        for size in PARAGRAPHS
+        for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
+    ]
+    decoded = pipeline.decode([image_source(entry.image) for entry in entries])
+    scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
+    return [
+        (at, kind, size, score.match)
+        for (at, kind, size, _), score in zip(cells, scores, strict=True)
+        if not isinstance(score, RowError) and score.match is not None
+    ]
+
+
+def _judged_words(
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
+) -> list[JudgedWord]:
+    """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
+    texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
+    pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
+    images = [entry.image for entry in entries]
+    good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
+    if measured is None:
+        return []
+    assert measured.words is not None, "measured by the evidence form"
+    known = [stems_of(entry.captions) for entry in entries]
+    rows: list[JudgedWord] = []
+    for pair, (at, own, text) in enumerate(texts[number] for number in good):
+        spoken = measured.words.spoken[pair]
+        for unit, word in zip(units_of(pipeline.config, measured, pair, text), spoken, strict=True):
+            if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
+                kind = measured.words.calibration.kind_of(word.stem) or 0
+                rows.append((at, kind, own, unit.p_value, unit.probability))
+    return rows
+
+
+def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
+    """The reliability diagram of match, and its error by length."""
+    if not rows:
+        raise ConfigError("no caption has a match; it is known only under the settings that the bank was fitted with")
+    image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
+    own = kind == 0
+    if own.all() or not own.any():
+        raise InputError("expected captions that belong to their images and captions that do not")
+    predictions = Predictions(values.astype(np.float64), own, image)
+    areas = {KINDS[other]: auc(prepare(values[own | (kind == other)], own[own | (kind == other)])) for other in (1, 2)}
+    medians = {name: float(np.median(values[kind == number])) for number, name in enumerate(KINDS)}
+    error = calibration_error(predictions)
+    notes = [
+        "own captions count as much as all others together",
+        f"mean distance between predicted and observed: {cell(error, per_cent('error'))}",
+        "median match: " + ", ".join(f"{name} {medians[name]:.2f}" for name in KINDS),
+        "AUC of own captions against: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
+    ]
+    facts = {"pictures": len(np.unique(image)), "error": error, "medians": medians, "areas": areas}
+    title = f"Reliability of match on {len(np.unique(image))} images"
+    return [
+        _diagram("bins", title, predictions, "match", notes=notes, signature=signature, facts=facts),
+        _length_table(predictions, size, signature),
+    ]
+
+
+def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signature: str) -> Table:
+    rows: list[Row] = []
+    for count in np.unique(size).tolist():
+        mine = predictions.take(size == count)
+        if mine.truth.all() or not mine.truth.any():
+            continue
+        reached = bootstrap_share((mine.values[mine.truth] >= 0.5).astype(float), clusters=mine.clusters[mine.truth])
+        rows.append({"captions": count, "n": len(mine.values), "error": calibration_error(mine), "reached": reached})
+    return Table(
+        name="lengths",
+        title="Match by length: captions joined into one text",
+        columns=[Column("captions", "captions joined"), Column("n"), per_cent("error", "predicted from observed"),
+                 per_cent("reached", "own with a match of 0.5 or more")],
+        rows=rows,
+        signature=signature,
+    )  # fmt: skip
+
+
+def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
+    """Shares of words with a p-value below each level, and the reliability diagram of the probabilities of words."""
+    image, kind, truth, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
+    if truth.all() or not truth.any():
+        raise InputError("expected words that are true of their images and words that are not")
+    everything = np.ones(len(truth), dtype=bool)
+    groups = {"all": everything} | {f"kind {number}": kind == number for number in np.unique(kind).tolist()}
+    shares: list[Row] = []
+    for name, here in groups.items():
+        for level in LEVELS if name == "all" else (0.1,):
+            below, sides = p_values < level, {"true": here & truth, "absent": here & ~truth}
+            row = {side: bootstrap_share(below[own].astype(float), clusters=image[own]) if own.any() else None
+                   for side, own in sides.items()}  # fmt: skip
+            shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **row})
+    area = auc(prepare(p_values, truth.astype(float)))
+    predictions = Predictions(probabilities.astype(np.float64), truth, image, PRIOR)
+    error = calibration_error(predictions)
+    notes = [f"true words count as {PRIOR:.0%} of all",
+             f"mean distance between predicted and observed: {cell(error, per_cent('error'))}"]  # fmt: skip
+    levels = Table(
+        name="p_values",
+        title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images)",
+        columns=[Column("words"), Column("level", "", "g"), Column("n", "true words"), per_cent("true"),
+                 per_cent("absent", "likely and not there")],
+        rows=shares,
+        notes=["true words should lie below a level as often as it says", f"AUC of the p-value: {100 * area:.1f}"],
+        signature=signature,
+        facts={"auc": area, "pictures": len(np.unique(image))},
+    )  # fmt: skip
+    title = "Reliability of the probabilities of words"
+    return [levels, _diagram("bins", title, predictions, "probability", notes=notes, signature=signature,
+                             facts={"error": error, "prior": PRIOR})]  # fmt: skip
+
+
+def _diagram(name: str, title: str, predictions: Predictions, what: str, **shared: Any) -> Table:
+    plot = Plot(x="predicted", y=["observed"], title=title, x_label=what, y_label="share that is true", diagonal=True)
+    columns = [Column("range", what), Column("n"), Column("predicted", "", ".3f"), Column("observed", "", ".3f")]
+    return Table(name=name, title=title, columns=columns, rows=list(_bins(predictions)), plots=[plot], **shared)
+
+
+def _bins(predictions: Predictions) -> Iterator[Row]:
+    tenth, shares = _tenths(predictions.values), predictions.weights
+    for number in range(BINS):
+        here = tenth == number
+        if not here.any():
+            continue
+        weights, truth, clusters = shares[here], predictions.truth[here], predictions.clusters[here]
+
+        def share(drawn: Floats, weights: Floats = weights, truth: Flags = truth) -> float:
+            return float((drawn * weights)[truth].sum() / max((drawn * weights).sum(), 1e-12))
+
+        yield {
+            "range": f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", "low": number / BINS,
+            "high": (number + 1) / BINS, "n": int(here.sum()),
+            "predicted": float(np.average(predictions.values[here], weights=weights)),
+            "observed": bootstrap(share, int(here.sum()), clusters=clusters),
+        }  # fmt: skip
+
+
+def calibration_error(predictions: Predictions) -> Interval:
+    """The expected calibration error: distances of the tenths, weighed by what lies in them."""
+    shares, tenth, gaps = predictions.weights, _tenths(predictions.values), predictions.values - predictions.truth
+
+    def error(drawn: Floats) -> float:
+        weights = drawn * shares
+        return float(np.abs(np.bincount(tenth, weights * gaps, minlength=BINS)).sum() / weights.sum())
+
+    return bootstrap(error, len(gaps), clusters=predictions.clusters)
+
+
+def _tenths(values: Floats) -> npt.NDArray[np.int64]:
+    return np.minimum((values * BINS).astype(np.int64), BINS - 1)

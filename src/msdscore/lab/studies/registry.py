@@ -1,0 +1,58 @@
+"""The studies by name: where the function of each lies, and what it answers in one line."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msdscore.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from msdscore.lab.studies.context import Study
+    from msdscore.lab.studies.table import Table
+
+STUDIES = {
+    "mixtures": ("msdscore.lab.studies.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
+    "kappa": ("msdscore.lab.studies.sweep:kappa", "The concentration of the mixtures."),
+    "alpha": ("msdscore.lab.studies.sweep:alpha", "The weight of the local divergence against the similarity."),
+    "components": ("msdscore.lab.studies.sweep:components", "The number of components of both mixtures."),
+    "iterations": ("msdscore.lab.studies.sweep:iterations", "The iterations of EM."),
+    "direction": ("msdscore.lab.studies.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
+    "margin": ("msdscore.lab.studies.pairs:margin", "Gains by how far apart the similarities of two captions lie."),
+    "stability": ("msdscore.lab.studies.clustering:stability", "Clusterings and scores over drawn starts."),
+    "entropy": ("msdscore.lab.studies.clustering:entropy", "Entropy of responsibilities by caption length."),
+    "reconstruction": (
+        "msdscore.lab.studies.transfer:reconstruction",
+        "Aligners trained with and without reconstruction.",
+    ),
+    "backbones": ("msdscore.lab.studies.transfer:backbones", "Every part of the score with several encoders."),
+    "ood": ("msdscore.lab.studies.transfer:ood", "Own against other captions in domains not trained on."),
+    "faithfulness": ("msdscore.lab.studies.faithfulness:faithfulness", "Do maps show what moves the score?"),
+    "localisation": ("msdscore.lab.studies.localisation:localisation", "Is the changed word the least supported one?"),
+    "form": ("msdscore.lab.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
+    "words": ("msdscore.lab.studies.words:words", "Do terms of words find what a caption invents?"),
+    "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
+    "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
+    "behaviour": ("msdscore.lab.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
+    "timing": ("msdscore.lab.studies.timing:timing", "Milliseconds per pair, by caption length."),
+    "match": ("msdscore.lab.studies.match:match", "Reliability diagram of `match`."),
+}
+
+
+def run_study(name: str, study: "Study", **own: Any) -> "list[Table]":
+    """The tables of a study; `own` are the options that it takes beside those of all studies."""
+    function = load_study(name)
+    known = list(inspect.signature(function).parameters)[1:]
+    for option in own:
+        if option not in known:
+            names = ", ".join(f"--{other.replace('_', '-')}" for other in known) or "none of its own"
+            raise ConfigError(f"study {name} has no option --{option.replace('_', '-')}; it has {names}")
+    return function(study, **own)
+
+
+def load_study(name: str) -> "Callable[..., list[Table]]":
+    """The function behind a name."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, STUDIES)
+    module, _, function = STUDIES[name][0].partition(":")
+    return getattr(import_module(module), function)

@@ -1,0 +1,292 @@
+"""One benchmark under several settings or encoders, and the settings that the paper varies.
+
+Each variant is a benchmark run of its own, kept and resumed; the others are compared with the one in use.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.encoders.base import Encoder
+from msdscore.errors import ConfigError
+from msdscore.intervals import Interval, Resampling
+from msdscore.lab.benchmarks.protocols.counting import Figure
+from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
+from msdscore.lab.benchmarks.results.result import Result, score_matrix
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.runner import run_benchmark
+from msdscore.lab.stats.resample import holm
+from msdscore.lab.studies.context import PAPER, Study
+from msdscore.lab.studies.table import Column, Plot, Row, Table
+from msdscore.scoring.config import Form
+from msdscore.scoring.pipeline import Pipeline
+
+PAIRS = ("sugarcrepe",)
+DIVERGENCE = "bi-kl"  # the metric that is d itself
+# The paper's table of distributions: Euclidean Gaussians, adaptive and fixed concentration.
+MIXTURES = {
+    "vMF, fixed kappa": "vmf",
+    "vMF, adaptive kappa": "vmf-adaptive",
+    "Gaussian, spherical": "gaussian",
+    "Gaussian, diagonal": "gaussian-diagonal",
+    "Gaussian, shrunk": "gaussian-shrunk",
+}
+# By setting: the values tried, what the axis of the figure says, and whether it is logarithmic.
+ABLATIONS: dict[str, tuple[tuple[Any, ...], str, bool]] = {
+    "kappa": ((5.0, 10.0, 20.0, 40.0, 80.0), "concentration kappa", True),
+    "alpha": ((0.0, 0.02, 0.05, 0.1, 0.2, 0.5), "weight alpha of the divergence", False),
+    "components": (((1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4)), "components K (image, text)", False),
+    "iterations": ((1, 2, 5, 10, 20, 50), "iterations of EM", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A choice that is tried: its name, how to load it, and its value on a numeric axis."""
+
+    name: str
+    pipeline: Callable[[], Pipeline]
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """A variant's result and scores on one benchmark; `against` compares each headline with the baseline variant's."""
+
+    variant: Variant
+    result: Result
+    table: pa.Table
+    against: Mapping[str, Difference] = field(default_factory=dict)
+
+    def side(self, label: str) -> Side:
+        """One metric, to be compared."""
+        return Side(self.result, self.result.metric(label), self.table)
+
+    def scores(self, label: str) -> npt.NDArray[np.float64]:
+        """The scores (items, candidates) of a metric."""
+        scores = score_matrix(self.table, label)
+        assert scores is not None, "a result names only metrics whose scores lie beside it"
+        return scores
+
+
+def mixtures(
+    study: Study,
+    *,
+    benchmark: Sequence[str] = PAIRS,
+    metric: Sequence[str] = ("msd", "bi-kl", "coverage", "support"),
+    control: bool = True,
+    samples: int = 1000,
+) -> list[Table]:
+    """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
+
+    Their divergences differ in size a thousandfold, so that one alpha is no fair weight: a second table has alpha such
+    that alpha d varies as much over the captions as it does with the first distribution.
+    """
+    pipeline = study.pipeline(PAPER)
+    choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
+    plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE))), control=control, samples=samples)
+             for name in benchmark]  # fmt: skip
+    tables = []
+    for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
+        variants = named_variants(choices, pipeline.encoder, pipeline.config)
+        swept = [run_sweep(study, plan, variants, under=name.replace("_", "-")) for plan in plans]
+        tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
+        # The alpha at which alpha d varies over the captions as it does in the first.
+        spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
+        first = next(iter(spreads.values()))
+        weight = pipeline.config.alpha * first
+        choices = {name: {**choice, "alpha": weight / spreads[name]} for name, choice in choices.items()}
+    return tables
+
+
+def ablation(
+    setting: str,
+    study: Study,
+    *,
+    values: str = "",
+    benchmark: Sequence[str] = PAIRS,
+    metric: Sequence[str] = ("cosine", "msd", "soft-msd"),
+    control: bool = True,
+    samples: int = 1000,
+) -> list[Table]:
+    """One setting at several values, such as `values="10 20 40"`; the value in use is the baseline."""
+    _, axis, logarithmic = ABLATIONS[setting]
+    pipeline = study.pipeline(PAPER)
+    variants, own = value_variants(setting, values, pipeline.encoder, pipeline.config)
+    tables = []
+    for name in benchmark:
+        plan = study.plan(name, metric, control=control, samples=samples)
+        results = run_sweep(study, plan, variants, baseline=own)
+        tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
+    return tables
+
+
+kappa, alpha, components, iterations = (partial(ablation, setting) for setting in ABLATIONS)
+
+
+def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
+    """A variant per value, and the name of the one that the settings hold already (it is added where it is missing)."""
+    own = getattr(config, setting)
+    wanted = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
+    wanted = wanted if own in wanted else sorted([*wanted, own])
+    variants = named_variants({_spelled(setting, value): {setting: value} for value in wanted}, encoder, config)
+    numbers = [None if isinstance(value, tuple) else float(value) for value in wanted]
+    placed = [replace(choice, value=number) for choice, number in zip(variants, numbers, strict=True)]
+    return placed, _spelled(setting, own)
+
+
+def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
+    """A variant per named change of the settings, with an encoder that is loaded already."""
+    return [Variant(name, partial(Pipeline, encoder, config.changed(**changes))) for name, changes in choices.items()]
+
+
+def run_sweep(
+    study: Study, plan: BenchmarkPlan, variants: Sequence[Variant], *, under: str = "", baseline: str = ""
+) -> list[VariantResult]:
+    """Run a plan once per variant; the others are compared with `baseline`, or the first.
+
+    A finished variant is not run again, and one that was stopped goes on; with `overwrite` all are run anew.
+    """
+    names = [variant.name for variant in variants]
+    base = baseline or names[0]
+    if base not in names or len(set(names)) < len(names):
+        raise ConfigError(f"expected different variants with {base} among them, got {', '.join(names)}")
+    rows: list[VariantResult] = []
+    options = "".join(f"-{slug(str(value))}" for _, value in sorted(plan.options.items()))
+    with study.runs() as folder, study.progress(plan.name) as show:
+        for number, choice in enumerate(variants):
+            output = folder / under / slug(choice.name) / f"{plan.name}{options}.json"
+
+            def part(done: int, total: int, number: int = number) -> None:
+                show(number * total + done, len(variants) * total)
+
+            result = run_benchmark(plan, output, choice.pipeline, overwrite=study.overwrite, progress=part)
+            rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
+    how = Resampling(samples=plan.samples, seed=plan.seed)
+    differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
+    return [
+        replace(row, against={label: own[name] for label, own in differences.items() if name in own})
+        for name, row in zip(names, rows, strict=True)
+    ]
+
+
+def slug(name: str) -> str:
+    """A name as a folder may have it.
+
+    >>> slug("K = (3, 2)")
+    'k-3-2'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "variant"
+
+
+def sweep_table(
+    results: Sequence[VariantResult],
+    *,
+    axis: str,
+    baseline: str = "",
+    name: str = "",
+    title: str = "",
+    logarithmic: bool = False,
+) -> Table:
+    """One row per metric and variant: every figure, the headline with wrong images, and the paired difference."""
+    first, baseline = results[0].result, baseline or results[0].variant.name
+    figures = first.metrics[0].figures
+    head = figures[0]
+    columns = [
+        Column("metric"),
+        Column("variant", axis),
+        *(Column(each.name, "", ".1f" if each.scale > 1 else ".2f", each.scale, each is head) for each in figures),
+        *([Column("wrong image", "", ".1f", head.scale)] if first.metrics[0].control else []),
+        *([Column("difference", f"difference from {baseline}", "+.1f", head.scale), Column("p_holm", "p, Holm", "p")]
+          if len(results) > 1 else []),
+    ]  # fmt: skip
+    numeric = all(row.variant.value is not None for row in results)
+    plot = Plot(
+        x="value" if numeric else "variant", y=[head.name], series="metric", x_label=axis, y_label=head.name,
+        title=": ".join(filter(None, (first.title, title))), logarithmic=logarithmic and numeric, level=chance(head),
+    )  # fmt: skip
+    labels = [metric.label for metric in first.metrics]
+    shown = next((label for label in labels if label != "cosine"), labels[0])
+    notes = dict.fromkeys(f"{note.what}: {note.count}" for row in results for note in row.result.notes)
+    signatures = [f"{row.variant.name}: `{row.result.metric(shown).signature}`" for row in results]
+    return Table(
+        name=name or first.benchmark,
+        title=f"{plot.title}: {axis} ({first.counted} items, {first.pictures} images)",
+        columns=columns,
+        rows=list(_rows(results)),
+        notes=[*notes, *signatures],
+        facts=facts(first) | {"axis": axis, "baseline": baseline, "headline": head.name},
+        plots=[plot],
+    )
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """What a result was counted on."""
+    names = ("benchmark", "protocol", "items", "counted", "pictures", "limit")
+    return {name: getattr(result, name) for name in names} | {
+        "options": dict(result.options), "versions": dict(result.versions),
+    }  # fmt: skip
+
+
+def chance(figure: Figure) -> float | None:
+    """Where a coin lies: in the middle for accuracies of pairs."""
+    return 50.0 if figure.name.startswith("accuracy") else None
+
+
+def interval_of(figure: Figure) -> Interval:
+    """The interval of a figure; without one its ends are NaN."""
+    nan = float("nan")
+    return figure.interval or Interval(figure.value, nan, nan, 0.95, "none", figure.n, 0)
+
+
+def _rows(results: Sequence[VariantResult]) -> Iterator[Row]:
+    for label in [metric.label for metric in results[0].result.metrics]:
+        for row in results:
+            metric, test = row.result.metric(label), row.against.get(label)
+            wrong = {figure.name: figure.value for figure in metric.control}
+            yield {
+                "metric": label,
+                "variant": row.variant.name,
+                "value": row.variant.value,
+                "encoder": row.result.encoder,
+                **{figure.name: interval_of(figure) for figure in metric.figures},
+                "wrong image": wrong.get(metric.figures[0].name) if metric.figures else None,
+                **{f"wrong image/{name}": value for name, value in wrong.items()},
+                "difference": None if test is None else test.interval,
+                "p": None if test is None else test.tests[0].p_value,
+                "p_holm": None if test is None else test.adjusted,
+                "signature": metric.signature,
+            }
+
+
+def _differences(
+    rows: Sequence[VariantResult], base: VariantResult, label: str, how: Resampling
+) -> dict[str, Difference]:
+    """The headline of every other variant against the baseline, with Holm's correction over the variants."""
+    others = [row for row in rows if row is not base and row.result.metric(label).figures]
+    heads = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
+    adjusted = holm([head.tests[0].p_value for head in heads]).tolist() if heads else []
+    return {row.variant.name: replace(head, adjusted=p) for row, head, p in zip(others, heads, adjusted, strict=True)}
+
+
+def _spelled(setting: str, value: Any) -> str:
+    return f"{setting}={','.join(map(str, value)) if isinstance(value, tuple) else f'{value:g}'}"
+
+
+def _read(kind: type, text: str, name: str) -> Any:
+    """A value of a setting's own type."""
+    try:
+        if kind is not tuple:
+            return kind(text)
+        image, caption = map(int, text.split(","))
+    except ValueError:
+        wanted = "are two numbers (image, text)" if kind is tuple else "is a number"
+        raise ConfigError(f"{name} {wanted}, got {text!r}") from None
+    return image, caption

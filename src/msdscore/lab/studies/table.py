@@ -1,0 +1,223 @@
+"""Tables, which is what every study returns, and the one renderer of them: Markdown, JSON and a figure.
+
+Rows hold plain values and intervals. Columns say what is printed, and how; plots say which columns make the figure.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import require
+from msdscore.explain.save import rendered
+from msdscore.intervals import Interval
+from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
+from msdscore.lab.benchmarks.results.result import plain
+
+Value = str | int | float | None | Interval
+Row = Mapping[str, Value]
+Line = tuple[str, list[Any], list[Value], float]  # label, places on the x axis, values, scale of the values
+# Okabe and Ito's palette without its yellow, which is too light for lines on white.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+_WIDTH, _HEIGHT, _ACROSS = 4.2, 3.2, 2  # inches of a panel, panels side by side
+_SHADED = 2  # lines at most whose intervals are shaded; more would cover each other
+_SPREAD = 0.5  # of the width of a category, over which the lines of a panel are set side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printed column: key in the rows, heading, and format of its numbers (a format spec, or `p` for p-values)."""
+
+    name: str
+    title: str = ""
+    form: str = ""
+    scale: float = 1
+    ends: bool = True  # whether intervals are printed beside values
+
+    @property
+    def heading(self) -> str:
+        """The title, or the name where there is none."""
+        return self.title or self.name
+
+
+def per_cent(name: str, title: str = "", *, signed: bool = False, ends: bool = True) -> Column:
+    """A column of shares, printed in per cent with one digit."""
+    return Column(name, title, "+.1f" if signed else ".1f", 100, ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Columns that make a figure: one line per `y` and value of `series`, one panel per value of `panel`.
+
+    Without `x` the columns `y` are themselves the places on the axis.
+    """
+
+    y: Sequence[str]
+    x: str = ""
+    series: str = ""
+    panel: Sequence[str] = ()
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    level: float | None = None  # where chance lies
+    points: bool = False
+    logarithmic: bool = False
+    diagonal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows with a title, facts about all of them, notes, and the signature of the scorer.
+
+    Values that no column names are written to JSON alone; a table without columns is not printed at all.
+    """
+
+    name: str
+    title: str = ""
+    columns: Sequence[Column] = ()
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+    signature: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    plots: Sequence[Plot] = ()
+
+    def column(self, name: str) -> Column:
+        """The description of a column; plain where the table prints no such column."""
+        return next((column for column in self.columns if column.name == name), Column(name))
+
+
+def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
+    """The tables of a study in plain values; NaN becomes None.
+
+    >>> to_json("s", [Table(name="t", rows=[{"a": float("nan")}])])["tables"][0]["rows"]
+    [{'a': None}]
+    """
+    return {
+        "study": study,
+        "tables": [
+            {
+                "name": table.name,
+                "title": table.title,
+                "signature": table.signature,
+                **plain(table.facts),
+                "rows": plain(table.rows),
+                "notes": list(table.notes),
+            }
+            for table in tables
+        ],
+    }
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Every table that has columns, with its notes and its signature below."""
+    parts = []
+    for table in tables:
+        if table.columns:
+            rows = tuple(tuple(cell(row.get(column.name), column) for column in table.columns) for row in table.rows)
+            notes = (*table.notes, *([f"`{table.signature}`"] if table.signature else []))
+            parts.append(markdown(Grid(table.title, tuple(c.heading for c in table.columns), rows, notes)))
+    return "\n".join(parts)
+
+
+def cell(value: Value, column: Column) -> str:
+    """A value as its column prints it.
+
+    >>> cell(Interval(0.5, 0.25, 0.75, 0.95, "bootstrap", 4, 0), per_cent("share"))
+    '50.0 [25.0, 75.0]'
+    """
+    low, high = (value.low, value.high) if isinstance(value, Interval) else (math.nan, math.nan)
+    value = value.value if isinstance(value, Interval) else value
+    if value is None or value != value:
+        return NONE
+    if isinstance(value, str) or not column.form:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if column.form == "p":
+        return p_value(value)
+    text = f"{value * column.scale:{column.form}}"
+    if math.isnan(low) or not column.ends:
+        return text
+    return f"{text} [{low * column.scale:{column.form}}, {high * column.scale:{column.form}}]"
+
+
+def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
+    """All plots of some tables as the panels of one figure, in bytes of a file format; None without plots."""
+    panels = []
+    for plot, table in [(plot, each) for each in tables for plot in each.plots]:
+        for key in dict.fromkeys(tuple(row[name] for name in plot.panel) for row in table.rows):
+            rows = [row for row in table.rows if tuple(row[name] for name in plot.panel) == key]
+            title = ", ".join(filter(None, (plot.title, *map(str, key))))
+            panels.append((plot, title, list(_lines(table, plot, rows))))
+    if not panels:
+        return None
+    across = min(_ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    module: Any = require("matplotlib.figure", extra="figures")
+    figure = module.Figure(figsize=(_WIDTH * across, _HEIGHT * down), facecolor="white", layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    for axis, (plot, title, lines) in zip(axes, panels, strict=False):
+        _draw(axis, plot, title, lines)
+    for axis in axes[len(panels) :]:
+        axis.axis("off")
+    return rendered(figure, kind)
+
+
+def _lines(table: Table, plot: Plot, rows: Sequence[Row]) -> Iterator[Line]:
+    for value in dict.fromkeys(row.get(plot.series) for row in rows):
+        chosen = [row for row in rows if row.get(plot.series) == value]
+        if not plot.x:
+            columns = [table.column(name) for name in plot.y]
+            places = [column.heading for column in columns]
+            yield str(value or ""), places, [chosen[0][name] for name in plot.y], columns[0].scale
+            continue
+        for name in plot.y:
+            column, known = table.column(name), [row for row in chosen if row.get(name) is not None]
+            label = ", ".join([*([str(value)] if plot.series else []), *([column.heading] if len(plot.y) > 1 else [])])
+            yield label, [row[plot.x] for row in known], [row[name] for row in known], column.scale
+
+
+def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
+    axis.set_title(title, fontsize=9)
+    axis.set_xlabel(plot.x_label or plot.x, fontsize=8)
+    axis.set_ylabel(plot.y_label, fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    if plot.level is not None:
+        axis.axhline(plot.level, color="#888888", linewidth=0.8, linestyle=":")
+    if plot.diagonal:
+        axis.plot((0, 1), (0, 1), color="#888888", linewidth=0.8, linestyle=":")
+    names = list(dict.fromkeys(place for _, places, _, _ in lines for place in places if isinstance(place, str)))
+    for number, (line, colour, mark) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKS), strict=False)):
+        label, places, values, scale = line
+        y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
+        style = {"color": colour, "label": label}
+        if plot.points:
+            axis.plot(places, y, ".", markersize=2.5, alpha=0.5, **style)
+        elif names:
+            shift = _SPREAD * (number / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
+            at = [names.index(str(place)) + shift for place in places]
+            axis.errorbar(at, y, yerr=_ends(values, scale), fmt=mark, markersize=4, capsize=2, linewidth=1, **style)
+        else:
+            axis.plot(places, y, marker=mark, markersize=3.5, linewidth=1.2, **style)
+            ends = _ends(values, scale)
+            if ends is not None and len(lines) <= _SHADED:
+                axis.fill_between(places, y - ends[0], y + ends[1], color=colour, alpha=0.15, linewidth=0)
+            elif ends is not None:  # bands would cover each other
+                axis.errorbar(places, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+    if names:
+        axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
+    if plot.logarithmic:
+        axis.set_xscale("log")
+    if len(lines) > 1:
+        # Asked for by name: Matplotlib warns where its default place takes a second to find.
+        axis.legend(fontsize=7, frameon=False, loc="best")
+
+
+def _ends(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
+    """Distances of the ends of intervals from their values, below and above; None where values have none."""
+    known = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
+    return scale * np.array(known).T.clip(min=0.0) if len(known) == len(values) else None

@@ -1,0 +1,111 @@
+"""How long one pair takes, stage by stage and by the length of its caption: alone, and in a batch.
+
+Latency is what a user waits for who asks for one pair; the paper's table gives it by the length of the caption. Pairs
+scored together cost less each, which the last column shows.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from msdscore.intervals import bootstrap_mean
+from msdscore.io.images import ImageSource
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import captioned_images
+from msdscore.lab.studies.context import Study, every_nth
+from msdscore.lab.studies.table import Column, Plot, Row, Table
+from msdscore.scoring.measurement import numbers
+from msdscore.scoring.pipeline import Pipeline
+
+MOST_IMAGES = 50
+BUCKETS = (10, 20, 40, 80)  # most tokens of a bucket; the last one has no end
+STAGES = ("decode", "image encoder", "text encoder", "scoring")
+SourcePair = tuple[ImageSource, str]
+Timed = tuple[SourcePair, tuple[float, ...]]  # a pair, and the milliseconds of its stages
+T = TypeVar("T")
+
+
+def timing(study: Study) -> list[Table]:
+    """Milliseconds per pair by the length of the caption: with one caption of each image, and with all as one."""
+    entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
+    pairs = [
+        (image_source(entry.image), text)
+        for entry in entries
+        for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
+    ]
+    pipeline = replace(study.spec, cache=None).build()
+    device = pipeline.encoder.device
+    kind = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    machine = f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else kind}, torch {torch.__version__}"
+    stages = [Column(stage, "", ".2f") for stage in (*STAGES, "all")]
+    plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
+                x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
+    with study.progress("timing") as show:
+        rows = times(pipeline, pairs, show)
+    return [
+        Table(
+            name="buckets",
+            title="Milliseconds per pair, mean with 95 % interval",
+            columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "scoring, together", ".2f")],
+            rows=rows,
+            notes=["one pair at a time, and scoring of a row's pairs at once", f"measured on {machine}"],
+            signature=pipeline.signature,
+            facts={"machine": machine},
+            plots=[plot],
+        )
+    ]
+
+
+def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
+    """Time every pair alone, then those of each length together; the first pair warms up and is timed again."""
+    buckets: dict[int, list[Timed]] = {}
+    for number, pair in enumerate([pairs[0], *pairs]):
+        length, taken = _time(pipeline, pair)
+        if number:
+            buckets.setdefault(sum(length > most for most in BUCKETS), []).append((pair, taken))
+        progress(number, len(pairs))
+    return [_row(pipeline, number, buckets[number]) for number in sorted(buckets)]
+
+
+def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
+    """Tokens of the caption, and milliseconds of every stage."""
+    source, caption = pair
+    device = pipeline.encoder.device
+    decode, decoded = _milliseconds(lambda: pipeline.decode([source]), device)
+    image, images = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
+    text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
+    scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.config)[0], device)
+    return row.length, (decode, image, text, scoring)
+
+
+def _row(pipeline: Pipeline, number: int, timed: Sequence[Timed]) -> Row:
+    sources, captions = zip(*(pair for pair, _ in timed), strict=True)
+    images = pipeline.embed_images(pipeline.decode(sources)).require()
+    texts = pipeline.embed_texts(captions).require()
+    every = range(len(timed))
+    together = min(
+        _milliseconds(lambda: pipeline.measure(images, texts, every, every), pipeline.encoder.device)[0]
+        for _ in range(2)
+    )
+    least = BUCKETS[number - 1] + 1 if number else 1
+    stages = {stage: bootstrap_mean([taken[at] for _, taken in timed]) for at, stage in enumerate(STAGES)}
+    return {
+        "tokens": f"{least}-{BUCKETS[number]}" if number < len(BUCKETS) else f"{least}+",
+        "pairs": len(timed),
+        **stages,
+        "all": bootstrap_mean([sum(taken) for _, taken in timed]),
+        "together": together / len(timed),
+    }
+
+
+def _milliseconds(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
+    """How long the work takes until the device has finished it, and its result."""
+    start = time.perf_counter()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - start), result

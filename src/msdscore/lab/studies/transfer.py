@@ -1,0 +1,141 @@
+"""Encoders side by side on benchmarks: what the score gains over the cosine with each, in the domain and outside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from msdscore.errors import ConfigError
+from msdscore.intervals import Resampling
+from msdscore.lab.align.data.formats import DataSource
+from msdscore.lab.align.export import export
+from msdscore.lab.align.recipe import Recipe, load_recipe
+from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.train import RunReport, train
+from msdscore.lab.benchmarks.registry import reader_options
+from msdscore.lab.benchmarks.results.compare import compare_sides
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.stats.resample import holm
+from msdscore.lab.studies.context import PAPER, Study
+from msdscore.lab.studies.sweep import PAIRS, Variant, VariantResult, chance, interval_of, run_sweep, slug, sweep_table
+from msdscore.lab.studies.table import Column, Plot, Table, Value
+
+BASELINE = "cosine"
+BACKBONE_METRICS = (BASELINE, "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
+TRANSFER_METRICS = (BASELINE, "msd", "soft-msd")
+WITH, WITHOUT = "with reconstruction", "without reconstruction"
+
+
+def backbones(
+    study: Study,
+    *,
+    also: Sequence[str] = (),
+    benchmark: Sequence[str] = PAIRS,
+    control: bool = True,
+    samples: int = 1000,
+) -> list[Table]:
+    """Every part of the score with several encoders, per subtask, and what it gains over the cosine."""
+    plans = {name: study.plan(name, BACKBONE_METRICS, control=control, samples=samples) for name in benchmark}
+    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
+
+
+def ood(
+    study: Study,
+    *,
+    also: Sequence[str] = (),
+    benchmark: Sequence[str] = ("rsicd", "rocov2"),
+    control: bool = True,
+    samples: int = 1000,
+) -> list[Table]:
+    """Own against other captions in domains that an encoder was not trained on; easy and hard negatives."""
+    plans = {}
+    for name in study.present(benchmark):
+        hard = "negatives" in reader_options(name, study.folder(name))
+        for negatives in ("easy", "hard") if hard else ("easy",):
+            options = {"negatives": negatives} if hard else {}
+            plan = study.plan(name, TRANSFER_METRICS, options=options, control=control, samples=samples)
+            plans[f"{name}, {negatives} negatives"] = plan
+    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
+
+
+def reconstruction(  # noqa: PLR0913, the options of the command
+    study: Study,
+    *,
+    data: Sequence[str] = (),
+    images: Sequence[str] = (),
+    recipe: str = "paper",
+    recipe_set: Sequence[str] = (),
+    benchmark: Sequence[str] = PAIRS,
+    control: bool = True,
+    samples: int = 1000,
+) -> list[Table]:
+    """Train the aligner with and without reconstruction, and score benchmarks with both."""
+    if not data:
+        raise ConfigError("reconstruction trains two aligners; name captioned images to train on: --data ROWS.jsonl")
+    plans = {name: study.plan(name, TRANSFER_METRICS, control=control, samples=samples) for name in benchmark}
+    with study.runs() as folder:
+        source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(recipe, changes=list(recipe_set))
+        trained = train_both(study, chosen, source, folder)
+        encoders = {name: str(encoder) for name, (encoder, _) in trained.items()}
+        summary, *tables = compare_encoders(study, plans, encoders)
+    reports = {name: asdict(report) for name, (_, report) in trained.items()}
+    return [replace(summary, facts={**summary.facts, "training": reports}), *tables]
+
+
+def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> dict[str, tuple[Path, RunReport]]:
+    """Train and export both aligners, same data, seed and steps: by name the encoder's folder and how training ended.
+
+    A run that was stopped goes on, a finished one is only exported again.
+    """
+    if not recipe.loss.reconstruction:
+        raise ConfigError("the recipe has no reconstruction to leave out; set loss.reconstruction=1 and lm.source")
+    trained = {}
+    for name, chosen in ((WITH, recipe), (WITHOUT, recipe.without_reconstruction())):
+        run, encoder = folder / slug(name) / "run", folder / slug(name) / "encoder"
+        with study.progress(f"training {name}") as show:
+            options = TrainOptions(
+                device=study.spec.device, cache=str(folder / "features"), resume=True,
+                on_event=lambda event, show=show: show(event.done, event.of),  # type: ignore[misc]
+            )  # fmt: skip
+            report = train(chosen, data, run, options=options)
+        trained[name] = export(run, encoder, dtype="float32", overwrite=True), report
+    return trained
+
+
+def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str]) -> list[Table]:
+    """Headlines and gains over the cosine of every encoder on every set, then all figures set by set."""
+    variants = [Variant(title, partial(study.pipeline, PAPER, name)) for title, name in encoders.items()]
+    swept = {dataset: run_sweep(study, plan, variants) for dataset, plan in plans.items()}
+    labels = next(iter(plans.values())).metrics
+    rows = [row for dataset, results in swept.items() for row in _gains(dataset, results, plans[dataset])]
+    head = next(iter(swept.values()))[0].result.metrics[0].figures[0]
+    form = ".1f" if head.scale > 1 else ".2f"
+    columns = [Column("dataset"), Column("encoder"), *(Column(label, "", form, head.scale, False) for label in labels)]
+    for label in ("msd", "soft-msd"):
+        columns += [Column(f"{label} − {BASELINE}", "", f"+{form}", head.scale),
+                    Column(f"{label} − {BASELINE}, p_holm", "p, Holm", "p")]  # fmt: skip
+    plot = Plot(x="encoder", y=labels, panel=["dataset"], y_label=head.name, level=chance(head))
+    summary = Table(name="encoders", title=f"{head.name}, by encoder", columns=columns, rows=rows, plots=[plot])
+    figures = [
+        replace(sweep_table(results, axis="encoder", title=dataset), plots=[]) for dataset, results in swept.items()
+    ]
+    return [summary, *figures]
+
+
+def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) -> list[dict[str, Value]]:
+    """Every metric of every encoder against the cosine; Holm's correction goes over both."""
+    how = Resampling(samples=plan.samples, seed=plan.seed)
+    rows: list[dict[str, Value]] = []
+    p_values: dict[tuple[int, str], float] = {}
+    for number, row in enumerate(results):
+        values: dict[str, Value] = {"dataset": dataset, "encoder": row.variant.name, "signature": row.result.encoder}
+        values |= {metric.label: interval_of(metric.figures[0]) for metric in row.result.metrics}
+        for label in plan.metrics:
+            if label != BASELINE:
+                gain = compare_sides(row.side(label), row.side(BASELINE), how=how).differences[0]
+                p_values[number, f"{label} − {BASELINE}, p"] = gain.tests[0].p_value
+                values[f"{label} − {BASELINE}"] = gain.interval
+        rows.append(values)
+    for ((number, key), p), adjusted in zip(p_values.items(), holm(list(p_values.values())).tolist(), strict=True):
+        rows[number] |= {key: p, f"{key}_holm": adjusted}
+    return rows

@@ -1,0 +1,188 @@
+"""Do the terms of words find the words that a caption invents? On captions whose inventions are marked."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import InputError, unknown_name
+from msdscore.explain.terms import Unit, doubt, units_of
+from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.lab.benchmarks.base import Rated, clusters
+from msdscore.lab.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
+from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
+from msdscore.lab.stats.ranks import auc, prepare
+from msdscore.lab.stats.resample import bootstrap
+from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.match import word_reliability
+from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.text.words import segment, stem
+
+Floats = npt.NDArray[np.float64]
+Span = tuple[int, int]
+Mention = tuple[Span, bool]  # where a caption names something, and whether that is invented
+Synonyms = Mapping[str, tuple[str, ...]]  # by object class every word or phrase that names it
+MARKS = {"hat": read_hat_words, "chair": read_long_words}
+_IMAGES = 16  # of a batch
+_LEAST = "least supported word is invented"
+
+
+def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
+    """How well the doubt of a word (how little the image supports it) tells invented words from the others.
+
+    `marks` are those of people (`hat`) or absent objects by name (`chair`), which `synonyms` names, a line per class.
+    With `captions`, whose root are rows of images and captions, p-values and probabilities of words are checked.
+    """
+    if marks == "captions":
+        return word_reliability(study)
+    if marks not in MARKS:
+        raise unknown_name("kind of marks", marks, [*MARKS, "captions"])
+    captions = every_nth(MARKS[marks](study.root), study.limit)
+    names = read_synonyms(synonyms) if synonyms else {}
+    mentions = [mentions_of(caption, names) for caption in captions]
+    asked = [number for number, named in enumerate(mentions) if named]
+    items = [Rated(captions[n].id, captions[n].image, captions[n].caption, (0.0,)) for n in asked]
+    if not any(invented for number in asked for _, invented in mentions[number]):
+        raise InputError("expected captions with marked inventions, got none")
+    pipeline, asked_of = study.pipeline(), [mentions[number] for number in asked]
+    batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
+    answers = study.run(
+        "words", batches, lambda _, batch: _measure(pipeline, items, batch, asked_of), pipeline,
+        marks=marks, synonyms=names or None,
+    )  # fmt: skip
+    gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
+    kept = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
+    labels = [np.array([float(invented) for _, invented in asked_of[item]]) for item in kept]
+    scores = {wrong: [gaps[item, wrong] for item in kept] for wrong in (False, True)}
+    rows = _rows(labels, scores, clusters([items[item] for item in kept]))
+    return [_table(rows, len(kept), len(captions) - len(kept), pipeline.signature)]
+
+
+def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
+    """One line per object class, its names separated by commas, the class first (CHAIR's list)."""
+    names: dict[str, tuple[str, ...]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        first, *rest = (name.strip() for name in line.split(","))
+        if first:
+            names[first] = tuple(name for name in rest if name)
+    return names
+
+
+def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
+    """The content words of HAT's captions with people's marks, or the object names of CHAIR's.
+
+    >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
+    >>> [(cat.caption[slice(*span)], invented) for span, invented in mentions_of(cat, {})]
+    [('dog', False), ('cats', True)]
+    """
+    if caption.words:
+        return _marked_words(caption)
+    named = [
+        (span, invented)
+        for names, invented in ((caption.present, False), (caption.absent, True))
+        for name in names
+        for span in _spans(caption.caption, (name, *synonyms.get(name, ())))
+    ]
+    # "hot dog" names no dog: of spans that overlap the longest stands.
+    kept: list[Mention] = []
+    for span, invented in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
+        if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in kept):
+            kept.append((span, invented))
+    return tuple(sorted(kept))
+
+
+def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:
+    """Words split at spaces, looked up in the caption one after another; those without a content word are left out."""
+    content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
+    mentions, end = [], 0
+    for word, invented in caption.words:
+        start = caption.caption.find(word, end)
+        if start < 0:
+            continue
+        end = start + len(word)
+        if any(start <= low and high <= end for low, high in content):
+            mentions.append(((start, end), invented))
+    return tuple(mentions)
+
+
+def _spans(caption: str, names: Sequence[str]) -> list[Span]:
+    """Where any of some names stands as a whole word, in the singular or the plural."""
+    words = "|".join(re.escape(name) for name in sorted(set(names), key=len, reverse=True))
+    return [match.span() for match in re.finditer(rf"\b(?:{words})(?:e?s)?\b", caption, re.IGNORECASE)]
+
+
+def _measure(
+    pipeline: Pipeline, items: Sequence[Rated], batch: ItemBatch, mentions: Sequence[Sequence[Mention]]
+) -> list[tuple[int, bool, list[float]]]:
+    """The doubt of every mention of a batch's captions, with the item and whether the image is the wrong one."""
+    texts = [items[item].caption for item in batch.items]
+    shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.stranger)]
+    pairs = [(owner, number) for _, (number, owner) in shown]
+    readable, measured = measure_readable(pipeline, batch.images, texts, pairs)
+    answers = []
+    for pair, (wrong, (number, _)) in enumerate(shown[at] for at in readable):
+        assert measured is not None, "some pairs are readable"
+        units = [unit for unit in units_of(pipeline.config, measured, pair, texts[number]) if unit.kind == "word"]
+        item = batch.items[number]
+        answers.append((item, wrong, _doubts(units, [span for span, _ in mentions[item]])))
+    return answers
+
+
+def _doubts(units: Sequence[Unit], spans: Sequence[Span]) -> list[float]:
+    """The mean doubt of the words inside each span; where none of them is judged, that of a middling word."""
+    # A word that was said before is as doubtful as it was then.
+    known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := doubt(unit)) is not None}
+    neutral = float(np.median(list(known.values()))) if known else 0.0
+    doubts = []
+    for start, end in spans:
+        inside = [known.get(stem(unit.text.casefold())) for unit in units if start <= unit.start and unit.end <= end]
+        judged = [value for value in inside if value is not None]
+        doubts.append(float(np.mean(judged)) if judged else neutral)
+    return doubts
+
+
+def _rows(labels: Sequence[Floats], scores: Mapping[bool, Sequence[Floats]], names: npt.NDArray[np.str_]) -> list[Row]:
+    both = [number for number, marks in enumerate(labels) if 0 < marks.sum() < len(marks)]
+    owner = np.repeat(np.arange(len(labels)), [len(marks) for marks in labels])
+    marks = np.concatenate(labels)
+
+    def figures(own: Sequence[Floats]) -> dict[str, Interval]:
+        columns = prepare(np.concatenate(own), marks)
+        area = bootstrap(lambda weights: auc(columns, weights[owner]), len(labels), clusters=names)
+        if not both:
+            return {"AUC, all words": area}
+        areas = [auc(prepare(own[number], labels[number])) for number in both]
+        firsts = [labels[number][int(np.argmax(own[number]))] for number in both]
+        return {
+            "AUC, all words": area,
+            "AUC within captions": bootstrap_mean(areas, clusters=names[both]),
+            _LEAST: bootstrap_mean(firsts, clusters=names[both]),
+        }
+
+    true, wrong = figures(scores[False]), figures(scores[True])
+    rows: list[Row] = []
+    for name, figure in true.items():
+        level = float(np.mean([labels[number].mean() for number in both])) if name == _LEAST else 0.5
+        rows.append({"name": name, "n": len(both) if rows else len(marks), "true": figure, "wrong": wrong[name],
+                     "chance": level})  # fmt: skip
+    return rows
+
+
+def _table(rows: Sequence[Row], captions: int, left_out: int, signature: str) -> Table:
+    figures = [per_cent("true", "terms"), per_cent("wrong", "wrong image"), per_cent("chance")]
+    plot = Plot(x="name", y=[column.name for column in figures], title="invented words by their terms",
+                x_label="figure", y_label="per cent")  # fmt: skip
+    return Table(
+        name="rows",
+        title=f"Invented words by their terms over {captions} captions, per cent",
+        columns=[Column("name", "figure"), Column("n"), *figures],
+        rows=rows,
+        notes=["95 % cluster-bootstrap intervals over images",
+               f"{left_out} captions name nothing that is marked, or could not be read"],
+        signature=signature,
+        facts={"captions": captions, "left_out": left_out},
+        plots=[plot],
+    )  # fmt: skip
