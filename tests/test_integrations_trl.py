@@ -223,7 +223,8 @@ def test_grpo_trains_with_it(tmp_path):
 
     args = GRPOConfig(
         output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
-        max_steps=1, report_to=[], use_cpu=True, logging_steps=1, save_strategy="no", log_completions=False,
+        max_steps=1, report_to=[], use_cpu=True, bf16=False, logging_steps=1,
+        save_strategy="no", log_completions=False,
     )  # fmt: skip
     reward = Watched("toy", column="photo")
     trainer = GRPOTrainer(
@@ -258,7 +259,8 @@ def test_grpo_trains_a_vision_language_model_on_rows_as_the_page_shows_them(tmp_
 
     args = GRPOConfig(
         output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
-        max_steps=1, report_to=[], use_cpu=True, logging_steps=1, save_strategy="no", log_completions=False,
+        max_steps=1, report_to=[], use_cpu=True, bf16=False, logging_steps=1,
+        save_strategy="no", log_completions=False,
     )  # fmt: skip
 
     def trainer(prompt):
