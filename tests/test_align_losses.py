@@ -8,6 +8,7 @@ import torch
 
 from align_data import projected
 from msdscore.core.mixture import FitSettings, fit
+from msdscore.lab.align.aligner import make_optimiser
 from msdscore.lab.align.losses import (
     absent_words,
     caption_table,
@@ -19,6 +20,7 @@ from msdscore.lab.align.losses import (
     token_table,
     word_loss,
 )
+from msdscore.lab.align.recipe import TrainSpec
 from point_sets import terms
 
 
@@ -150,3 +152,21 @@ def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
         assert torch.autograd.gradcheck(table, (tokens, images.points))
         plain = (tokens @ images.points.mT).masked_fill(~images.mask.unsqueeze(1), -torch.inf).amax(dim=2).mT
         assert torch.allclose(table(tokens, images.points), plain, atol=1e-12)
+
+
+def test_only_matrices_decay():
+    class Parts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrix = torch.nn.Linear(2, 3)
+            self.log_scale = torch.nn.Parameter(torch.tensor(1.0))
+
+        def rated_parameters(self, spec):
+            return [(list(self.parameters()), 0.5)]
+
+    parts = Parts()
+    groups = make_optimiser(parts, TrainSpec(weight_decay=0.3, lr=0.1)).param_groups
+    decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert decay[id(parts.matrix.weight)] == 0.3
+    assert decay[id(parts.matrix.bias)] == decay[id(parts.log_scale)] == 0.0
+    assert {group["share"] for group in groups} == {0.5}

@@ -479,6 +479,9 @@ def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
     assert len(some) == 7
     counts = Counter(item.image.name for item in some)
     assert sorted(counts.values()) == [1, 3, 3]
+    images = list(dict.fromkeys(item.image.name for item in whole))
+    # Seven of 24 ratings are a part of three of eight images, spread evenly.
+    assert list(counts) == [images[0], images[2], images[5]]
     assert len({item.id for item in some}) == 7
     assert set(some) <= set(whole)
     assert len(prepare_work(replace(made, limit=23), lambda: None).item_set.items) == 23

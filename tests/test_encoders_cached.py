@@ -11,7 +11,7 @@ import torch
 
 from msdscore import load_encoder
 from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
-from msdscore.encoders.cached import OBJECTS, CachedEncoder, CacheSettings, prepared_key
+from msdscore.encoders.cached import OBJECTS, CachedEncoder, CacheSettings, prepared_key, remove_oldest
 from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
@@ -240,6 +240,15 @@ def test_a_cache_stays_within_its_limit_over_many_items(tmp_path):
         assert sum(path.stat().st_size for path in files(tmp_path)) <= 1.1 * limit
     with pytest.raises(ConfigError, match="at least 1 byte, got 0"):
         kept(tmp_path, limit=0)
+
+
+def test_a_cache_of_exactly_its_limit_loses_nothing(tmp_path):
+    CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(["ball 1", "ball 2"])
+    total = sum(path.stat().st_size for path in files(tmp_path))
+    assert remove_oldest(tmp_path, total) == total
+    assert len(files(tmp_path)) == 2
+    assert remove_oldest(tmp_path, total - 1) == total // 2
+    assert len(files(tmp_path)) == 1
 
 
 def test_half_precision_is_half_the_room_the_same_in_every_run_and_in_the_signature(tmp_path):

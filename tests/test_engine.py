@@ -18,12 +18,13 @@ from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.errors import ConfigError, RunError
+from msdscore.io.hashing import file_mark
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
 from msdscore.run import plan as plan_of_run
 from msdscore.run import table as table_of_run
-from msdscore.run.plan import FIRST_ROWS, plan
+from msdscore.run.plan import FIRST_ROWS, Part, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
 from msdscore.scoring.config import Paper
@@ -762,6 +763,15 @@ def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypa
     Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
     os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert run(Scorer("toy"), path, output, part_rows=8, verify=True).scored == 8
+
+
+def test_an_image_with_the_mark_of_another_is_read_again_only_to_verify(tmp_path):
+    image = tmp_path / "a.png"
+    Image.new("RGB", (8, 8), "red").save(image)
+    states = {str(image): (file_mark(str(image)), "state when the run began")}
+    part = Part(0, states=states)
+    assert part.warn_of_changed(lambda path: "another state", verify=False) is None
+    assert part.warn_of_changed(lambda path: "another state", verify=True) is not None
 
 
 def test_rows_with_repeated_ids_are_all_scored(tmp_path):

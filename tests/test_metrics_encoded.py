@@ -11,6 +11,7 @@ from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key
+from msdscore.lab.metrics.encoded import nearest_reference
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.scorer import Scorer
 from msdscore.scoring.config import MSDConfig
@@ -130,6 +131,12 @@ def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(scorer):
         nearest = max(float(max(texts[place] @ texts[2], texts[place] @ texts[3])), 0)
         assert found[0, place] == pytest.approx(2 * alone * nearest / (alone + nearest), abs=1e-6)
     assert np.isnan(found[1]).all()
+
+
+def test_a_reference_that_points_away_counts_as_zero():
+    rows = {"a": np.array([1.0, 0.0]), "b": np.array([0.6, 0.8])}
+    captions = np.array([[[-1.0, 0.0], [0.6, 0.8]]])
+    assert nearest_reference(captions, [("a", "b")], rows).tolist() == [[0.0, 1.0]]
 
 
 def test_longclipscore_refuses_windows(tmp_path):

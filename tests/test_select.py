@@ -455,6 +455,15 @@ def test_odd_names_of_files_are_names(shards, tmp_path):
     assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
 
 
+def test_the_agreement_with_cosine_is_spearmans_with_tied_ranks(shards, tmp_path):
+    spearmanr = pytest.importorskip("scipy.stats").spearmanr
+    folder, table = shards
+    chosen = select([str(folder)], Rule(keep=Quota.parse("20")), str(tmp_path / "keys.txt"), show=3)
+    a, b = (np.array(table.column(name).to_pylist(), dtype=float) for name in ("msd", "similarity"))
+    both = np.isfinite(a) & np.isfinite(b)
+    assert chosen.survey.agreement.correlation == pytest.approx(spearmanr(a[both], b[both]).statistic, abs=1e-9)
+
+
 def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
     root, table = tars
     command = (
