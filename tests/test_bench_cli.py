@@ -99,6 +99,18 @@ def test_compare_and_table(results):
     assert call("table", *every, "-f", "markdown").stdout.count("| :--- |") == 3
 
 
+def test_compare_with_one_image_prints_valid_json(tmp_path):
+    make_expert(tmp_path)
+    words = ("--root", tmp_path, "-o", tmp_path / "out", "-e", "toy", "-m", "cosine", "-m", "length", "--samples", 9)
+    assert call("bench", "flickr8k-expert", *words, "--limit", 1, "--no-control").exit_code == 0
+    file = tmp_path / "out" / "flickr8k-expert.json"
+    for command in ((f"{file}:cosine", f"{file}:length"), (file, "--against", "length")):
+        answer = call("compare", *command, "--samples", 9, "--json")
+        assert answer.exit_code == 0, answer.output
+        assert "null" in answer.stdout
+        json.loads(answer.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
 def test_lists_name_everything():
     found = json.loads(call("benchmarks", "--json").stdout)
     assert [row["name"] for row in found] == [row.name for row in benchmarks()]

@@ -208,3 +208,72 @@ def test_the_command_ranks_what_score_wrote(tmp_path) -> None:
         "right",
         "wrong",
     ]
+
+
+def scored_rows(folder: Path, colours: dict[str, str], said: str, *, images: Path | None = None) -> str:
+    """Rows of a folder, their images and their scores by the toy encoder: the path of the scored file."""
+    folder.mkdir(exist_ok=True)
+    for name, colour in colours.items():
+        path = (images or folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), colour).save(path)
+    rows = [{"image": name, "caption": f"a {said} square"} for name in colours]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["score", str(folder / "rows.jsonl"), "-e", "toy", "-o", str(folder / "s.parquet")]
+    done = CliRunner().invoke(app, [*words, *(["--images", str(images)] if images else [])])
+    assert done.exit_code == 0, done.output
+    return str(folder / "s.parquet")
+
+
+def test_images_of_one_file_name_in_two_folders_are_two_images(tmp_path) -> None:
+    colours = {"val/1.png": "red", "test/1.png": "blue"}
+    files = [f"{who}={scored_rows(tmp_path / who, colours, who)}" for who in ("red", "blue")]
+    contest = read_contest(files)
+    assert contest.images == ("test/1.png", "val/1.png")
+    means = contest.means("msd")
+    assert means[1, 0] > means[1, 1]  # "red" is right on val/1.png
+    assert means[0, 0] < means[0, 1]
+
+
+def test_different_images_of_one_path_are_rejected_and_copies_are_not(tmp_path) -> None:
+    first = scored_rows(tmp_path / "p", {"1.png": "red"}, "red")
+    other = scored_rows(tmp_path / "q", {"1.png": "blue"}, "red")
+    with pytest.raises(InputError, match=r"1\.png is one image in .*p/s\.parquet and another one in .*q/s\.parquet"):
+        read_contest([f"a={first}", f"b={other}"])
+    copy = scored_rows(tmp_path / "r", {"1.png": "red"}, "blue")
+    assert read_contest([f"a={first}", f"b={copy}"]).images == ("1.png",)
+
+
+def test_rows_may_write_the_path_of_one_image_in_different_ways(tmp_path) -> None:
+    first = scored_rows(tmp_path / "p", {"1.png": "red"}, "red", images=tmp_path / "val")
+    second = scored_rows(tmp_path / "q", {"../val/1.png": "red"}, "blue")
+    assert read_contest([f"a={first}", f"b={second}"]).images == ("1.png",)
+
+
+def test_one_file_passed_twice_and_one_captioner_in_two_files_are_rejected(files, tmp_path) -> None:
+    with pytest.raises(InputError, match=r"good\.parquet was passed twice"):
+        read_contest([files[0], f"again={files[0]}"])
+    (tmp_path / "q").mkdir()
+    same = str(scored(tmp_path / "q" / "good.parquet", np.zeros(60)))
+    with pytest.raises(InputError, match=r"both have captions of 0\.jpg by good; name the captioners with NAME=FILE"):
+        read_contest([files[0], files[1], same])
+
+
+def strict(text: str) -> dict[str, object]:
+    """JSON as other languages read it: NaN is an error."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
+    files = [str(scored(tmp_path / f"{n}.parquet", np.array([0.1 * n]), human=[3.0])) for n in (1, 2)]
+    words = ["rank-captioners", *files, "--people", "human", "--samples", "50"]
+    shown = CliRunner().invoke(app, [*words, "--json", "-o", str(tmp_path / "r.html")])
+    assert shown.exit_code == 0, shown.output
+    content = strict(shown.stdout)
+    assert content["metrics"][0]["placed"][0]["mean"]["low"] is None
+    assert content["agreements"][0]["same_winner"] is content["agreements"][0]["spearman"] is None
+    assert strict((tmp_path / "r.json").read_text()) == content
+    table = CliRunner().invoke(app, words)
+    assert "nan" not in table.stdout.lower()
+    assert "human is equal for all captions of each image" in " ".join(table.stdout.split())
+    assert "nan" not in page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()

@@ -71,8 +71,8 @@ def rank_captioners(
 ) -> None:
     """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
 
-    Soft-MSD takes the captions of all captioners of an image as one candidate set. Files with other signatures or
-    other images are refused.
+    Soft-MSD takes the captions of all captioners of an image as one candidate set. Images are matched by their path in
+    the rows; files with different signatures, or different images under one path, are an error.
     """
     from json import dumps
 
@@ -84,10 +84,9 @@ def rank_captioners(
     if output is not None:
         inputs = with_images([*files, rows], images)
         check_target(output, (".html", ".htm"), inputs=inputs, side=[output.with_suffix(".json")])
-    ranking = rank(
-        read_contest(files, shared=shared, people=people), people=people, how=Resampling(samples=samples, seed=seed)
-    )
-    plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1) + "\n"
+    contest = read_contest(files, shared=shared, people=people, images=images, rows=rows)
+    ranking = rank(contest, people=people, how=Resampling(samples=samples, seed=seed))
+    plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     if output is not None:
         text = page(ranking, title=title, show=show, images=images, rows=rows)
         beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}

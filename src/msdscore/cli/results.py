@@ -66,7 +66,7 @@ def compare(
     from msdscore.intervals import Resampling
     from msdscore.lab.benchmarks.results.compare import compare_all, compare_sides, open_side
     from msdscore.lab.benchmarks.results.grids import against_grid, comparison_grid
-    from msdscore.lab.benchmarks.results.result import read_result
+    from msdscore.lab.benchmarks.results.result import plain, read_result
 
     if bool(second) == bool(against):
         raise ConfigError("expected two results, or one result and --against METRIC")
@@ -81,6 +81,6 @@ def compare(
         comparison = compare_sides(open_side(first), open_side(second), how=how)
         values, grid = asdict(comparison), comparison_grid(comparison)
     if json:
-        print_json(values)
+        print_json(plain(values))
     else:
         grid_table(grid)

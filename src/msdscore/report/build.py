@@ -1,6 +1,6 @@
 """The report of a scored file: read, choose rows to look at, explain them, and write one page that fetches nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,24 +120,32 @@ def worst(results: Results, name: str, count: int, *, per_image: bool = False) -
 
 
 def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
-    """The rows with their images; empty where no file names any.
+    """Return the rows at the `wanted` positions with their images; empty if no file names any."""
+    needed = set(wanted)
+    return {row.index: row for row in scored_rows(scored, given, images) if row.index in needed} if needed else {}
 
-    They are read from the file `given`, else from the one that was scored if it is still the same (it knows images
-    that came as bytes, and paths beside it), else from the scores themselves.
+
+def scored_rows(scored: Path, given: Path | None, images: Path | None) -> Iterator[Row]:
+    """Yield the rows of a scored file with their images.
+
+    They are read from the file `given`, else from the one that was scored if it has not changed (it knows images
+    that came as bytes, and paths relative to it), else from the scores themselves.
     """
-    needed, run = set(wanted), run_facts(scored)
+    run = run_facts(scored)
     files = [given] if given else [scored] if images else [run.source, scored]
     for file in filter(None, files):
+        folder = images or (run.images if file == run.source and run.images and run.images.is_dir() else None)
         try:
-            with open_rows(file, images=images, columns=run.columns) as source:
-                if file == run.source and source.fingerprint != run.fingerprint:
-                    continue
-                return {row.index: row for row in source.read() if row.index in needed} if needed else {}
+            source = open_rows(file, images=folder, columns=run.columns)
         except InputError:  # a file whose rows name no image
             if file == given:
                 raise
             continue
-    return {}
+        with source:
+            if file == run.source and source.fingerprint != run.fingerprint:
+                continue
+            yield from source.read()
+            return
 
 
 def _explained(scorer: "Scorer", row: Row | None) -> Explanation | RowError | None:

@@ -109,6 +109,7 @@ class RunFacts:
     prefix: str = ""  # of the columns that scoring added
     columns: ColumnNames = field(default_factory=ColumnNames)
     source: Path | None = None  # the file that was scored, if it is still there
+    images: Path | None = None  # the folder of images that it was scored with
     fingerprint: str = ""  # of its content
 
 
@@ -123,6 +124,7 @@ def run_facts(path: Path) -> RunFacts:
             prefix=manifest.get("prefix", ""),
             columns=ColumnNames(**manifest.get("columns", {})),
             source=scored if scored and scored.exists() else None,
+            images=Path(manifest["images"]) if manifest.get("images") else None,
             fingerprint=manifest.get("input", ""),
         )
     except (OSError, ValueError, KeyError, TypeError):

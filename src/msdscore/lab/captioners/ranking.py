@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.errors import InputError, RowError
+from msdscore.errors import InputError, RowError, shortened
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.lab.benchmarks.results.grids import Grid, p_value
+from msdscore.lab.benchmarks.results.result import plain
+from msdscore.lab.captioners.same_images import image_names
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
@@ -106,7 +108,7 @@ class PeopleAgreement:
     column: str
     spearman: float
     kendall: float
-    same_winner: Interval  # share of pairs of captions of one image that both order alike
+    same_winner: Interval | None  # share of pairs of captions of one image that both order alike; None: no such pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ class Ranking:
     agreements: tuple[PeopleAgreement, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; a number that is not defined, such as an interval of one image, is None."""
         contest = self.contest
-        return {
+        values = {
             "signature": contest.signature,
             "files": [str(path) for path in contest.files],
             "captioners": list(contest.captioners),
@@ -131,6 +133,7 @@ class Ranking:
             "people": None if self.people is None else asdict(self.people),
             "agreements": [asdict(agreement) for agreement in self.agreements],
         }
+        return dict(plain(values))
 
 
 class Win(NamedTuple):
@@ -141,48 +144,98 @@ class Win(NamedTuple):
     beaten: int
 
 
-def read_contest(files: Sequence[str], *, shared: bool = False, people: str | None = None) -> Contest:
+class _Row(NamedTuple):
+    """A scored caption: who wrote it, what it shows, its file and position there, and whether it has no score."""
+
+    captioner: str
+    image: str
+    file: int
+    position: int
+    failed: bool
+
+
+def read_contest(
+    files: Sequence[str],
+    *,
+    shared: bool = False,
+    people: str | None = None,
+    images: Path | None = None,
+    rows: Path | None = None,
+) -> Contest:
     """Scored files of several captioners, one file each or together in one with a column `system`.
 
-    NAME=FILE names the captioner of a file. All must have the same signature and the same images; with `shared`, the
-    images that all of them have are enough. `people` is a column of the rows that is read beside the scores.
+    NAME=FILE names the captioner of a file. All must have the same signature and the same images (see `image_names`;
+    `images` and `rows` say where they are); with `shared`, the images that all of them have are enough. `people` is a
+    column of the rows that is read along with the scores.
     """
-    paths, read, rows = list[Path](), list[Results](), list[tuple[str, str, int, int, bool]]()
-    for number, given in enumerate(files):
-        name, equals, rest = given.partition("=")
-        named = bool(equals) and not Path(given).exists()
-        paths.append(Path(rest if named else given))
-        read.append(results := read_results(paths[-1]))
-        alone = name if named else Path(results.name).name.split(".")[0]
-        if not results.signature:
-            raise InputError(f"{paths[-1]}: carries no signature; score it with msdscore score")
-        if results.signature != read[0].signature:
-            both = f"{paths[-1]} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
-            raise InputError(f"{both}; score both alike")
-        for row, image in enumerate(results.images):
-            if not image:
-                raise InputError(f"{results.name} row {row}: names no image; captioners are compared image by image")
-            who = "" if results.systems is None or named else results.systems[row]
-            bad = bool(results.errors[row]) or bool(np.isnan(results.numbers["msd"][row]))
-            rows.append((who or alone, Path(image).name, number, row, bad))
+    paths, labels, read = _read_files(files)
+    captions = _captions(paths, labels, read, image_names(
+        [(path, results.images) for path, results in zip(paths, read, strict=True)], images=images,
+        rows=rows if len(files) == 1 else None,  # positions in one file of rows say nothing about other files
+    ))  # fmt: skip
     names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
     numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
     if people is not None:
         numbers[people] = np.concatenate([_ratings(results, people) for results in read])
-    captioners = tuple(dict.fromkeys(who for who, *_ in rows))
+    captioners = tuple(dict.fromkeys(row.captioner for row in captions))
     if len(captioners) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
-    images, left_out = _shared_images(rows, captioners, shared=shared)
-    places = {what: place for place, what in enumerate(images)}
-    kept = [n for n, (_, what, *_) in enumerate(rows) if what in places]
-    kept.sort(key=lambda n: (places[rows[n][1]], captioners.index(rows[n][0])))
-    signature, numbers = read[0].signature, {name: values[kept] for name, values in numbers.items()}
-    image_of = np.array([places[rows[n][1]] for n in kept])
+    common, left_out = _shared_images(captions, captioners, shared=shared)
+    places = {image: place for place, image in enumerate(common)}
+    kept = [n for n, row in enumerate(captions) if row.image in places]
+    kept.sort(key=lambda n: (places[captions[n].image], captioners.index(captions[n].captioner)))
+    ordered, signature = [captions[n] for n in kept], read[0].signature
+    numbers = {name: values[kept] for name, values in numbers.items()}
+    image_of = np.array([places[row.image] for row in ordered])
     return Contest(
-        tuple(paths), signature, captioners, images, left_out, np.array([captioners.index(rows[n][0]) for n in kept]),
-        image_of, tuple(rows[n][2:4] for n in kept), tuple(read[rows[n][2]].captions[rows[n][3]] for n in kept),
+        tuple(paths), signature, captioners, common, left_out,
+        np.array([captioners.index(row.captioner) for row in ordered]), image_of,
+        tuple((row.file, row.position) for row in ordered),
+        tuple(read[row.file].captions[row.position] for row in ordered),
         {**numbers, "soft_msd": _softened(numbers, image_of, signature)},
     )  # fmt: skip
+
+
+def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:
+    """The paths, the names given with NAME=FILE (else empty) and the scores of files that may be compared."""
+    paths, labels, read = list[Path](), list[str](), list[Results]()
+    for given in files:
+        name, equals, rest = given.partition("=")
+        named = bool(equals) and not Path(given).exists()
+        paths.append(path := Path(rest if named else given))
+        labels.append(name if named else "")
+        if path.resolve() in [other.resolve() for other in paths[:-1]]:
+            raise InputError(f"{path} was passed twice; expected each scored file once")
+        read.append(results := read_results(path))
+        if not results.signature:
+            raise InputError(f"{path}: carries no signature; score it with msdscore score")
+        if results.signature != read[0].signature:
+            both = f"{path} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
+            raise InputError(f"{both}; score both alike")
+    return paths, labels, read
+
+
+def _captions(
+    paths: Sequence[Path], labels: Sequence[str], read: Sequence[Results], images: Sequence[Sequence[str]]
+) -> list[_Row]:
+    """All rows of all files; a captioner may not describe an image in two files."""
+    rows, described = list[_Row](), dict[tuple[str, str], int]()
+    for number, (label, results) in enumerate(zip(labels, read, strict=True)):
+        alone = label or Path(results.name).name.split(".")[0]
+        for position, image in enumerate(images[number]):
+            if not results.images[position]:
+                raise InputError(
+                    f"{results.name} row {position}: names no image; captioners are compared image by image"
+                )
+            who = ("" if results.systems is None or label else results.systems[position]) or alone
+            if described.setdefault((who, image), number) != number:
+                both = f"{paths[described[who, image]]} and {paths[number]}"
+                raise InputError(
+                    f"{both} both have captions of {shortened(image)} by {who}; name the captioners with NAME=FILE"
+                )
+            failed = bool(results.errors[position]) or bool(np.isnan(results.numbers["msd"][position]))
+            rows.append(_Row(who, image, number, position, failed))
+    return rows
 
 
 def _ratings(results: Results, people: str) -> Floats:
@@ -197,13 +250,11 @@ def _ratings(results: Results, people: str) -> Floats:
     return np.array(values)
 
 
-def _shared_images(
-    rows: Sequence[tuple[str, str, int, int, bool]], captioners: Sequence[str], *, shared: bool
-) -> tuple[tuple[str, ...], int]:
+def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: bool) -> tuple[tuple[str, ...], int]:
     """The images that every captioner has described, and how many are left out."""
     described: dict[str, set[str]] = {who: set() for who in captioners}
-    for who, what, *_ in rows:
-        described[who].add(what)
+    for row in rows:
+        described[row.captioner].add(row.image)
     every, common = set.union(*described.values()), set.intersection(*described.values())
     if common != every and not shared:
         who, own = min(described.items(), key=lambda entry: len(entry[1]))
@@ -211,9 +262,12 @@ def _shared_images(
             f"{who} has {len(own)} of {len(every)} images, {len(common)} are shared by all; captioners are ranked on "
             "the same images: caption the others too, or pass --shared"
         )
-    good = sorted(common - {what for _, what, *_, bad in rows if bad})
+    good = sorted(common - {row.image for row in rows if row.failed})
     if not good:
-        raise InputError("no image is shared by all captioners; expected files about the same images")
+        raise InputError(
+            "no image is shared by all captioners; expected rows with the same paths of images, such as val/1.png, or "
+            "images that can be found (--images)"
+        )
     return tuple(good), len(every) - len(good)
 
 
@@ -275,9 +329,9 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
     ours, theirs = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
     first, second = np.triu_indices(len(contest.captioners), 1)
     preference = theirs[:, first] - theirs[:, second]
-    images, _ = told = preference.nonzero()
-    same = 0.5 + 0.5 * np.sign(preference * (ours[:, first] - ours[:, second]))[told]
-    share = bootstrap_mean(same, clusters=images.tolist(), how=how)
+    images, _ = decided = preference.nonzero()
+    same = 0.5 + 0.5 * np.sign(preference * (ours[:, first] - ours[:, second]))[decided]
+    share = bootstrap_mean(same, clusters=images.tolist(), how=how) if len(same) else None
     columns = prepare(ours.mean(axis=0), theirs.mean(axis=0))
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
 
@@ -306,13 +360,24 @@ def _notes(ranking: Ranking) -> list[str]:
     contest = ranking.contest
     notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
     notes += [f"{contest.left_out} images left out: one captioner lacks them or failed"] if contest.left_out else []
-    notes += [
-        f"{own.metric} against {own.column}: Spearman {own.spearman:.2f}, Kendall {own.kendall:.2f} over captioners; "
-        f"in people's order: {100 * own.same_winner.value:.1f} % [{100 * own.same_winner.low:.1f}, "
-        f"{100 * own.same_winner.high:.1f}] of the pairs of captions that people tell apart"
-        for own in ranking.agreements
-    ]
-    return notes
+    return [*notes, *map(_agreement_note, ranking.agreements)]
+
+
+def _agreement_note(own: PeopleAgreement) -> str:
+    over = f"{own.metric} against {own.column}: "
+    over += (
+        "; ".join(
+            f"{name} {value:.2f}"
+            for name, value in (("Spearman", own.spearman), ("Kendall", own.kendall))
+            if value == value
+        )
+        or f"no correlation, since all captioners have the same mean {own.column}"
+    )
+    if own.same_winner is None:
+        return f"{over}; {own.column} is equal for all captions of each image"
+    share, low, high = (100 * end for end in (own.same_winner.value, own.same_winner.low, own.same_winner.high))
+    ends = f" [{low:.1f}, {high:.1f}]" if low == low else ""
+    return f"{over}; in people's order: {share:.1f} %{ends} of the pairs of captions with different ratings"
 
 
 def verdict(ranking: Ranking) -> str:
@@ -449,9 +514,11 @@ def _thumbs(
 
 
 def _plain(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    """A mean with its interval; one image has none."""
+    ends = "" if interval.low != interval.low else f" [{interval.low:.3f}, {interval.high:.3f}]"
+    return f"{interval.value:.3f}{ends}"
 
 
 def _rank(interval: Interval) -> str:
     value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.value, interval.low, interval.high))
-    return f"{value} [{low}, {high}]"
+    return value if interval.low != interval.low else f"{value} [{low}, {high}]"
