@@ -28,8 +28,10 @@ from transformers import CLIPConfig, CLIPModel
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.preprocessing import view
+from msdscore.forms.base import Measurement
+from msdscore.forms.paper import Paper
 from msdscore.scoring.embedded import Decoded
-from msdscore.scoring.measurement import Numbers, worst_words
+from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 
 SIZE, DIM, PASSES = 256, 8, 12
@@ -92,8 +94,9 @@ def worst(pipeline, captions):
     read = pipeline.embed_texts(captions[:SIZE])
     layouts = [read.vectors.layout[row] for row in read.rows]
     terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
-    measured = SimpleNamespace(tokens=layouts, divergence=SimpleNamespace(support_terms=terms), words=None)
-    return best(lambda number: worst_words(measured, captions[:SIZE], count=3), SIZE)
+    none = torch.zeros(SIZE, 1)
+    measured = Measurement(none, none, none, none, (), layouts, captions[:SIZE], SimpleNamespace(support_terms=terms))
+    return best(lambda number: Paper().worst(measured, 3), SIZE)
 
 
 def pictures(pipeline):
@@ -106,7 +109,8 @@ def pictures(pipeline):
 def at_once(pipeline, requests, *, worst=0):
     """Numbers for every caption, in the place of `score_batches`."""
     for request in requests:
-        yield [Numbers(0.1, 1.0, 2.0, 0.3, 1.5, None, 12, 1, 0.05, None) for _ in request.captions]
+        values = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 12, "windows": 1}
+        yield [Numbers(dict(values)) for _ in request.captions]
 
 
 def rows(pipeline, folder, count, run):

@@ -12,19 +12,20 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
+from msdscore.forms.paper import Paper
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import plan
 from msdscore.run.shards import ShardJob, ShardOptions, ShardRows
 from msdscore.run.table import part_table
 from msdscore.run.workers import score_jobs
-from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import ScorerSpec
 
 ROWS, SHARDS = 200_000, 300
 CAPTION = "A brown dog with a red collar runs along the sandy beach at sunset, while two children play."
-NUMBERS = Numbers(0.1, 0.2, 18, 1, 0.3, 0.4, 0.5, 0.1, worst=("dog", "beach", "sunset"))
+VALUES = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 18, "windows": 1}
+NUMBERS = Numbers(VALUES, worst=("dog", "beach", "sunset"))
 
 
 def resident() -> int:

@@ -18,6 +18,8 @@ from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.errors import ConfigError, RunError
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import file_mark
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
@@ -27,8 +29,6 @@ from msdscore.run import table as table_of_run
 from msdscore.run.plan import FIRST_ROWS, Part, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
-from msdscore.scoring.config import Paper
-from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 

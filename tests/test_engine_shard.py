@@ -14,14 +14,14 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import columns_of
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
-from msdscore.scoring.config import Paper
-from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 

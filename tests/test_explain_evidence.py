@@ -16,13 +16,12 @@ import msdscore.report
 import msdscore.serve
 from msdscore import Scorer
 from msdscore.cli.tables import coloured
-from msdscore.core.evidence import ZERO, Evidence
+from msdscore.core.evidence import ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import (
     DARK,
-    LEGEND,
     css,
     legend,
     maps_of,
@@ -33,7 +32,8 @@ from msdscore.explain.look import (
     word_colour,
     word_limit,
 )
-from msdscore.explain.terms import Unit
+from msdscore.forms.base import Unit
+from msdscore.forms.evidence import LEGEND, Evidence
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
 from msdscore.scoring.calibrate import calibrated_bank

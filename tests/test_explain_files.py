@@ -156,15 +156,17 @@ def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
 
 
 def test_all_maps_that_are_scored_have_one_scale(explained):
-    def largest(*roles):
-        return max(float(np.abs(getattr(item, f"{role}_map")).max()) for item in explained for role in roles)
+    def largest(*roles, items=explained):
+        return max(float(np.abs(getattr(item, f"{role}_map")).max()) for item in items for role in roles)
 
     roles = ("support", "penalty", "omission")
     for maps in maps_of(explained):
         assert [(role, drawn.limit) for role, drawn in maps.items()] == [(role, largest(*roles)) for role in roles]
-    unscored = maps_of([replace(item, score=replace(item.score, beta=0.0)) for item in explained])[0]
-    assert unscored["penalty"].limit == largest("support", "penalty")
-    assert unscored["omission"].limit == largest("omission")
+    words = [replace(item, terms=replace(item.terms, beta=0.0)) for item in explained]
+    unscored = maps_of(words)[0]
+    assert unscored["penalty"].limit == largest("support", "penalty", items=words)
+    assert unscored["omission"].limit == largest("omission", items=words)
+    assert unscored["omission"].limit != unscored["penalty"].limit
 
 
 def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out(explained):

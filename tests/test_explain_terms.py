@@ -183,8 +183,8 @@ def test_influence_foretells_what_dropping_a_patch_does(scorer):
         mask = images.batch.mask.clone()
         mask[0, patch] = False
         less = replace(images, batch=replace(images.batch, mask=mask))
-        after = pipeline.measure(less, texts, [0], [0]).divergence.support[0]
-        rises.append(float(after - measured.divergence.support[0]))
+        after = pipeline.measure(less, texts, [0], [0]).terms.support[0]
+        rises.append(float(after - measured.terms.support[0]))
     assert np.corrcoef(expected, rises)[0, 1] > 0.9
 
 

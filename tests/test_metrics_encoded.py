@@ -10,11 +10,11 @@ from PIL import Image
 from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError
+from msdscore.forms.paper import MSDConfig
 from msdscore.io.hashing import pixel_key
 from msdscore.lab.metrics.encoded import nearest_reference
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.scorer import Scorer
-from msdscore.scoring.config import MSDConfig
 
 RED, BLUE = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
 PAIR = ("a red square on the left", "a blue square")

@@ -25,10 +25,10 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import columns_of
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import columns_of
 from msdscore.scoring.stream import Batch, score_batches
 
 COLOURS = ("red", "green", "blue", "white", "yellow")

@@ -1,5 +1,8 @@
 import math
+import pickle
 import random
+from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,8 +16,10 @@ import reference
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
-from msdscore.scoring.config import Paper
-from msdscore.scoring.results import columns_of
+from msdscore.forms import registry
+from msdscore.forms.base import Column
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import columns_of
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]
@@ -78,8 +83,8 @@ def test_company_order_and_batch_size_do_not_change_a_score(init):
         measured = Scorer(tiny_clip(), config, batch_size=size).measure(pictures, CAPTIONS, owner)
         # The encoder's own products may round differently from batch to batch; the core adds nothing to that.
         assert measured.similarity.tolist() == pytest.approx([score.similarity for score in alone], abs=1e-6)
-        assert measured.divergence.coverage.tolist() == pytest.approx([s.coverage for s in alone], abs=1e-4)
-        assert measured.divergence.support.tolist() == pytest.approx([s.support for s in alone], abs=1e-4)
+        assert measured.terms.coverage.tolist() == pytest.approx([s.coverage for s in alone], abs=1e-4)
+        assert measured.terms.support.tolist() == pytest.approx([s.support for s in alone], abs=1e-4)
 
 
 def test_the_same_call_gives_the_same_bits():
@@ -92,8 +97,8 @@ def test_toy_scores_are_bit_identical_in_any_company():
     together = scorer.measure([picture(0), picture(1)], CAPTIONS, [0, 1, 1, 0])
     for place, (owner, caption) in enumerate(zip([0, 1, 1, 0], CAPTIONS, strict=True)):
         alone = scorer.measure([picture(owner)], [caption], [0])
-        assert torch.equal(alone.divergence.coverage[0], together.divergence.coverage[place])
-        assert torch.equal(alone.divergence.support[0], together.divergence.support[place])
+        assert torch.equal(alone.terms.coverage[0], together.terms.coverage[place])
+        assert torch.equal(alone.terms.support[0], together.terms.support[place])
 
 
 @pytest.mark.parametrize(
@@ -279,3 +284,39 @@ def test_other_mixtures_have_no_calibrated_form():
 def test_settings_in_a_signature_are_exact():
     assert Scorer("toy", MSDConfig(alpha=0.1)).signature != Scorer("toy", MSDConfig(alpha=0.10000001)).signature
     assert "|kappa:20|" in Scorer("toy", MSDConfig(kappa=20)).signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubled(Paper):
+    """The paper's form with one more column, as an extension of a form would have."""
+
+    columns = (*Paper.columns, "doubled")
+
+    def numbers(self, measured):
+        values = Paper.numbers(self, measured)
+        return values | {"doubled": 2 * values["support"]}
+
+
+def test_a_new_form_is_its_class_and_one_row(monkeypatch):
+    row = registry.FormRow(Doubled, (Column("doubled", "doubled", ".2f"),), {"doubled": Doubled()})
+    monkeypatch.setattr(registry, "FORMS", (*registry.FORMS, row))
+    scorer = Scorer("toy", Doubled())
+    scores = scorer.rank(picture(), CAPTIONS)
+    assert scores.doubled == pytest.approx(2 * scores.support)
+    assert scores[0].doubled == scores.doubled[0]
+    assert scores.to_arrow().column_names[1:7] == [
+        "similarity", "coverage", "support", "beta", "divergence", "doubled",
+    ]  # fmt: skip
+    assert list(scores.rows()[0])[6] == "doubled"
+    explained = scorer.explain(picture(), CAPTIONS[0])
+    assert explained.to_dict()["score"]["doubled"] == explained.score.doubled
+
+
+def test_a_number_that_the_form_does_not_have_is_an_attribute_error_with_the_known_names():
+    score = Scorer("toy").score(picture(), "a red square")
+    with pytest.raises(AttributeError, match="this score has no 'precision', only similarity, coverage, support"):
+        _ = score.precision
+    assert not hasattr(score, "covrage")
+    assert score.match is None
+    for again in (pickle.loads(pickle.dumps(score)), copy(score)):
+        assert (again.msd, again.coverage) == (score.msd, score.coverage)

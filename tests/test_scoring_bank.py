@@ -23,7 +23,7 @@ def test_terms_of_a_calibrated_score_add_up_and_the_bank_is_in_the_signature():
     measured = scorer.measure([picture()], CAPTIONS, [0] * 4)
     scores = scorer.rank(picture(), CAPTIONS)
     for row, score in enumerate(scores):
-        assert score.support == pytest.approx(measured.divergence.support_terms[row].sum().item(), abs=1e-6)
+        assert score.support == pytest.approx(measured.terms.support_terms[row].sum().item(), abs=1e-6)
     assert f"cal:background,{bank.name}" in scorer.signature
     assert "cal:" not in Scorer(encoder, "short").signature
 
@@ -32,7 +32,7 @@ def test_calibrated_support_is_plain_support_less_its_mean_over_the_bank():
     encoder = tiny_clip()
     background = [picture(100 + n) for n in range(6)]
     plain = Scorer(encoder)
-    over_bank = plain.measure(background, [CAPTIONS[1]] * 6, range(6)).divergence.support.mean().item()
+    over_bank = plain.measure(background, [CAPTIONS[1]] * 6, range(6)).terms.support.mean().item()
     own = plain.score(picture(), CAPTIONS[1]).support
     calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(picture(), CAPTIONS[1]).support
     assert calibrated == pytest.approx(own - over_bank, abs=1e-4)

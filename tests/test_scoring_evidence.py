@@ -18,7 +18,6 @@ from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.core.evidence import (
     ZERO,
-    Evidence,
     JudgedWords,
     Match,
     WordCalibration,
@@ -30,6 +29,9 @@ from msdscore.core.evidence import (
 )
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.forms.evidence import Evidence
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import preset
 from msdscore.scoring.bank import load_bank, named, own_bank, save_bank
 from msdscore.scoring.calibrate import (
     calibrated_bank,
@@ -38,7 +40,6 @@ from msdscore.scoring.calibrate import (
     similar_texts,
     word_calibration,
 )
-from msdscore.scoring.config import MSDConfig, Paper, preset
 from test_scoring import picture, tiny_clip
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
@@ -192,8 +193,10 @@ def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
     assert ((scores.match > 0) & (scores.match < 1)).all()
     first, second = scorer.config.weights
     assert scores.msd == pytest.approx(scores.similarity + first * scores.precision + second * scores.information)
-    assert np.isnan(scores.coverage).all()
-    assert scores[0].coverage is None
+    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, precision"):
+        _ = scores.coverage
+    with pytest.raises(AttributeError, match="this score has no 'coverage', only similarity, precision"):
+        _ = scores[0].coverage
     assert f"|bank:{made.name}|" in scorer.signature
     assert "|gate:" not in scorer.signature
 
@@ -231,7 +234,7 @@ def test_match_is_known_under_its_own_settings_alone(bank):
     assert other.match is None
     assert other.information is not None
     plain = Scorer(encoder, Paper()).score(picture(), "red")
-    assert (plain.precision, plain.information, plain.match, plain.reading) == (None, None, None, None)
+    assert (plain.match, plain.reading) == (None, None)
 
 
 def test_a_bank_with_words_survives_its_file(bank, tmp_path):
@@ -276,8 +279,6 @@ def test_settings_of_the_two_forms():
         Evidence().changed(gate="support")
     with pytest.raises(ConfigError, match="balance must lie between 0 and 1, got 1.5"):
         Evidence(balance=1.5)
-    with pytest.warns(DeprecationWarning, match="calibration=evidence is the preset 'evidence' now"):
-        assert MSDConfig().changed(calibration="evidence") == Evidence()
 
 
 def write_coloured(folder):

@@ -11,6 +11,7 @@ from bench_sets import make_expert, make_sugarcrepe
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
+from msdscore.forms.paper import MSDConfig
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.studies.context import Study
@@ -26,7 +27,6 @@ from msdscore.lab.studies.pairs import (
 )
 from msdscore.lab.studies.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
 from msdscore.lab.studies.table import to_json, to_markdown
-from msdscore.scoring.config import MSDConfig
 from paper_page import part
 
 

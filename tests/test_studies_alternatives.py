@@ -5,9 +5,9 @@ import json
 import pytest
 from PIL import Image
 
-from msdscore.core.evidence import Evidence
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
+from msdscore.forms.evidence import Evidence
 from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.localisation import replaced_word
 from msdscore.lab.studies.registry import run_study

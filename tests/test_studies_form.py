@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
 from msdscore.cli.app import app
-from msdscore.core.evidence import Evidence, information_terms, precision_terms
+from msdscore.core.evidence import information_terms, precision_terms
 from msdscore.errors import ConfigError, InputError
+from msdscore.forms.evidence import Evidence
 from msdscore.lab.studies.form import BALANCES, Words, ablations, balanced, information, precision
 from msdscore.lab.studies.match import word_tables
 from test_scoring_evidence import coloured

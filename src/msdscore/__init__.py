@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
-    from msdscore.core.evidence import Evidence
     from msdscore.encoders.base import Embeddings, Encoder
     from msdscore.encoders.registry import list_encoders, load_encoder, register
     from msdscore.errors import (
@@ -22,11 +21,12 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from msdscore.explain.explanation import Explanation, Explanations
+    from msdscore.forms.base import Measurement
+    from msdscore.forms.evidence import Evidence
+    from msdscore.forms.paper import MSDConfig, Paper
     from msdscore.io.images import ImageLimits
     from msdscore.scorer import Scorer
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
-    from msdscore.scoring.config import MSDConfig, Paper
-    from msdscore.scoring.measurement import Measurement
     from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.spec import ScorerSpec
 
@@ -35,18 +35,18 @@ _EXPORTS = {
     "ConfigError": "msdscore.errors",
     "Embeddings": "msdscore.encoders.base",
     "Encoder": "msdscore.encoders.base",
-    "Evidence": "msdscore.core.evidence",
+    "Evidence": "msdscore.forms.evidence",
     "Explanation": "msdscore.explain.explanation",
     "Explanations": "msdscore.explain.explanation",
     "ImageError": "msdscore.errors",
     "ImageLimits": "msdscore.io.images",
     "InputError": "msdscore.errors",
-    "MSDConfig": "msdscore.scoring.config",
+    "MSDConfig": "msdscore.forms.paper",
     "MSDScoreError": "msdscore.errors",
-    "Measurement": "msdscore.scoring.measurement",
+    "Measurement": "msdscore.forms.base",
     "MissingExtraError": "msdscore.errors",
     "NamedBank": "msdscore.scoring.bank",
-    "Paper": "msdscore.scoring.config",
+    "Paper": "msdscore.forms.paper",
     "RowError": "msdscore.errors",
     "RunError": "msdscore.errors",
     "Score": "msdscore.scoring.results",

@@ -12,12 +12,13 @@ from PIL.Image import Image
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
+from msdscore.forms.base import Form, Measurement
+from msdscore.forms.registry import preset
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.inputs.columns import SEVERAL, ColumnNames
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.config import Form, preset
-from msdscore.scoring.measurement import Measurement, Numbers, numbers
+from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
@@ -261,7 +262,7 @@ class Scorer:
             done = waiting.popleft()
             yield from Scores.of(done.captions, scored, done.owner, self.config, self.signature)
 
-    def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement:
+    def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
         """Similarity and terms of many captions; `owner[i]` is the number of the image of caption i.
 
         Raises `ImageError` or `CaptionError` for the first item that cannot be read.

@@ -22,7 +22,7 @@ def bank(
     ] = None,
     pairs: Annotated[
         list[str],
-        typer.Option(help="Rows of captioned images (image, captions), for calibration=evidence. Repeatable."),
+        typer.Option(help="Rows of captioned images (image, captions), for the evidence form. Repeatable."),
     ] = [],
     limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
     overwrite: options.Overwrite = False,
@@ -41,16 +41,15 @@ def bank(
     With --pairs it also learns from captioned images how well each word can be judged, when a caption tells something
     about an image, and the probability of a match.
     """
-    from msdscore.core.evidence import Evidence
     from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.loading.tensors import bank_bytes
     from msdscore.encoders.registry import load_encoder
+    from msdscore.forms.evidence import Evidence
+    from msdscore.forms.registry import preset as named_preset
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
     from msdscore.scoring.calibrate import calibrated_bank
-    from msdscore.scoring.config import changed
-    from msdscore.scoring.config import preset as named_preset
     from msdscore.scoring.pipeline import recommended_config
 
     check_target(output, (".safetensors",), inputs=[captions, *pairs])
@@ -64,8 +63,7 @@ def bank(
     if pairs:
         from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs
 
-        evidence = changed(form if isinstance(form, Evidence) else Evidence(), changes)
-        assert isinstance(evidence, Evidence), "changes keep the form"
+        evidence = (form if isinstance(form, Evidence) else Evidence()).changed(**changes)
         # Captioned images in the order of their rows.
         items = open_pairs(DataSource(tuple(pairs), (str(folder),), None)).items
         images = [open_image(image_content(pair.image)) for pair in items]
@@ -73,7 +71,7 @@ def bank(
         built = calibrated_bank(loaded, evidence, images, known, background=limit, others=texts, batch_size=size)
     else:
         images = [open_image(path) for path in spread_over(folder, limit)]
-        built = build_bank(loaded, changed(form, changes), images, texts, batch_size=size)
+        built = build_bank(loaded, form.changed(**changes), images, texts, batch_size=size)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     line = f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}"
     typer.echo(line, err=is_standard_output(output))

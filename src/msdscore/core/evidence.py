@@ -20,23 +20,13 @@ Precision is a weighted mean of margins, information their sum in units of its s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.mixture import Mixture
 from msdscore.core.paper import total
-from msdscore.core.settings import (
-    MOST_COMPONENTS,
-    MOST_ITERATIONS,
-    check_count,
-    check_number,
-    check_share,
-    exact,
-    replace_known,
-)
 from msdscore.errors import ConfigError
 
 WordTerms = Float[Tensor, "pairs words"]
@@ -44,60 +34,6 @@ WordTerms = Float[Tensor, "pairs words"]
 ZERO = 0.1  # p-value at which colours are white and terms are zero
 PRIOR = 0.9  # share of true words among those of people and good captioners
 JUDGED = 0.1  # least reliability of a word that is judged: present and absent mentions have an AUC of 0.66
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Settings of the evidence form.
-
-    >>> Evidence(balance=2.0)
-    Traceback (most recent call last):
-    msdscore.errors.ConfigError: balance must lie between 0 and 1, got 2.0
-    """
-
-    columns: ClassVar[tuple[str, ...]] = ("precision", "information")
-
-    components: int = 8  # of an image's mixture; docs/decisions.md
-    kappa: float = 20.0  # paper, concentration sweep
-    iterations: int = 20  # paper, EM details
-    alpha: float = 0.1  # weight of precision alone; paper, weight of the local terms
-    gamma: float = 0.04  # weight of information alone; docs/evidence.md
-    balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
-    temperature: float = 0.2  # xi of Soft-MSD, paper
-
-    def __post_init__(self) -> None:
-        check_count("components", self.components, most=MOST_COMPONENTS)
-        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
-        for name in ("kappa", "temperature"):
-            check_number(name, getattr(self, name), positive=True)
-        for name in ("alpha", "gamma"):
-            check_number(name, getattr(self, name))
-        check_share("balance", self.balance)
-
-    @property
-    def image_fit(self) -> FitSettings:
-        """How the mixtures of images are fitted; captions have none."""
-        return FitSettings(components=self.components, kappa=self.kappa, iterations=self.iterations)
-
-    @property
-    def weights(self) -> tuple[float, float]:
-        """The weights of precision and information."""
-        return self.alpha * (1 - self.balance), self.gamma * self.balance
-
-    @property
-    def needs_bank(self) -> bool:
-        """Evidence is held against a bank of background images."""
-        return True
-
-    def facts(self) -> dict[str, str]:
-        """Everything that can change a score, in the short form of signatures."""
-        numbers = {"k": self.components, "kappa": self.kappa, "it": self.iterations, "a": self.alpha}
-        numbers |= {"i": self.gamma, "balance": self.balance, "xi": self.temperature}
-        return {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
-
-    def changed(self, **changes: Any) -> "Evidence":
-        """A copy with some settings changed; unknown ones are refused with the known names."""
-        return replace_known(self, changes)
 
 
 @dataclass(frozen=True, slots=True)

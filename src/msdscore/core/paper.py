@@ -11,7 +11,8 @@ The two directed divergences are kept as one term per point; `schedule` computes
 uncertainty, Soft-MSD and rank aggregation work on columns, one number per caption.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -35,6 +36,15 @@ class Divergence:
     support_terms: Float[Tensor, "pairs tokens"]
     image_mixtures: Mixture
     text_mixtures: Mixture
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The terms of both sides."""
+        return self.coverage_terms, self.support_terms
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Divergence":
+        """The same divergences with these terms, such as copies on another device."""
+        return replace(self, coverage_terms=tensors[0], support_terms=tensors[1])
 
     @property
     def coverage(self) -> Float[Tensor, " pairs"]:

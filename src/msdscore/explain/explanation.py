@@ -13,10 +13,11 @@ from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import in_words
 from msdscore.explain.save import document, encoded, save
-from msdscore.explain.terms import Attribution, Unit, image_of, terms_of, units_of
+from msdscore.explain.terms import Attribution, image_of, terms_of
+from msdscore.forms.base import Measurement, Unit
 from msdscore.io.images import ImageSource
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.measurement import Measurement, numbers
+from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
@@ -100,7 +101,7 @@ def explain_embedded(pipeline: Pipeline, image: Image, images: Embedded, caption
     form = pipeline.config
     scores = Scores.of(captions, numbers(measured, form), [0] * len(captions), form, pipeline.signature)
     terms = terms_of(form, images, texts, measured)
-    units = [units_of(form, measured, number, caption) for number, caption in enumerate(captions)]
+    units = [form.units(measured, number) for number in range(len(captions))]
     named = _named(pipeline, images, texts, measured, units)
     layout = measured.patches[0]
     visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
@@ -116,11 +117,11 @@ def explain_embedded(pipeline: Pipeline, image: Image, images: Embedded, caption
 
 
 def _named(
-    pipeline: Pipeline, images: Embedded, texts: Embedded, measured: Measurement, units: Sequence[Sequence[Unit]]
+    pipeline: Pipeline, images: Embedded, texts: Embedded, measured: Measurement[Any], units: Sequence[Sequence[Unit]]
 ) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
     """For every caption the words that it does not say, and those that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
-    if vocabulary is None or measured.words is None:
+    if vocabulary is None or not pipeline.config.names_words:
         return [((), ())] * len(units)
     if pipeline not in _namers:
         _namers[pipeline] = Namer(pipeline, vocabulary)
@@ -128,7 +129,7 @@ def _named(
     probabilities = namer.probabilities(images)
     named = []
     for number, own in enumerate(units):
-        words = measured.words.spoken[number]
+        words = pipeline.config.words(measured, number)
         points = texts.vectors.points[int(measured.text_of[number])]
         doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < ZERO]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))

@@ -21,7 +21,6 @@ from PIL import Image
 from msdscore.errors import require
 from msdscore.explain import look
 from msdscore.explain.terms import Attribution
-from msdscore.scoring.config import Paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,9 +141,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
         known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
         page.text(left, top, f"{name}  {known}", weight="bold", family=families(unit.text), color=colour)
         page.image(left, top + 0.15, panel, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
-    paper = "the word's gap in nats; above 0 the image does not support it"
-    p_value = "p-value, the share of true words that look as unsupported"
-    notes = f"number: {paper}" if isinstance(item.form, Paper) else f"number: {p_value}"
+    notes = f"number: {item.form.word_note}"
     for number, note in enumerate((notes, "green: where the word looks, each image to its own maximum")):
         page.text(MARGIN, rows * step + 0.1 + 0.11 * number, note, SMALL_POINTS - 0.5, color=GREY)
     return page.figure

@@ -18,7 +18,7 @@ from PIL.Image import Image
 
 from msdscore.explain import look
 from msdscore.explain.terms import Attribution
-from msdscore.scoring.config import Paper
+from msdscore.forms.base import Role
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
 MOST_WORDS = 60  # words with an image of their own, so that a page stays under a few megabytes
@@ -114,7 +114,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
         "spans": look.spans(item, look.word_limit(items)),
         "name": "MSD" if item.score.candidates == 1 else "Soft-MSD",
         "score": item.score,
-        "paper": isinstance(item.form, Paper),
+        "columns": item.form.word_columns,
         "steps": steps,
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),
@@ -123,7 +123,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     }
 
 
-def _images(item: Attribution, maps: Mapping[look.Role, look.Map]) -> dict[str, Any]:
+def _images(item: Attribution, maps: Mapping[Role, look.Map]) -> dict[str, Any]:
     """Every image that the page can show, by name: the maps, and where each word looks."""
     small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):

@@ -8,7 +8,7 @@ people see; so equal steps of a value look equally large. Figures, pages, report
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,15 @@ from PIL import Image
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
-from msdscore.explain.terms import Attribution, Unit
-from msdscore.scoring.config import Paper
+from msdscore.explain.terms import Attribution
+from msdscore.forms.base import BLUEST, Role, Unit, p_text
 
 Floats = npt.NDArray[np.float64]
-Role = Literal["support", "penalty", "omission", "leaning"]
 Colour = tuple[int, int, int]
 
 FULL = 0.01  # p-value at which a word in doubt has full colour
 LIKELY = 0.5  # p-value from which a word is blue
-PALEST, BLUEST = 0.2, 0.7  # strengths of the least colour that is seen as one, and of a word with p-value 1
-LEGEND = "fewer than one true word in ten looks this unsupported"
+PALEST = 0.2  # strength of the least colour that is seen as one
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
     "penalty": "speaks against it",
@@ -166,43 +164,21 @@ def tooltip(unit: Unit) -> str:
     return f"not judged: {unit.reason}" if unit.reason else "not judged"
 
 
-def p_text(unit: Unit) -> str:
-    """The p-value of a word as people read it."""
-    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
-
-
 def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
-    """What the colours of words say: text, background and ink of every entry."""
+    """What the colours of words mean: text, background and ink of every entry."""
     items = tuple(items)
-    entries: list[tuple[str, Role, float]] = [
-        (LEGEND, "penalty", 1.0),
-        ("neither", "support", 0.0),
-        ("looks as true words do", "support", BLUEST),
-    ]
-    if all(isinstance(item.form, Paper) for item in items):
-        limit = word_limit(items)
-        entries = [
-            (f"supported, {-limit:.2g} nats or less", "support", 1.0),
-            ("white is 0", "support", 0.0),
-            (f"not supported, {limit:+.2g} or more", "penalty", 1.0),
-        ]
+    entries = items[0].form.legend(word_limit(items))
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
 def in_words(item: Attribution) -> list[str]:
     """What a reader should know of the words, line by line."""
-    if isinstance(item.form, Paper):
-        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
-        return [f"least supported, nats: {listed or 'none'}"]
-    rather = {suggestion.number: suggestion for suggestion in item.suggestions}
-    lines = []
-    for number, unit in enumerate(item.units):
-        if unit in item.doubtful:
-            instead = ", ".join(word.word for word in rather[number].instead) if number in rather else ""
-            lines.append(f"in doubt: {unit.text} ({p_text(unit)})" + (f"; rather: {instead}" if instead else ""))
-    if item.missing:
-        lines.append("probably also there: " + ", ".join(word.word for word in item.missing))
-    return lines
+    instead = {
+        suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
+    }
+    missing = ", ".join(word.word for word in item.missing)
+    also = [f"probably also there: {missing}"] if missing else []
+    return [*item.form.remarks(item.units, item.ranked, instead), *also]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +215,12 @@ def _strength(values: npt.ArrayLike, limit: float) -> Floats:
 def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
     """The maps of captions, on one scale up to the largest value of any of them; of all roles unless told which.
 
-    What a caption omits is a map of the paper's form alone. Omissions that have no weight in any score are worth a
-    look, but no part of it, and have a scale of their own; those below zero are regions that a caption tells of.
+    Omissions that have no weight in any score are worth a look, but no part of it, and have a scale of their own; those
+    below zero are regions that a caption tells of.
     """
-    paper = all(isinstance(item.form, Paper) for item in items)
-    scored = any((item.score.beta or 0) > 0 for item in items)
-    shown: tuple[Role, ...] = ("support", "penalty", "omission") if paper else ("support", "penalty")
+    betas = [item.terms.beta for item in items]
+    scored = any(beta > 0 for beta in betas)
+    shown = items[0].form.maps
     values: list[dict[Role, Floats]] = [
         {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
     ]
@@ -256,10 +232,8 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
         limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
         signed = omits and any(tells)
         low, high = (f"told −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} nats")
-        for number, item in enumerate(items):
-            odd = (
-                "left out (unscored)" if item.score.beta == 0 else "told / left out" if tells[number] else TITLES[role]
-            )
+        for number in range(len(items)):
+            odd = "left out (unscored)" if betas[number] == 0 else "told / left out" if tells[number] else TITLES[role]
             title = odd if omits else TITLES[role]
             below: Role | None = "support" if signed else None
             maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)
@@ -314,26 +288,8 @@ class Step(NamedTuple):
 
 def waterfall(item: Attribution) -> list[Step]:
     """The similarity and what words and regions add to it, unless without weight; the last step ends at Soft-MSD."""
-    score, form, gate = item.score, item.form, item.score.uncertainty
-    parts: list[tuple[str, float, Role]] = []
-    if isinstance(form, Paper):
-        beta = score.beta or 0.0
-        regions = -gate * form.alpha * beta * (score.coverage or 0.0)
-        words = -gate * form.alpha * (1 - beta) * (score.support or 0.0)
-        if beta > 0:
-            parts.append(("regions covered" if regions > 0 else "regions left out", regions, "omission"))
-        if beta < 1:
-            parts.append(("words backed" if words > 0 else "words not backed", words, "penalty"))
-        parts = [(name, size, "support" if size > 0 else role) for name, size, role in parts]
-    else:
-        first, second = form.weights
-        parts = [
-            ("precision", gate * first * (score.precision or 0.0), "support"),
-            ("information", gate * second * (score.information or 0.0), "leaning"),
-        ]
-        parts = [(name, size, "penalty" if size < 0 else role) for name, size, role in parts]
-    steps = [Step("similarity", 0.0, score.similarity)]
-    for name, size, role in parts:
+    steps = [Step("similarity", 0.0, item.score.similarity)]
+    for name, size, role in item.form.parts(item.score):
         steps.append(Step(name, steps[-1].start + steps[-1].size, size, role))
     return steps
 
@@ -348,11 +304,4 @@ def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
 
 def equation(item: Attribution) -> str:
     """The score as its formula, with the numbers put in."""
-    score, form = item.score, item.form
-    gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
-    if isinstance(form, Paper):
-        text = f"g − α·u·d = {score.similarity:.3f} − {form.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
-    else:
-        (first, second), parts = form.weights, (score.precision or 0.0, score.information or 0.0)
-        text = f"{score.similarity:.3f} + {first:g}{gate}·({parts[0]:.2f}) + {second:g}{gate}·({parts[1]:.2f})"
-    return text.replace("-", "−")
+    return item.form.equation(item.score).replace("-", "−")

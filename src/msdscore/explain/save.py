@@ -11,9 +11,9 @@ from msdscore.errors import require
 from msdscore.explain.figure import any_letters, figure
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
-from msdscore.explain.terms import Attribution, Unit
+from msdscore.explain.terms import Attribution
+from msdscore.forms.base import Unit
 from msdscore.io.outputs.targets import MARK, check_target, put
-from msdscore.scoring.config import Paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +22,8 @@ DPI = 300
 FIGURES = (".png", ".svg", ".pdf")
 KINDS = (*FIGURES, ".html", ".json")  # suffixes of files that explanations can be written to
 REGIONS = 3  # named for every word and map
-_SCORE = ("msd", "soft_msd", "similarity", "precision", "information", "coverage", "support", "beta", "divergence",
-          "match", "reading", "uncertainty", "length", "candidates")  # fmt: skip
+_FIRST = ("msd", "soft_msd", "similarity")  # of the score of an explanation; then those of the form
+_LAST = ("match", "reading", "uncertainty", "length", "candidates")
 
 
 def save(items: Sequence[Attribution], path: Path) -> None:
@@ -63,12 +63,12 @@ def document(item: Attribution) -> dict[str, Any]:
     The terms of words are what they add to MSD. Boxes are pixels of the image: left, top, right, bottom.
     """
     layout = item.patches
-    score = {name: getattr(item.score, name) for name in _SCORE}
+    score = {name: getattr(item.score, name) for name in (*_FIRST, *item.form.columns, *_LAST)}
     facts = {
         "caption": item.score.caption,
         "signature": item.score.signature,
         "score": {name: value for name, value in score.items() if value is not None}
-        | {name: getattr(item.form, name) for name in ("alpha", "balance") if hasattr(item.form, name)},
+        | {name: getattr(item.form, name) for name in item.form.explained},
         "words": [_word(item, unit) for unit in item.units],
         "least_supported": [_unit(unit) for unit in item.ranked],
         "missing": [asdict(word) for word in item.missing],
@@ -83,7 +83,7 @@ def document(item: Attribution) -> dict[str, Any]:
         "support_map": item.support_map.tolist(),
         "penalty_map": item.penalty_map.tolist(),
     }
-    if isinstance(item.form, Paper):
+    if "omission" in item.form.maps:
         most = strongest(item.coverage_terms, layout, REGIONS)
         facts |= {"coverage_terms": item.coverage_terms.tolist(), "most_omitted": most}
     return facts

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL.Image import Image
 from torch import Tensor
 
@@ -15,43 +14,16 @@ from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
-from msdscore.scoring.config import Form, Paper
+from msdscore.forms.base import Form, Measurement, Unit
 from msdscore.scoring.embedded import Decoded, Embedded
-from msdscore.scoring.measurement import Measurement, WordMeasurement, gate, p_values
 from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
-from msdscore.text.words import Word, phrases, segment
+from msdscore.text.words import phrases, segment
 
 Floats = npt.NDArray[np.float64]
 
 # Chosen on the faithfulness study; docs/explain-evidence.md has what was tried.
 PROJECTION = "influence"
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A word, mark or phrase of the caption, with what it does to the score.
-
-    `term` is what it adds to MSD: above zero it raises the score. In the evidence form a judged word has `evidence` in
-    nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
-    true where nine words in ten are; a word below 0.1 has a term below zero. A word that is not `judged`, because the
-    encoder cannot tell whether it is true, because it is denied, or because it was said before, has none of these.
-    `gap` is for the paper's form: how far the image does not support the word, in nats.
-    """
-
-    text: str
-    start: int
-    end: int
-    kind: str  # word or mark
-    content: bool
-    tokens: tuple[int, ...]
-    term: float | None = None
-    gap: float | None = None
-    evidence: float | None = None
-    p_value: float | None = None
-    probability: float | None = None
-    judged: bool = True
-    reason: str = ""  # why it is not judged
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
@@ -113,7 +85,7 @@ class Attribution:
     @cached_property
     def phrases(self) -> tuple[Unit, ...]:
         """Adjacent content words together ("cup of milk"), the least supported first."""
-        words = segment(self.score.caption, compounds=isinstance(self.form, Paper))
+        words = segment(self.score.caption, compounds=self.form.compounds)
         return ranked(_joined(self.score.caption, [self.units[n] for n in numbers]) for numbers in phrases(words))
 
     @cached_property
@@ -151,116 +123,27 @@ def image_of(decoded: Decoded | RowError) -> Image:
     return decoded.image
 
 
-def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:
+def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement[Any]) -> list[maps.Terms]:
     """The terms of every pair that was measured, and how its tokens spread over its image's patches."""
-    seen, read, mixtures = images.vectors, texts.vectors, measured.image_mixtures
+    seen, read, mixtures = images.vectors, texts.vectors, measured.terms.image_mixtures
     terms = []
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = seen.mask[image], read.mask[text]
         x, y = _floats(seen.points[image][patches]), _floats(read.points[text][tokens])
         affinity = maps.affinities(x, y, form.kappa)
-        if isinstance(form, Paper) and form.mixture != "vmf":
+        if form.image_fit.mixture != "vmf":
             # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
             removal = 1 / len(x) - affinity
         else:
             means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
             removal = maps.removals(x, y, maps.Components(means, log_weights, mixtures.kappa))
-        if isinstance(form, Paper):
-            assert measured.divergence is not None, "measured by the paper's form"
-            coverage, support = (
-                _floats(values[number][: len(mask)][mask[: values.shape[1]]])
-                for values, mask in (
-                    (measured.divergence.coverage_terms, patches),
-                    (measured.divergence.support_terms, tokens),
-                )
-            )
-            beta = float(gate(measured.lengths[number : number + 1].cpu(), form))
-            shares = np.full(len(support), 1 / max(len(support), 1))
-        else:  # coverage is no part of the evidence form
-            coverage, beta = np.zeros(len(x)), 0.0
-            support, shares = _evidence_terms(form, measured, number, len(y))
-        terms.append(maps.Terms(coverage, support, affinity, removal, beta, shares))
+        own = form.point_terms(measured, number, patches, tokens)
+        terms.append(maps.Terms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
     return terms
 
 
 def _floats(values: Tensor) -> Floats:
     return values.double().cpu().numpy()
-
-
-def _evidence_terms(form: Form, measured: Measurement, number: int, count: int) -> tuple[Floats, Floats]:
-    """The terms of words, shared out over their tokens, and the shares of these."""
-    assert measured.words is not None, "measured by the evidence form"
-    words, support, shares = measured.words, np.zeros(count), np.zeros(count)
-    values = word_terms(form, words)[number].tolist()
-    for place, term, weight in zip(words.judged[number], values, words.index.weights[number].tolist(), strict=False):
-        own = list(words.spoken[number][place].tokens)
-        support[own] = -term / len(own)
-        shares[own] = weight / len(own)
-    return support, shares / (shares.sum() or 1.0)
-
-
-def word_terms(form: Form, words: WordMeasurement) -> Tensor:
-    """What every judged word adds to MSD, pairs by words."""
-    assert not isinstance(form, Paper), "the evidence form has terms per word"
-    first, second = form.weights
-    return first * words.precision_terms.cpu() + second * words.information_terms.cpu()
-
-
-def units_of(form: Form, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:
-    """Words and marks of the caption of a pair, with what they do to the score."""
-    if isinstance(form, Paper):
-        spoken: Sequence[Word] = segment(caption, measured.tokens[number].spans)
-        facts = _paper_facts(form, measured, number, spoken)
-    else:
-        assert measured.words is not None, "measured by the evidence form"
-        spoken = measured.words.spoken[number]
-        facts = _evidence_facts(form, measured.words, number)
-    names = ("text", "start", "end", "kind", "content", "tokens")
-    return tuple(
-        Unit(*(getattr(word, name) for name in names), **facts.get(place) or {"judged": False, "reason": _reason(word)})
-        for place, word in enumerate(spoken)
-    )
-
-
-def _evidence_facts(form: Form, words: WordMeasurement, number: int) -> dict[int, dict[str, Any]]:
-    """The numbers of the words that were judged, by their places."""
-    spoken, judged = words.spoken[number], words.judged[number]
-    values = words.evidence[number, : len(judged)].double().cpu()
-    kinds = torch.tensor([words.calibration.kind_of(spoken[place].stem) or 0 for place in judged], dtype=torch.int64)
-    columns = (
-        word_terms(form, words)[number].tolist(),
-        values.tolist(),
-        p_values(words)[number],
-        words.calibration.probabilities(values, kinds).tolist(),
-    )
-    names = ("term", "evidence", "p_value", "probability")
-    return {place: dict(zip(names, own, strict=True)) for place, *own in zip(judged, *columns, strict=False)}
-
-
-def _paper_facts(form: Paper, measured: Measurement, number: int, spoken: Sequence[Word]) -> dict[int, dict[str, Any]]:
-    """The term and the gap of every word, by its place; none where no token is read."""
-    assert measured.divergence is not None, "measured by the paper's form"
-    terms = _floats(measured.divergence.support_terms[number])
-    size = int(measured.lengths[number])
-    weight = form.alpha * (1 - float(gate(measured.lengths[number : number + 1].cpu(), form)))
-    facts: dict[int, dict[str, Any]] = {}
-    for place, word in enumerate(spoken):
-        own = list(word.tokens)
-        share = float(terms[own].sum())
-        facts[place] = {"term": -weight * share, "gap": share * size / len(own)} if own else {"term": None}
-    return facts
-
-
-def _reason(word: Word) -> str:
-    """Why a word has no numbers."""
-    reasons = (
-        (word.kind == "mark", ""),
-        (not word.content, "names nothing to see"),
-        (word.denied, "the caption denies it"),
-        (not word.tokens, "this encoder does not read it"),
-        (not word.new, "was said before"),
-    )
-    return next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
 
 
 def doubt(unit: Unit) -> float | None:

@@ -21,7 +21,6 @@ from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.scorer import Scorer
-from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
@@ -261,7 +260,7 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     """The description with a fixed weight of coverage, unless it chooses one itself or its form has no such weight."""
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
     form = spec.config or shared_scorer(spec).config
-    if spec.config is not None or "gate" in dict(spec.changes) or not isinstance(form, Paper):
+    if spec.config is not None or "gate" in dict(spec.changes) or not hasattr(form, "gate"):
         return spec
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 

@@ -12,7 +12,8 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import Role, css, in_words, maps_of, overlay, thumbnail
+from msdscore.explain.look import css, in_words, maps_of, overlay, thumbnail
+from msdscore.forms.base import Role
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows

@@ -22,10 +22,10 @@ from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
-from msdscore.run.table import COUNTS, MIXED, KeptRows, Naming, collect, part_table
-from msdscore.scoring.measurement import NUMBERS, Numbers
+from msdscore.run.table import MIXED, KeptRows, Naming, collect, part_table
+from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import OPTIONAL
+from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -252,10 +252,10 @@ def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
         return RowError(error)
     numbers: dict[str, Any] = {}
     for name in NUMBERS:
-        # Those of another form, and what a bank cannot tell, were written as nothing. Text files give text; every
+        # Those of another form, and what a bank cannot tell, are missing or empty. Text files give text; every
         # number was written so that it reads back to the last bit.
-        is_none = name in OPTIONAL and values.get(prefix + name) in (None, "")
-        numbers[name] = None if is_none else float(values[prefix + name])
+        if name not in OPTIONAL or values.get(prefix + name) not in (None, ""):
+            numbers[name] = float(values[prefix + name])
     numbers |= {name: int(numbers[name]) for name in COUNTS}
     warnings = (values.get(f"{prefix}warnings") or "").removesuffix(MIXED).removesuffix("; ")
-    return Numbers(**numbers, warnings=(warnings,) if warnings else ())
+    return Numbers(numbers, (warnings,) if warnings else ())

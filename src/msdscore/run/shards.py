@@ -14,6 +14,8 @@ import torch
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unknown_name
+from msdscore.forms.base import Form
+from msdscore.forms.registry import columns_of
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.rows import Row, image_tables, open_rows
@@ -22,9 +24,7 @@ from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, re
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.run.plan import Part, plan, score_parts
 from msdscore.run.table import KEPT, collect, part_table
-from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 
 # Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one image stand

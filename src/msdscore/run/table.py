@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError, RunError
+from msdscore.forms.base import Form
+from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
-from msdscore.scoring.config import Form
-from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.results import ALL_COLUMNS, columns_of
+from msdscore.scoring.measurement import Numbers, soften
+from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS
 
 TABLE_ROWS = 8192  # of one table of the output
 KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more lie in a temporary file
 SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
-COUNTS = ("length", "windows")
 KEPT = "input_"  # put before the name of an input column that is called as one of ours
 
 
@@ -89,7 +89,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
         worst = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
         columns["words"] = pa.array([*worst, *none], pa.list_(pa.string()))
     for name in NUMBERS:
-        values = [getattr(result, name) if isinstance(result, Numbers) else None for result in scored]
+        values = [result.values.get(name) if isinstance(result, Numbers) else None for result in scored]
         columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
     return pa.table(columns)
 

@@ -17,8 +17,8 @@ from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode
 from msdscore.encoders.cached import unrounded
 from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
+from msdscore.forms.base import Form
 from msdscore.io.hashing import pixel_key, text_key
-from msdscore.scoring.config import Form, Paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +36,18 @@ class NamedBank:
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
                 "build one with: msdscore bank IMAGES -o bank.safetensors --encoder NAME"
             )
-        sides: list[tuple[str, Mixture | None, FitSettings]] = [("image", self.bank.images, form.image_fit)]
-        sides += [("text", self.bank.texts, form.text_fit)] if isinstance(form, Paper) else []
+        sides = (("image", self.bank.images, form.image_fit), ("text", self.bank.texts, form.text_fit))
         for side, mixtures, fit in sides:
-            if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
+            if mixtures is None or fit is None:
+                continue
+            if (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
                 raise ConfigError(
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
                     f"{mixtures.kappa:g}, the configuration asks for {fit.components} with {fit.kappa:g}; "
                     "build one to fit with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
                     "--preset short"
                 )
-        if isinstance(form, Paper):
-            if self.bank.texts is None and form.weighs_coverage:
-                raise ConfigError(
-                    f"gate={form.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; "
-                    "set gate=support or calibration=none, or build a bank with: msdscore bank IMAGES --captions FILE"
-                )
-        elif self.bank.words is None:
-            raise ConfigError(
-                f"the evidence form needs a bank that was built from captioned images, and {self.name} was not; "
-                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
-            )
+        form.check_bank(self.bank, self.name)
 
 
 def named(bank: Bank, encoder: Encoder) -> NamedBank:
@@ -83,7 +74,7 @@ def build_bank(
     image_side = encode_in_batches(images, partial(prepare_and_encode, encoder), size=batch_size)
     image_mixtures = _mixtures(image_side, [pixel_key(image) for image in images], form.image_fit)
     text_mixtures = None
-    if captions and isinstance(form, Paper):
+    if captions and form.text_fit is not None:
         text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
         text_mixtures = _mixtures(text_side, [text_key(caption) for caption in captions], form.text_fit)
     return named(Bank(image_mixtures, text_mixtures), encoder)

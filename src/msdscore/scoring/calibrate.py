@@ -16,13 +16,14 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.evidence import JUDGED, Evidence, Match, Vocabulary, WordCalibration, WordKind
+from msdscore.core.evidence import JUDGED, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture, log_density_spread
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
+from msdscore.forms.base import match_settings
+from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.scoring.bank import NamedBank, build_bank, named
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.measurement import columns, match_settings
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.edits import joined
@@ -128,8 +129,7 @@ def _labelled(
 ) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
     """Stems of mentions, their evidence, and whether they are present or hard absent; in doubt one is left out."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]
-    measured = pipeline.measure(images, texts, [shown[item][1] for item in good], good).words
-    assert measured is not None, "the evidence form measures words"
+    measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
     known = [stems_of(own) for own in captions]
     stems, values, present = [], [], []
     for item, spoken, judged, row in zip(
@@ -224,9 +224,8 @@ def _match(pipeline: Pipeline, images: Embedded, rows: Sequence[Shown]) -> Match
     texts = pipeline.embed_texts([text for text, _, _ in rows])
     good = [item for item in range(len(rows)) if item not in texts.reasons]
     measured = pipeline.measure(images, texts, [rows[item][1] for item in good], good)
-    assert measured.words is not None, "the evidence form measures words"
-    scores = columns(measured, pipeline.config)["msd"].numpy()
-    length = np.log([max(len(judged), 1) for judged in measured.words.judged])
+    scores = pipeline.config.numbers(measured)["msd"].numpy()
+    length = np.log([max(len(judged), 1) for judged in measured.terms.judged])
     own = np.array([rows[item][2] for item in good])
     features = np.stack([np.ones(len(scores)), scores, length, scores * length], axis=1)
     first, slope, offset, steeper = fit_logistic(features, own)

@@ -11,13 +11,13 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import __version__ as pillow_version
 
 from msdscore.core.device import in_flight, launching
-from msdscore.core.evidence import Bank, Evidence
+from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import fit_all
 from msdscore.encoders.backbone import checked_late, overflow
@@ -35,13 +35,15 @@ from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import CaptionError, ConfigError, RowError
+from msdscore.forms.base import Form, Measurement
+from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, own_bank
-from msdscore.scoring.config import Form, Identity, Paper, preset
+from msdscore.scoring.config import Identity
 from msdscore.scoring.embedded import Decoded, Embedded, open_prepared, sort_out, without_empty
-from msdscore.scoring.measurement import Measurement, Numbers, measure_pairs, numbers
+from msdscore.scoring.measurement import Numbers, measure_pairs, numbers
 
 if TYPE_CHECKING:  # imported where decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
@@ -77,8 +79,7 @@ class Pipeline:
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
-        if not isinstance(config, Paper | Evidence | None):
-            raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(config).__name__}")
+        check_form(config)
         self.encoder = encoder
         self.config = config or recommended_config(encoder, bank)
         self.bank = _bank(bank, encoder, self.config)
@@ -86,7 +87,7 @@ class Pipeline:
         self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
         self.decoders = decoders
         self.streams = 1  # that share the decoding processes and their memory
-        self._draws = isinstance(self.config, Paper) and self.config.init == "sample"  # starts, by an item's content
+        self._draws = self.config.image_fit.init == "sample"  # starts, by an item's content
         self._texts: TextMemory | None = None
         self._placed: Bank | None = None
 
@@ -257,7 +258,7 @@ class Pipeline:
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
-    ) -> Measurement:
+    ) -> Measurement[Any]:
         """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their image and caption."""
         return measure_pairs(
             self._as_computed(images.vectors),
@@ -291,7 +292,7 @@ class Pipeline:
         if measured is not None:
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
-            rows = numbers(measured, self.config, captions=[captions[item] for item in good], worst=worst)
+            rows = numbers(measured, self.config, worst=worst)
             for item, row in zip(good, rows, strict=True):
                 results[item] = row
         return [row for row in results if row is not None]
@@ -321,11 +322,11 @@ class Pipeline:
 def recommended_config(encoder: Encoder, bank: NamedBank | None = None) -> Form:
     """The settings that an encoder recommends for itself, else the paper's for short captions.
 
-    A `bank` that was built from captioned images asks for the evidence form, with mixtures like its own.
+    A `bank` that was built for a form, such as one from captioned images, recommends that form.
     """
-    if bank is not None and bank.bank.words is not None:
-        images = bank.bank.images
-        return preset("evidence", components=images.means.shape[1], kappa=images.kappa)
+    form = None if bank is None else form_of_bank(bank.bank)
+    if form is not None:
+        return form
     given = dict(encoder.recommended or {})
     return preset(given.pop("preset", "short"), **given)
 
@@ -334,7 +335,8 @@ def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | 
     """The bank given, else the one that comes with the encoder; none where the form needs none."""
     if not form.needs_bank:
         if given is not None:
-            remedy = "set calibration=background" if given.bank.words is None else "choose the preset evidence"
+            own = form_of_bank(given.bank)
+            remedy = "set calibration=background" if own is None else f"choose the preset {own.facts()['form']}"
             raise ConfigError(f"a bank is given, and these settings use none; {remedy}, or leave it out")
         return None
     named = given or own_bank(encoder)

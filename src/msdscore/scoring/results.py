@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, RowError, require
-from msdscore.scoring.config import Form
-from msdscore.scoring.measurement import NUMBERS, Numbers, soften
+from msdscore.forms.base import Form
+from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
+from msdscore.scoring.measurement import Numbers, soften
 
 if TYPE_CHECKING:
     import pandas
@@ -21,40 +22,22 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_COUNTS = ("length", "windows")
-# Numbers that not every form has.
-OPTIONAL = ("precision", "information", "coverage", "support", "beta", "divergence", "match")
-_LAST = ("uncertainty", "length", "windows", "msd", "soft_msd", "match", "reading", "warnings", "error")
-
-
-def columns_of(form: Sequence[str]) -> tuple[str, ...]:
-    """What scoring adds to a row, in this order, given the numbers of the form.
-
-    >>> columns_of(("precision", "information"))[:3]
-    ('similarity', 'precision', 'information')
-    """
-    return ("similarity", *form, *_LAST)
-
-
-# What scoring may add to a row, whatever the form.
+COUNTS = ("length", "windows")
+SHARED = ("similarity", "msd", *COUNTS, "match")  # numbers of every form; match only if the bank can tell it
+# Numbers that not every score has.
+OPTIONAL = (*(column.name for column in FORM_COLUMNS), "match")
+# The numbers of a caption that depend only on its own image, of all forms.
+NUMBERS = (*SHARED[:-1], *OPTIONAL)
+# The columns that scoring may add to a row, whatever the form.
 ALL_COLUMNS = columns_of(OPTIONAL[:-1])
-# What a table of scores shows: heading and form of each number.
-SHOWN = {
-    "soft_msd": ("Soft-MSD", "+.4f"),
-    "msd": ("MSD", "+.4f"),
-    "similarity": ("similarity", "+.4f"),
-    "precision": ("precision", "+.3f"),
-    "information": ("information", "+.3f"),
-    "coverage": ("coverage", ".4f"),
-    "support": ("support", ".4f"),
-    "match": ("match", ".2f"),
-    "reading": ("reading", ""),
-}
+_BEFORE, _AFTER = ("soft_msd", "msd", "similarity"), ("match", "reading")
+# The columns that a table of scores shows, in order.
+SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *_AFTER)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Score:
-    """The score of one caption.
+    """The score of one caption; its numbers are in `values` and attributes too.
 
     Higher is better:
 
@@ -64,37 +47,40 @@ class Score:
       support.
     - `information`: how much does it tell about this image? In standard deviations over background images.
     - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
-      `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor.
+      `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor. Both are None if the encoder's
+      bank cannot tell, and under the paper's presets.
 
-    `precision`, `information` and `match` are None under the paper's presets, which have two divergences instead, in
-    nats, lower is better: `coverage`, what the image shows and the caption omits, and `support`, what the caption says
-    and the image does not show; `divergence` is the two, weighed by `beta`.
+    The paper's presets have no `precision` and `information`, but two divergences in nats, lower is better: `coverage`,
+    what the image shows and the caption omits, and `support`, what the caption says and the image does not show;
+    `divergence` is the two, weighted by `beta`. A number that the form does not have raises `AttributeError`.
 
     Neither: `uncertainty` is that of the candidate set (1: the similarities do not tell the captions apart), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
-    `warnings` say what a reader of the score should know, such as words that the encoder cannot read. Where `error`
-    gives a reason there was nothing to score, and the numbers are NaN.
+    `warnings` are what a reader of the score should know, such as words that the encoder cannot read. If there is an
+    `error`, there was nothing to score, and the numbers are NaN.
     """
 
     caption: str
-    msd: float
-    soft_msd: float
-    similarity: float
-    uncertainty: float
-    length: int
-    windows: int
+    values: Mapping[str, Any]
     candidates: int
     signature: str
-    precision: float | None = None
-    information: float | None = None
-    match: float | None = None
-    coverage: float | None = None
-    support: float | None = None
-    beta: float | None = None
-    divergence: float | None = None
     warnings: tuple[str, ...] = ()
     error: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # Attributes that pickle and copy look for on a bare object must not read `values`.
+        values = {} if name.startswith("_") or name == "values" else self.values
+        if name in values:
+            return values[name]
+        raise AttributeError(f"this score has no {name!r}, only {', '.join(values)}")
+
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *self.values]
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        return f"Score(caption={self.caption!r}, {numbers}, candidates={self.candidates}, error={self.error!r})"
 
     def __str__(self) -> str:
         if self.error is not None:
@@ -102,9 +88,34 @@ class Score:
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
         others = [name for name in shown([self]) if name not in ("msd", "soft_msd", "reading")]
         line = f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})"
-        line += "".join(f"  {SHOWN[name][0]} {cell(self, name)}" for name in others)
+        line += "".join(f"  {COLUMNS[name].heading} {cell(self, name)}" for name in others)
         line += "" if self.match is None else f" ({self.reading})"
         return "\n".join([line, *(f"warning: {warning}" for warning in self.warnings)])
+
+    @property
+    def msd(self) -> float:
+        """MSD; higher is better."""
+        return float(self.values["msd"])
+
+    @property
+    def soft_msd(self) -> float:
+        """Soft-MSD within the candidate set; higher is better."""
+        return float(self.values["soft_msd"])
+
+    @property
+    def similarity(self) -> float:
+        """Cosine of the pooled vectors; higher is better."""
+        return float(self.values["similarity"])
+
+    @property
+    def uncertainty(self) -> float:
+        """Uncertainty of the candidate set."""
+        return float(self.values["uncertainty"])
+
+    @property
+    def match(self) -> float | None:
+        """The probability that the caption belongs to the image; None if it is not known."""
+        return self.values["match"]
 
     @property
     def reading(self) -> str | None:
@@ -115,14 +126,19 @@ class Score:
         return html_table([self], self.signature)
 
     def row(self) -> dict[str, Any]:
-        """The added columns of a scored row; None where there is no number."""
-        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None, "reading": self.reading}
-        own = [name for name in OPTIONAL if name != "match" and values[name] is not None]
-        return {name: known(values[name]) for name in columns_of(own)}
+        """The added columns of a scored row; None if there is no number."""
+        texts = {"warnings": "; ".join(self.warnings) or None, "reading": self.reading, "error": self.error}
+        values = {**self.values, **texts}
+        return {name: known(values[name]) for name in columns_of(form_columns(self.values))}
 
     def to_dict(self) -> dict[str, Any]:
-        """Caption, numbers, candidates and signature as plain values, ready for JSON; None where there is no number."""
+        """Caption, numbers, candidates and signature as plain values for JSON; None if there is no number."""
         return {"caption": self.caption, **self.row(), "candidates": self.candidates, "signature": self.signature}
+
+
+def form_columns(values: Mapping[str, Any]) -> list[str]:
+    """The names of those numbers that are the form's."""
+    return [name for name in values if name not in SHARED and name not in ("uncertainty", "soft_msd")]
 
 
 def known(value: Any) -> Any:
@@ -131,14 +147,14 @@ def known(value: Any) -> Any:
 
 
 def shown(scores: Sequence[Score]) -> list[str]:
-    """The numbers that a table of these scores shows: all but those that none of them has."""
-    return [name for name in SHOWN if any(getattr(score, name) is not None for score in scores)]
+    """The columns that a table of these scores shows: all but those that none of them has."""
+    return [name for name in SHOWN if any(known(getattr(score, name, None)) is not None for score in scores)]
 
 
 def cell(score: Score, name: str) -> str:
-    """One number of a table of scores; nothing where there is none."""
-    value = getattr(score, name)
-    return "" if value is None else format(value, SHOWN[name][1])
+    """One number of a table of scores; empty if there is none."""
+    value = known(getattr(score, name, None))
+    return "" if value is None else format(value, COLUMNS[name].format)
 
 
 def html_table(scores: Sequence[Score], signature: str) -> str:
@@ -158,9 +174,9 @@ def html_table(scores: Sequence[Score], signature: str) -> str:
 class Scores:
     """Scores of captions as arrays, in the order the captions were given; see `Score` for which direction is better.
 
-    `columns` holds every number by name, NaN (counts: 0) where `errors` has a reason. `candidates` is the size of each
-    caption's candidate set. A slice gives `Scores`, a number gives one `Score`; `a + b` joins two that were made with
-    the same signature.
+    `columns` has every number by name, and each is an attribute too; NaN (counts: 0) for captions that have an error in
+    `errors`. `candidates` is the size of each caption's candidate set. A slice returns `Scores`, an index one `Score`;
+    `a + b` joins two with the same signature.
 
     >>> from PIL import Image
     >>> from msdscore import Scorer
@@ -187,20 +203,28 @@ class Scores:
     ) -> "Scores":
         """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
         good = [number for number, row in enumerate(scored) if isinstance(row, Numbers)]
-        rows = [row for row in scored if isinstance(row, Numbers)]
-        values: dict[str, Sequence[Any]] = {name: [getattr(row, name) for row in rows] for name in NUMBERS}
+        rows = [row.values for row in scored if isinstance(row, Numbers)]
+        names = ("similarity", *form.columns, "msd", *COUNTS, "match")
+        values: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names}
         chosen = [sets[number] for number in good]
         values["uncertainty"], values["soft_msd"] = soften(values["similarity"], values["msd"], chosen, form)
         columns = {}
         for name, known_values in values.items():
-            # Where there is no number: 0 for counts, else NaN.
-            column = np.zeros(len(scored), dtype=np.int64) if name in _COUNTS else np.full(len(scored), np.nan)
+            # Captions without a number have 0 as counts, else NaN.
+            column = np.zeros(len(scored), dtype=np.int64) if name in COUNTS else np.full(len(scored), np.nan)
             column[good] = [np.nan if value is None else value for value in known_values]
             columns[name] = column
         _, inverse, counts = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True, return_counts=True)
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
         return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
+
+    def __getattr__(self, name: str) -> Any:
+        # Attributes that pickle and copy look for on a bare object must not read `columns`.
+        columns = {} if name.startswith("_") or name == "columns" else self.columns
+        if name in columns:
+            return columns[name]
+        raise AttributeError(f"these scores have no {name!r}, only {', '.join(columns)}")
 
     @property
     def msd(self) -> Floats:
@@ -218,28 +242,8 @@ class Scores:
         return self.columns["similarity"]
 
     @property
-    def precision(self) -> Floats:
-        """Whether what each caption says is true of its image, in nats; higher is better. NaN: not of this form."""
-        return self.columns["precision"]
-
-    @property
-    def information(self) -> Floats:
-        """How much each caption tells about its image; higher is better. NaN: not of this form."""
-        return self.columns["information"]
-
-    @property
-    def coverage(self) -> Floats:
-        """What each caption omits, in nats; lower is better. NaN: not of this form."""
-        return self.columns["coverage"]
-
-    @property
-    def support(self) -> Floats:
-        """What each caption says and the image does not show, in nats; lower is better. NaN: not of this form."""
-        return self.columns["support"]
-
-    @property
     def match(self) -> Floats:
-        """The probability that each caption belongs to its image; NaN where it is not known."""
+        """The probability that each caption belongs to its image; NaN if it is not known."""
         return self.columns["match"]
 
     @property
@@ -261,17 +265,14 @@ class Scores:
             columns = {name: values[index] for name, values in self.columns.items()}
             texts = self.captions[index], self.warnings[index], self.errors[index]
             return Scores(texts[0], columns, self.candidates[index], *texts[1:], self.signature)
+        values = {name: values[index].item() for name, values in self.columns.items()}
         return Score(
-            caption=self.captions[index],
-            candidates=int(self.candidates[index]),
-            signature=self.signature,
-            warnings=self.warnings[index],
-            error=self.errors[index],
-            # What the form does not have, or the bank cannot tell, is None.
-            **{
-                name: known(value) if name in OPTIONAL else value
-                for name, value in ((name, values[index].item()) for name, values in self.columns.items())
-            },
+            self.captions[index],
+            values | {"match": known(values["match"])},
+            int(self.candidates[index]),
+            self.signature,
+            self.warnings[index],
+            self.errors[index],
         )
 
     def __iter__(self) -> Iterator[Score]:
@@ -322,9 +323,7 @@ class Scores:
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
         bad = np.array([error is not None for error in self.errors], dtype=bool)
-        # The numbers of the form: those of the optional ones that any caption has.
-        own = [name for name in OPTIONAL if name != "match" and not np.isnan(self.columns[name]).all()]
-        names = columns_of(own)
+        names = columns_of(form_columns(self.columns))
         columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
         columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
         warnings = ["; ".join(some) or None for some in self.warnings]
@@ -341,8 +340,8 @@ class Scores:
 
     def __str__(self) -> str:
         ranked = [self[index] for index in self.ranking]
-        widths = {name: max(9, len(SHOWN[name][0])) for name in shown(ranked)}
-        heads = " ".join(f"{SHOWN[name][0]:>{width}}" for name, width in widths.items())
+        widths = {name: max(9, len(COLUMNS[name].heading)) for name in shown(ranked)}
+        heads = " ".join(f"{COLUMNS[name].heading:>{width}}" for name, width in widths.items())
         lines = [f"{'':>2} {heads}  caption"]
         for rank, score in enumerate(ranked, start=1):
             numbers = " ".join(f"{cell(score, name):>{width}}" for name, width in widths.items())

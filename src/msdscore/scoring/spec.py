@@ -6,15 +6,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from msdscore.core.evidence import Evidence
 from msdscore.encoders.backbone import place
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
+from msdscore.forms.base import Form
+from msdscore.forms.registry import check_form, preset
 from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.config import Form, Paper, changed, preset
 from msdscore.scoring.pipeline import Pipeline, recommended_config
 from msdscore.version import __version__
 
@@ -26,10 +26,10 @@ NamedValues = tuple[tuple[str, Any], ...]
 class ScorerSpec:
     """Encoder and its options, settings, bank, limits and device: small, picklable, printable.
 
-    `config` is `Paper`, `Evidence`, the name of a preset, or None for the settings that the encoder recommends;
-    `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the path of a
-    bank file. `cache` says where embeddings are kept on disk. Mappings are accepted for `options` and `changes` and
-    stored as sorted pairs.
+    `config` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
+    recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
+    path of a bank file. `cache` says where embeddings are stored on disk. Mappings are accepted for `options` and
+    `changes` and stored as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
     >>> spec.build().config.alpha
@@ -54,8 +54,7 @@ class ScorerSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
             raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
-        if not isinstance(self.config, Paper | Evidence | str | None):
-            raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(self.config).__name__}")
+        check_form(self.config)
         for name in ("options", "changes"):
             # Sorted pairs with tuples for lists, so that the description can be compared and hashed.
             values = dict(getattr(self, name)).items()
@@ -76,7 +75,7 @@ class ScorerSpec:
         base = preset(self.config) if isinstance(self.config, str) else self.config
         return Pipeline(
             encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
-            changed(base or recommended_config(encoder, given), dict(self.changes)),
+            (base or recommended_config(encoder, given)).changed(**dict(self.changes)),
             bank=given,
             limits=self.limits,
             batch_size=self.batch_size,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, Map, Role, css, maps_of, spans, waterfall, word_limit
+from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
+from msdscore.forms.base import Role
 from msdscore.scoring.spec import ScorerSpec
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.evidence import Evidence
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import ConfigError
-from msdscore.scoring.config import Form
+from msdscore.forms.base import Form
+from msdscore.forms.registry import PRESETS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,8 +52,8 @@ class Vectors:
     def column(self, name: str) -> Floats:
         """One of the numbers as a matrix of cases and candidates."""
         if name not in self.numbers:
-            form = "evidence" if name in Evidence.columns else "short"
-            raise ConfigError(f"{name} is no number of these settings; choose --preset {form}")
+            presets = " or ".join(preset for preset, form in PRESETS.items() if name in form.columns)
+            raise ConfigError(f"these settings have no {name}; choose --preset {presets}")
         return self.spread(self.numbers[name])
 
 

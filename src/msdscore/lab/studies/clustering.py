@@ -15,6 +15,7 @@ from msdscore.core.embeddings import real_points
 from msdscore.core.schedule import fit_all
 from msdscore.core.variants import FAMILIES
 from msdscore.errors import InputError
+from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore.lab.stats.resample import bootstrap_share
@@ -22,7 +23,6 @@ from msdscore.lab.studies.context import PAPER, Study, pair_batches, paper_form
 from msdscore.lab.studies.pairs import quantile_bins
 from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value, per_cent
-from msdscore.scoring.config import Paper
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline

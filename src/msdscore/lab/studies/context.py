@@ -12,13 +12,13 @@ import numpy as np
 
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ConfigError, InputError
+from msdscore.forms.base import Measurement
+from msdscore.forms.paper import Paper
 from msdscore.io.outputs.run import discard
 from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.run.plan import keep_answers
-from msdscore.scoring.config import Paper
-from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -149,7 +149,7 @@ class Study:
 
 def measure_readable(
     pipeline: Pipeline, images: Sequence[Image], texts: Sequence[str], pairs: Sequence[tuple[int, int]]
-) -> tuple[list[int], Measurement | None]:
+) -> tuple[list[int], Measurement[Any] | None]:
     """Which pairs (numbers of image and text) can be read, and what is measured of these; None where none can."""
     embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
     captions = pipeline.embed_texts(texts)

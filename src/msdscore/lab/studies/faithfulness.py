@@ -20,12 +20,12 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS, Regions, project
 from msdscore.explain.terms import PROJECTION, image_of, terms_of
+from msdscore.forms.base import Measurement
 from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Pair, clusters, image_key, image_source
 from msdscore.lab.studies.context import Study, pair_batches
 from msdscore.lab.studies.table import Column, Plot, Row, Table
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.measurement import Measurement, columns
 from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
@@ -217,9 +217,9 @@ def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Im
     return Image.fromarray(values)
 
 
-def _local(measured: Measurement, pipeline: Pipeline) -> Floats:
+def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
     """d: the local divergence, or in the evidence form what the words take from the similarity."""
-    values = columns(measured, pipeline.config)
+    values = pipeline.config.numbers(measured)
     local: Floats = (values["divergence"] if "divergence" in values else values["similarity"] - values["msd"]).numpy()
     return local
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msdscore.core.evidence import Evidence
 from msdscore.errors import ConfigError
+from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Item
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
@@ -138,11 +138,11 @@ def _measure(
     readable, measured = measure_readable(pipeline, batch.images, list(row_of), [cell[2:] for cell in cells])
     if measured is None:
         return []
-    assert measured.words is not None, "measured by the evidence form"
-    margins, weights = measured.words.margin.cpu(), measured.words.index.weights
+    words: WordMeasurement = measured.terms
+    margins, weights = words.margin, words.index.weights
     answers = []
     for pair, (item, number, *_) in enumerate(cells[cell] for cell in readable):
-        count = len(measured.words.judged[pair])
+        count = len(words.judged[pair])
         local = margins[pair, :count].tolist(), weights[pair, :count].tolist()
         answers.append((item, number, float(measured.similarity[pair]), *local))
     return answers

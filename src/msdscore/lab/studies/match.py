@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
-from msdscore.explain.terms import units_of
+from msdscore.forms.evidence import WordMeasurement
 from msdscore.intervals import Interval
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
@@ -129,14 +129,13 @@ def _judged_words(
     good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
     if measured is None:
         return []
-    assert measured.words is not None, "measured by the evidence form"
+    words: WordMeasurement = measured.terms
     known = [stems_of(entry.captions) for entry in entries]
     rows: list[JudgedWord] = []
-    for pair, (at, own, text) in enumerate(texts[number] for number in good):
-        spoken = measured.words.spoken[pair]
-        for unit, word in zip(units_of(pipeline.config, measured, pair, text), spoken, strict=True):
+    for pair, (at, own, _) in enumerate(texts[number] for number in good):
+        for unit, word in zip(pipeline.config.units(measured, pair), words.spoken[pair], strict=True):
             if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
-                kind = measured.words.calibration.kind_of(word.stem) or 0
+                kind = words.calibration.kind_of(word.stem) or 0
                 rows.append((at, kind, own, unit.p_value, unit.probability))
     return rows
 

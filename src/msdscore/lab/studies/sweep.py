@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError
+from msdscore.forms.base import Form
 from msdscore.intervals import Interval, Resampling
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
@@ -23,9 +24,8 @@ from msdscore.lab.benchmarks.results.result import Result, score_matrix
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.resample import holm
-from msdscore.lab.studies.context import PAPER, Study
+from msdscore.lab.studies.context import PAPER, Study, paper_form
 from msdscore.lab.studies.table import Column, Plot, Row, Table
-from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
 
 PAIRS = ("sugarcrepe",)
@@ -101,7 +101,7 @@ def mixtures(
         # The alpha at which alpha d varies over the captions as it does in the first.
         spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
         first = next(iter(spreads.values()))
-        weight = pipeline.config.alpha * first
+        weight = paper_form(pipeline).alpha * first
         choices = {name: {**choice, "alpha": weight / spreads[name]} for name, choice in choices.items()}
     return tables
 

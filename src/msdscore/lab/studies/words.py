@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.explain.terms import Unit, doubt, units_of
+from msdscore.explain.terms import doubt
+from msdscore.forms.base import Unit
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Rated, clusters
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
@@ -125,7 +126,7 @@ def _measure(
     answers = []
     for pair, (wrong, (number, _)) in enumerate(shown[at] for at in readable):
         assert measured is not None, "some pairs are readable"
-        units = [unit for unit in units_of(pipeline.config, measured, pair, texts[number]) if unit.kind == "word"]
+        units = [unit for unit in pipeline.config.units(measured, pair) if unit.kind == "word"]
         item = batch.items[number]
         answers.append((item, wrong, _doubts(units, [span for span, _ in mentions[item]])))
     return answers

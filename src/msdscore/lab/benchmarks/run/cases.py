@@ -18,7 +18,6 @@ from msdscore.io.parquet_images import StoredImage
 from msdscore.lab.benchmarks.base import Image, Item, image_key, image_names, image_ring, image_source, stranger_of
 from msdscore.lab.metrics.base import Cases, Floats, Need, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
-from msdscore.scoring.measurement import columns
 from msdscore.scoring.pipeline import Pipeline
 
 BATCH_IMAGES = 64  # decoded at once; what a crash can cost at most
@@ -181,6 +180,6 @@ def _columns(
         second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
         return {"similarity": total(first * second).double().cpu().numpy()}
     measured = pipeline.measure(images, texts, image_of, text_of)
-    numbers = {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
+    numbers = {name: values.numpy() for name, values in pipeline.config.numbers(measured).items()}
     # The baseline is the plain cosine, of captions that deny something too.
     return numbers | {"similarity": measured.similarity.double().cpu().numpy()}

@@ -1,0 +1,320 @@
+"""The interface of a form, and the types that forms share with the modules that use them.
+
+A form is one way of scoring: its settings, what it measures, its columns, and what explanations show of it. Each form
+is one module of this package with one row in `registry`; no other module depends on which form it has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.device import fetching
+from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
+from msdscore.core.evidence import Bank
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.text.words import Word
+
+Floats = npt.NDArray[np.float64]
+Values = Float[Tensor, " pairs"]
+Mask = Bool[Tensor, " points"]
+Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour in explanations
+Part = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
+Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and how strong it is
+
+BLUEST = 0.7  # strength of the colour of a word with p-value 1
+
+
+class Column(NamedTuple):
+    """A number of a score: its name in tables, its heading and number format, and whether lower values are better.
+
+    A column without a format is written to files and not shown in tables.
+    """
+
+    name: str
+    heading: str
+    format: str = ""
+    lower_is_better: bool = False
+
+
+class WordColumn(NamedTuple):
+    """A number of a word in the tables of an explanation; `phrases` tells whether phrases have it too."""
+
+    name: str
+    heading: str
+    format: str
+    phrases: bool = True
+
+    def cell(self, unit: "Unit") -> str:
+        """The number of a word or phrase as text; empty if it has none."""
+        value = getattr(unit, self.name)
+        return "" if value is None else format(value, self.format).replace("%", " %")
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Embedded images and captions, and the pairs to measure.
+
+    Pair p is row `rows[0][p]` of `images` with row `rows[1][p]` of `texts`; `image_of` and `text_of` are the same
+    numbers on the device. `captions` has one text per row of `texts`. `references[p]` are the rows of `texts` that
+    contain the reference captions of pair p; a form without references ignores them.
+    """
+
+    images: Embeddings
+    texts: Embeddings
+    rows: tuple[Sequence[int], Sequence[int]]
+    image_of: Int[Tensor, " pairs"]
+    text_of: Int[Tensor, " pairs"]
+    captions: Sequence[str] = ()
+    references: Sequence[Sequence[int]] = ()
+
+    @property
+    def layouts(self) -> tuple[TokenLayout, ...]:
+        """The layout of every caption."""
+        return tuple(layout for layout in self.texts.layout if isinstance(layout, TokenLayout))
+
+
+class Terms(Protocol):
+    """What a form measures of pairs: terms whose sums are its numbers."""
+
+    @property
+    def image_mixtures(self) -> Mixture:
+        """The mixtures of the images, one per row."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that `Form.numbers` needs."""
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same terms with these tensors, in the order of `tensors`."""
+
+
+T = TypeVar("T", bound=Terms, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement(Generic[T]):
+    """Similarity and terms of pairs of an image and a caption.
+
+    `image_of` and `text_of` are the rows of each pair's image and caption in the batches that were compared; `patches`
+    has one layout per image, `tokens`, `captions` and `lengths` have one entry per pair. `terms` are those of the form.
+    """
+
+    similarity: Values
+    lengths: Int[Tensor, " pairs"]
+    image_of: Int[Tensor, " pairs"]
+    text_of: Int[Tensor, " pairs"]
+    patches: tuple[PatchLayout, ...]
+    tokens: tuple[TokenLayout, ...]
+    captions: tuple[str, ...]
+    terms: T
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def fetching(self) -> "Callable[[], Measurement[T]]":
+        """Start copying all but the mixtures to the CPU; the returned function waits once and returns the copy."""
+        fetch = fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
+
+        def arrived() -> Measurement[T]:
+            similarity, lengths, image_of, text_of, *local = fetch.wait()
+            here = replace(self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of)
+            return replace(here, terms=self.terms.with_tensors(local))
+
+        return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A word, mark or phrase of the caption, with what it does to the score.
+
+    `term` is what it adds to MSD: above zero it raises the score. In the evidence form a judged word has `evidence` in
+    nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
+    true if nine words in ten are; a word below 0.1 has a term below zero. A word that is not `judged`, because the
+    encoder cannot tell whether it is true, because it is denied, or because it was said before, has none of these.
+    `gap` is for the paper's form: how far the image does not support the word, in nats.
+    """
+
+    text: str
+    start: int
+    end: int
+    kind: str  # word or mark
+    content: bool
+    tokens: tuple[int, ...]
+    term: float | None = None
+    gap: float | None = None
+    evidence: float | None = None
+    p_value: float | None = None
+    probability: float | None = None
+    judged: bool = True
+    reason: str = ""  # why it is not judged
+
+
+def p_text(unit: Unit) -> str:
+    """The p-value of a word as people read it."""
+    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
+
+
+def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
+    """Units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
+    names = ("text", "start", "end", "kind", "content", "tokens")
+    return tuple(
+        Unit(
+            *(getattr(word, name) for name in names),
+            **facts.get(number) or {"judged": False, "reason": _reason(word)},
+        )
+        for number, word in enumerate(words)
+    )
+
+
+def _reason(word: Word) -> str:
+    """Why a word has no numbers."""
+    reasons = (
+        (word.kind == "mark", ""),
+        (not word.content, "names nothing to see"),
+        (word.denied, "the caption denies it"),
+        (not word.tokens, "this encoder does not read it"),
+        (not word.new, "was said before"),
+    )
+    return next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
+
+
+@dataclass(frozen=True, slots=True)
+class PointTerms:
+    """The terms of one pair by patch and by token, for the maps of an explanation."""
+
+    coverage: Floats  # one per visible patch, adding up to the coverage divergence
+    support: Floats  # one per token, adding up to the support divergence; minus what it adds to MSD
+    beta: float  # the weight of coverage
+    shares: Floats  # one per token, adding up to 1: its weight among the tokens
+
+
+class Scored(Protocol):
+    """A score as a form reads it: the form's own numbers are attributes too."""
+
+    @property
+    def similarity(self) -> float:
+        """The similarity."""
+
+    @property
+    def uncertainty(self) -> float:
+        """The uncertainty of the candidate set."""
+
+    @property
+    def candidates(self) -> int:
+        """The size of the candidate set."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+class Form(Protocol):
+    """One way of scoring: a frozen dataclass of settings with these methods.
+
+    `columns` are the names of the numbers that the form adds to those of every score, in output order. `numbers` must
+    contain `similarity`, these columns and `msd`, and may contain `match`.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the form's numbers."""
+
+    @property
+    def maps(self) -> tuple[Role, ...]:
+        """The maps that an explanation draws."""
+
+    @property
+    def word_columns(self) -> tuple[WordColumn, ...]:
+        """The numbers of words in the tables of an explanation."""
+
+    @property
+    def word_note(self) -> str:
+        """The meaning of the number next to a word in a figure."""
+
+    @property
+    def explained(self) -> tuple[str, ...]:
+        """The settings that an explanation includes."""
+
+    @property
+    def compounds(self) -> bool:
+        """Whether the parts of a hyphenated word are one word."""
+
+    @property
+    def names_words(self) -> bool:
+        """Whether explanations name words that the caption does not say, if the bank has a vocabulary."""
+
+    @property
+    def kappa(self) -> float:
+        """The concentration of the mixtures."""
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of Soft-MSD."""
+
+    @property
+    def image_fit(self) -> FitSettings:
+        """How the mixtures of images are fitted."""
+
+    @property
+    def text_fit(self) -> FitSettings | None:
+        """How the mixtures of captions are fitted; None for a form that has none."""
+
+    @property
+    def needs_bank(self) -> bool:
+        """Whether terms are compared with a bank of background images."""
+
+    def check_bank(self, bank: Bank, name: str) -> None:
+        """Raise `ConfigError` for a bank that these settings cannot use."""
+
+    def facts(self, bank: str | None = None) -> dict[str, str]:
+        """Everything that can change a score, in the short form of signatures; `bank` is the name of the bank."""
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+
+    def measure(self, sides: Sides, bank: Bank | None) -> Terms:
+        """Measure pairs."""
+
+    def numbers(self, measured: Measurement[Any]) -> dict[str, Values]:
+        """Similarity, the form's columns, MSD and perhaps match of every pair, in float64 on the CPU."""
+
+    def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
+        """What a reader of the score of a pair should know about its caption."""
+
+    def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
+        """At most `count` content words of every pair's caption, the least supported first."""
+
+    def words(self, measured: Measurement[Any], pair: int) -> Sequence[Word]:
+        """The words and marks of the caption of a pair."""
+
+    def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:
+        """The words and marks of the caption of a pair, with what they do to the score."""
+
+    def point_terms(self, measured: Measurement[Any], pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+        """The terms of a pair by patch and by token; the masks are True for real patches and tokens."""
+
+    def parts(self, score: Scored) -> list[Part]:
+        """The steps from the similarity to Soft-MSD, in order."""
+
+    def equation(self, score: Scored) -> str:
+        """The score as its formula, with the numbers filled in."""
+
+    def legend(self, limit: float) -> list[Entry]:
+        """What the colours of words mean; `limit` is the largest gap of any word."""
+
+    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+        """What a reader should know of the words, line by line.
+
+        `ranked` are the judged content words of `units`, the least supported first; `instead` are words that would fit
+        better, by the position of the word in `units`.
+        """
+
+
+def match_settings(form: Form) -> str:
+    """The settings that decide the size of a score, in one line: a `Match` is fitted under them."""
+    return "|".join(f"{name}:{value}" for name, value in form.facts().items() if name != "xi")

@@ -1,0 +1,359 @@
+r"""The evidence form: precision and information of the words of a caption, as evidence for its image.
+
+`core.evidence` has the formulas and the calibration of words. With :math:`g` the similarity and :math:`\lambda` the
+`balance`,
+
+.. math:: \text{MSD} = g + \alpha\,(1-\lambda)\,\text{precision} + \gamma\,\lambda\,\text{information}
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from msdscore.core import evidence
+from msdscore.core.device import sent
+from msdscore.core.evidence import ZERO, Bank, JudgedWords, Match, WordCalibration, WordTerms
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.paper import total
+from msdscore.core.schedule import fit_all, token_evidence
+from msdscore.core.settings import (
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
+    check_count,
+    check_number,
+    check_share,
+    exact,
+    replace_known,
+)
+from msdscore.errors import ConfigError
+from msdscore.forms.base import (
+    BLUEST,
+    Column,
+    Entry,
+    Mask,
+    Measurement,
+    Part,
+    PointTerms,
+    Role,
+    Scored,
+    Sides,
+    Unit,
+    Values,
+    WordColumn,
+    match_settings,
+    p_text,
+    units_of,
+)
+from msdscore.text.words import Word, segment
+
+DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
+LEGEND = "fewer than one true word in ten looks this unsupported"
+
+COLUMNS = (Column("precision", "precision", "+.3f"), Column("information", "information", "+.3f"))
+
+
+@dataclass(frozen=True, slots=True)
+class WordMeasurement:
+    """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
+
+    `match` turns scores into probabilities, if the bank has one for these settings.
+    """
+
+    evidence: WordTerms
+    index: JudgedWords  # one row per pair
+    spoken: tuple[tuple[Word, ...], ...]  # words and marks of every pair's caption
+    judged: tuple[tuple[int, ...], ...]
+    calibration: WordCalibration
+    image_mixtures: Mixture
+    match: Match | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The evidence; everything else is on the CPU already."""
+        return (self.evidence,)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same words with their evidence elsewhere."""
+        return replace(self, evidence=tensors[0])
+
+    @property
+    def margin(self) -> WordTerms:
+        """Evidence minus the zero of each word's kind."""
+        return self.evidence.cpu().double() - self.index.zeros
+
+    @property
+    def precision_terms(self) -> WordTerms:
+        """Terms that add up to precision."""
+        return evidence.precision_terms(self.margin, self.index.weights)
+
+    @property
+    def information_terms(self) -> WordTerms:
+        """Terms that add up to information."""
+        return evidence.information_terms(self.margin, self.index.weights, spread=self.calibration.spread)
+
+    @property
+    def kinds(self) -> list[list[int]]:
+        """The kind of every judged word of every pair."""
+        return [
+            [self.calibration.kind_of(spoken[number].stem) or 0 for number in judged]
+            for spoken, judged in zip(self.spoken, self.judged, strict=True)
+        ]
+
+    @property
+    def p_values(self) -> list[list[float]]:
+        """The p-values of the judged words of every pair."""
+        kinds = self.kinds
+        sizes = [len(own) for own in kinds]
+        flat = torch.cat([row[:size] for row, size in zip(self.evidence.cpu(), sizes, strict=True)] or [torch.zeros(0)])
+        numbers = torch.tensor([kind for own in kinds for kind in own], dtype=torch.int64)
+        return [part.tolist() for part in self.calibration.p_values(flat, numbers).split(sizes)]
+
+
+Measured = Measurement[WordMeasurement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Settings of the evidence form.
+
+    >>> Evidence(balance=2.0)
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: balance must lie between 0 and 1, got 2.0
+    """
+
+    columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
+    maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
+    word_columns: ClassVar[tuple[WordColumn, ...]] = (
+        WordColumn("p_value", "p-value", ".3f"),
+        WordColumn("probability", "probably true", ".0%", phrases=False),
+    )
+    word_note: ClassVar[str] = "p-value, the share of true words that look as unsupported"
+    explained: ClassVar[tuple[str, ...]] = ("alpha", "balance")
+    compounds: ClassVar[bool] = False
+    names_words: ClassVar[bool] = True
+
+    components: int = 8  # of an image's mixture; docs/decisions.md
+    kappa: float = 20.0  # paper, concentration sweep
+    iterations: int = 20  # paper, EM details
+    alpha: float = 0.1  # weight of precision alone; paper, weight of the local terms
+    gamma: float = 0.04  # weight of information alone; docs/evidence.md
+    balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
+    temperature: float = 0.2  # xi of Soft-MSD, paper
+
+    def __post_init__(self) -> None:
+        check_count("components", self.components, most=MOST_COMPONENTS)
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
+        for name in ("kappa", "temperature"):
+            check_number(name, getattr(self, name), positive=True)
+        for name in ("alpha", "gamma"):
+            check_number(name, getattr(self, name))
+        check_share("balance", self.balance)
+
+    @classmethod
+    def of_bank(cls, bank: Bank) -> "Evidence | None":
+        """The settings that a bank built from captioned images was made for; None for another bank."""
+        if bank.words is None:
+            return None
+        return cls(components=bank.images.means.shape[1], kappa=bank.images.kappa)
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        return replace_known(self, changes)
+
+    @property
+    def image_fit(self) -> FitSettings:
+        """How the mixtures of images are fitted."""
+        return FitSettings(components=self.components, kappa=float(self.kappa), iterations=self.iterations)
+
+    @property
+    def text_fit(self) -> None:
+        """Captions have no mixtures."""
+        return
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """The weights of precision and information."""
+        return self.alpha * (1 - self.balance), self.gamma * self.balance
+
+    @property
+    def needs_bank(self) -> bool:
+        """Evidence is relative to a bank of background images."""
+        return True
+
+    def check_bank(self, bank: Bank, name: str) -> None:
+        """Raise `ConfigError` for a bank that was not built from captioned images."""
+        if bank.words is None:
+            raise ConfigError(
+                f"the evidence form needs a bank that was built from captioned images, and {name} was not; "
+                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
+            )
+
+    def facts(self, bank: str | None = None) -> dict[str, str]:
+        """Everything that can change a score, in the short form of signatures."""
+        numbers = {"k": self.components, "kappa": self.kappa, "it": self.iterations, "a": self.alpha}
+        numbers |= {"i": self.gamma, "balance": self.balance, "xi": self.temperature}
+        facts = {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
+        return facts | ({} if bank is None else {"bank": bank})
+
+    def measure(self, sides: Sides, bank: Bank | None) -> WordMeasurement:
+        """The evidence of every pair's words from that of its tokens."""
+        assert bank is not None, "the evidence form has a bank"
+        assert bank.words is not None, "the bank was checked"
+        mixtures = fit_all(sides.images, self.image_fit)
+        tokens = token_evidence(sides.texts, mixtures, bank.images, image_of=sides.image_of, text_of=sides.text_of)
+        spoken = [
+            segment(text, layout.spans, compounds=self.compounds)
+            for text, layout in zip(sides.captions, sides.layouts, strict=True)
+        ]
+        judged = [judged_words(words, bank.words) for words in spoken]
+        text_of = sides.rows[1]
+        index = _index(spoken, judged, bank.words).take(torch.tensor(text_of, dtype=torch.int64))
+        return WordMeasurement(
+            evidence.word_evidence(tokens, replace(index, tokens=sent(index.tokens, tokens.device))),
+            index,
+            tuple(spoken[row] for row in text_of),
+            tuple(judged[row] for row in text_of),
+            bank.words,
+            mixtures,
+            bank.match if bank.match is not None and bank.match.settings == match_settings(self) else None,
+        )
+
+    def numbers(self, measured: Measured) -> dict[str, Values]:
+        """Similarity, precision, information, MSD and match of every pair, in float64 on the CPU."""
+        words = measured.terms
+        similarity = measured.similarity.double().cpu()
+        # The vector of "no dog" is near that of a dog: similarity counts by the share of affirmed words.
+        similarity = torch.where(similarity > 0, similarity * affirmed(words.spoken), similarity)
+        precision, information = total(words.precision_terms), total(words.information_terms)
+        first, second = self.weights
+        msd = similarity + first * precision + second * information
+        values = {"similarity": similarity, "precision": precision, "information": information, "msd": msd}
+        if words.match is not None:
+            count = torch.tensor([float(len(own)) for own in words.judged], dtype=torch.float64)
+            values["match"] = words.match(msd, count)
+        return values
+
+    def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
+        """Whether the caption denies words."""
+        denies = any(word.denied and word.content for word in measured.terms.spoken[pair])
+        return (DENIAL,) if denies else ()
+
+    def words(self, measured: Measured, pair: int) -> Sequence[Word]:
+        """The words and marks of the caption of a pair."""
+        return measured.terms.spoken[pair]
+
+    def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
+        """At most `count` judged words of every pair's caption, by rising p-value."""
+        words = measured.terms
+        return [
+            tuple(spoken[number].text for _, number in sorted(zip(values, judged, strict=True))[:count])
+            for spoken, judged, values in zip(words.spoken, words.judged, words.p_values, strict=True)
+        ]
+
+    def word_terms(self, words: WordMeasurement) -> Float[Tensor, "pairs words"]:
+        """What every judged word adds to MSD."""
+        first, second = self.weights
+        return first * words.precision_terms + second * words.information_terms
+
+    def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
+        """The words and marks of a caption; judged words with term, evidence, p-value and probability."""
+        words, judged = measured.terms, measured.terms.judged[pair]
+        values = words.evidence[pair, : len(judged)].double().cpu()
+        columns = (
+            self.word_terms(words)[pair].tolist(),
+            values.tolist(),
+            words.p_values[pair],
+            words.calibration.probabilities(values, torch.tensor(words.kinds[pair], dtype=torch.int64)).tolist(),
+        )
+        names = ("term", "evidence", "p_value", "probability")
+        facts = {number: dict(zip(names, own, strict=True)) for number, *own in zip(judged, *columns, strict=False)}
+        return units_of(words.spoken[pair], facts)
+
+    def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+        """The terms of words, divided among their tokens; coverage is not part of the form."""
+        words, count = measured.terms, int(tokens.sum())
+        support, shares = np.zeros(count), np.zeros(count)
+        terms, weights = self.word_terms(words)[pair].tolist(), words.index.weights[pair].tolist()
+        for number, term, weight in zip(words.judged[pair], terms, weights, strict=False):
+            own = list(words.spoken[pair][number].tokens)
+            support[own] = -term / len(own)
+            shares[own] = weight / len(own)
+        return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
+
+    def parts(self, score: Scored) -> list[Part]:
+        """What precision and information add to the similarity."""
+        first, second = self.weights
+        parts: list[Part] = [
+            ("precision", score.uncertainty * first * score.precision, "support"),
+            ("information", score.uncertainty * second * score.information, "leaning"),
+        ]
+        return [(name, size, "penalty" if size < 0 else role) for name, size, role in parts]
+
+    def equation(self, score: Scored) -> str:
+        """The score as its formula, with the numbers filled in."""
+        gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
+        first, second = self.weights
+        return (
+            f"{score.similarity:.3f} + {first:g}{gate}·({score.precision:.2f})"
+            f" + {second:g}{gate}·({score.information:.2f})"
+        )
+
+    def legend(self, limit: float) -> list[Entry]:
+        """Colours by p-value."""
+        return [
+            (LEGEND, "penalty", 1.0),
+            ("neither", "support", 0.0),
+            ("looks as true words do", "support", BLUEST),
+        ]
+
+    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+        """The words in doubt, in reading order, with words that would fit better."""
+        lines = []
+        for number, unit in enumerate(units):
+            if unit in ranked and unit.p_value is not None and unit.p_value < ZERO:
+                rather = f"; rather: {instead[number]}" if number in instead else ""
+                lines.append(f"in doubt: {unit.text} ({p_text(unit)}){rather}")
+        return lines
+
+
+def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[int, ...]:
+    """The positions of judged words: content words with tokens, the first of each stem, none that is denied."""
+    return tuple(
+        number
+        for number, word in enumerate(words)
+        if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
+    )
+
+
+def _index(
+    spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
+) -> JudgedWords:
+    """Tokens, weights and zeros of the judged words of every caption, padded."""
+    own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
+    most = max(map(len, own), default=0) or 1
+    pieces = max((len(word.tokens) for words in own for word in words), default=1)
+    numbers = torch.full((len(own), most, pieces), -1, dtype=torch.int64)
+    weights, zeros = (torch.zeros(len(own), most, dtype=torch.float64) for _ in range(2))
+    for text, words in enumerate(own):
+        for column, word in enumerate(words):
+            kind = calibration.kind_of(word.stem)
+            assert kind is not None, "judged words have a kind"
+            numbers[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
+            weights[text, column] = calibration.weight_of(word.stem)
+            zeros[text, column] = calibration.kinds[kind].zero
+    return JudgedWords(numbers, weights, zeros)
+
+
+def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
+    """The share of the distinct content words of every caption that it does not deny; 1 without content words."""
+    content = [[not word.denied for word in own if word.content and word.new] for own in spoken]
+    return torch.tensor([sum(own) / len(own) if own else 1.0 for own in content], dtype=torch.float64)
+
+
+# Beyond the paper: precision and information; needs a bank built from captioned images.
+PRESETS = {"evidence": Evidence()}

@@ -1,0 +1,294 @@
+"""The paper's form: coverage and support, two directed divergences between the mixtures of image and caption.
+
+`core.paper` has the formulas, `core.schedule` computes them for many pairs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
+
+from msdscore.core import paper
+from msdscore.core.evidence import Bank
+from msdscore.core.mixture import FitSettings, Kind
+from msdscore.core.paper import Divergence
+from msdscore.core.schedule import diverge
+from msdscore.core.settings import (
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
+    check_choice,
+    check_count,
+    check_number,
+    check_share,
+    exact,
+    replace_known,
+)
+from msdscore.errors import ConfigError, unknown_name
+from msdscore.forms.base import (
+    Column,
+    Entry,
+    Mask,
+    Measurement,
+    Part,
+    PointTerms,
+    Role,
+    Scored,
+    Sides,
+    Unit,
+    Values,
+    WordColumn,
+    units_of,
+)
+from msdscore.text.words import Word, segment
+
+Gate = Literal["length", "coverage", "support", "fixed"]
+Init = Literal["sample", "spread"]
+Calibration = Literal["none", "background"]
+Measured = Measurement[Divergence]
+
+COLUMNS = (
+    Column("coverage", "coverage", ".4f", lower_is_better=True),
+    Column("support", "support", ".4f", lower_is_better=True),
+    Column("beta", "beta"),
+    Column("divergence", "divergence", lower_is_better=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """Settings of the paper's form: what turns both divergences into MSD and Soft-MSD.
+
+    >>> Paper.preset("long").components
+    (5, 3)
+    >>> Paper(kappa=-1.0)
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: kappa must be positive, got -1.0
+    """
+
+    columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
+    maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
+    word_columns: ClassVar[tuple[WordColumn, ...]] = (WordColumn("gap", "gap, nats", "+.2f"),)
+    word_note: ClassVar[str] = "the word's gap in nats; above 0 the image does not support it"
+    explained: ClassVar[tuple[str, ...]] = ("alpha",)
+    compounds: ClassVar[bool] = True
+    names_words: ClassVar[bool] = False
+
+    components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
+    kappa: float = 20.0  # paper, concentration sweep
+    iterations: int = 20  # paper, EM details
+    init: Init = "spread"  # docs/decisions.md: as good as drawn starts, and no spread over seeds
+    seed: int = 0  # of drawn starts
+    alpha: float = 0.1  # paper, hyperparameters
+    gate: Gate = "length"
+    gate_center: float = 20.0  # L0, paper
+    gate_width: float = 3.0  # tau_L, paper
+    beta: float = 0.5  # weight of coverage if the gate is fixed
+    temperature: float = 0.2  # xi, paper
+    calibration: Calibration = "none"  # beyond the paper: terms minus their mean over a bank of background images
+    mixture: Kind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
+
+    def __post_init__(self) -> None:
+        counts = self.components if isinstance(self.components, tuple | list) else ()
+        if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
+            raise ConfigError(f"components must be two counts of at least 1 (image, text), got {self.components}")
+        for side, count in zip(("image", "text"), counts, strict=True):
+            check_count(f"components ({side})", count, most=MOST_COMPONENTS)
+        object.__setattr__(self, "components", tuple(counts))
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
+        check_count("seed", self.seed, least=0)
+        for name in ("alpha", "gate_center"):
+            check_number(name, getattr(self, name))
+        for name in ("kappa", "gate_width", "temperature"):
+            check_number(name, getattr(self, name), positive=True)
+        check_share("beta", self.beta)
+        choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind}
+        for name, known in choices.items():
+            check_choice(name, getattr(self, name), get_args(known))
+        if self.mixture != "vmf" and self.calibration != "none":
+            raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> "Paper":
+        """A named set of settings of the paper's form, with changes on top."""
+        if name not in PRESETS:
+            raise unknown_name("preset", name, PRESETS)
+        return PRESETS[name].changed(**changes)
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        return replace_known(self, changes)
+
+    @property
+    def weighs_coverage(self) -> bool:
+        """Whether any caption's divergence contains coverage.
+
+        >>> Paper().weighs_coverage, Paper(gate="support").weighs_coverage
+        (True, False)
+        """
+        return self.gate in ("length", "coverage") or (self.gate == "fixed" and self.beta > 0)
+
+    @property
+    def needs_bank(self) -> bool:
+        """Whether terms are compared with a bank of background images."""
+        return self.calibration != "none"
+
+    @property
+    def image_fit(self) -> FitSettings:
+        """How the mixtures of images are fitted."""
+        return FitSettings(
+            components=self.components[0],
+            kappa=float(self.kappa),
+            iterations=self.iterations,
+            init=self.init,
+            seed=self.seed,
+            mixture=self.mixture,
+        )
+
+    @property
+    def text_fit(self) -> FitSettings:
+        """How the mixtures of captions are fitted."""
+        return replace(self.image_fit, components=self.components[1])
+
+    def check_bank(self, bank: Bank, name: str) -> None:
+        """Raise `ConfigError` for a bank without captions if coverage has a weight."""
+        if bank.texts is None and self.weighs_coverage:
+            raise ConfigError(
+                f"gate={self.gate} weighs coverage, and the bank {name} holds no captions to calibrate it; "
+                "set gate=support or calibration=none, or build a bank with: msdscore bank IMAGES --captions FILE"
+            )
+
+    def facts(self, bank: str | None = None) -> dict[str, str]:
+        """Everything that can change a score, in the short form of signatures."""
+        gates = {
+            "length": f"length,{exact(self.gate_center)},{exact(self.gate_width)}",
+            "fixed": f"fixed,{exact(self.beta)}",
+        }
+        facts = {
+            "k": f"{self.components[0]},{self.components[1]}",
+            "kappa": exact(self.kappa),
+            "it": str(self.iterations),
+            "init": f"sample,{self.seed}" if self.init == "sample" else self.init,
+            "a": exact(self.alpha),
+            "gate": gates.get(self.gate, self.gate),
+            "xi": exact(self.temperature),
+        }
+        facts |= {} if self.mixture == "vmf" else {"mix": self.mixture}
+        return facts | ({} if bank is None else {"cal": f"background,{bank}"})
+
+    def betas(self, lengths: Int[Tensor, " captions"]) -> Values:
+        """The weight of coverage for captions of so many tokens."""
+        wide = lengths.cpu().double()
+        if self.gate == "length":
+            return paper.length_gate(wide, center=self.gate_center, width=self.gate_width)
+        beta = {"coverage": 1.0, "support": 0.0, "fixed": self.beta}[self.gate]
+        return paper.constant_gate(wide, beta=beta)
+
+    def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
+        """Both divergences of every pair, one term per patch and per token."""
+        return diverge(
+            sides.images,
+            sides.texts,
+            sides.image_of,
+            sides.text_of,
+            image_fit=self.image_fit,
+            text_fit=self.text_fit,
+            bank=bank,
+        )
+
+    def numbers(self, measured: Measured) -> dict[str, Values]:
+        """Similarity, coverage, support, the gate, their divergence and MSD of every pair, in float64 on the CPU."""
+        similarity = measured.similarity.double().cpu()
+        coverage, support = (side.double().cpu() for side in (measured.terms.coverage, measured.terms.support))
+        beta = self.betas(measured.lengths)
+        divergence = paper.local_divergence(coverage, support, beta)
+        return {
+            "similarity": similarity,
+            "coverage": coverage,
+            "support": support,
+            "beta": beta,
+            "divergence": divergence,
+            "msd": similarity - self.alpha * divergence,
+        }
+
+    def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
+        """Nothing beyond what the encoder warns about."""
+        return ()
+
+    def words(self, measured: Measured, pair: int) -> Sequence[Word]:
+        """The words and marks of the caption of a pair."""
+        return segment(measured.captions[pair], measured.tokens[pair].spans)
+
+    def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
+        """At most `count` content words of every pair's caption, by the mean of their support terms, largest first."""
+        worst = []
+        for pair in range(len(measured)):
+            terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
+            own = [(number, word.tokens) for number, word in enumerate(words) if word.content and word.tokens]
+            means = [(-sum(terms[token] for token in tokens) / len(tokens), number) for number, tokens in own]
+            worst.append(tuple(words[number].text for _, number in sorted(means)[:count]))
+        return worst
+
+    def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
+        """The words and marks of a caption with the term and the gap of each; none for one without tokens."""
+        words = self.words(measured, pair)
+        terms = measured.terms.support_terms[pair].double().cpu().numpy()
+        size = int(measured.lengths[pair])
+        weight = self.alpha * (1 - float(self.betas(measured.lengths[pair : pair + 1])))
+        facts: dict[int, dict[str, Any]] = {}
+        for number, word in enumerate(words):
+            own = list(word.tokens)
+            share = float(terms[own].sum())
+            facts[number] = {"term": -weight * share, "gap": share * size / len(own)} if own else {"term": None}
+        return units_of(words, facts)
+
+    def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+        """Coverage terms of the visible patches and support terms of the tokens."""
+        coverage, support = (
+            terms[: len(mask)][mask[: len(terms)]].double().cpu().numpy()
+            for terms, mask in (
+                (measured.terms.coverage_terms[pair], patches),
+                (measured.terms.support_terms[pair], tokens),
+            )
+        )
+        beta = float(self.betas(measured.lengths[pair : pair + 1]))
+        return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
+
+    def parts(self, score: Scored) -> list[Part]:
+        """What regions and words add to the similarity, unless they have no weight."""
+        weight, beta = score.uncertainty * self.alpha, score.beta
+        regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
+        parts: list[Part] = []
+        if beta > 0:
+            parts.append(("regions covered" if regions > 0 else "regions left out", regions, "omission"))
+        if beta < 1:
+            parts.append(("words backed" if words > 0 else "words not backed", words, "penalty"))
+        return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
+
+    def equation(self, score: Scored) -> str:
+        """The score as its formula, with the numbers filled in."""
+        return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
+
+    def legend(self, limit: float) -> list[Entry]:
+        """Colours by gap: white at 0, full at `limit`."""
+        return [
+            (f"supported, {-limit:.2g} nats or less", "support", 1.0),
+            ("white is 0", "support", 0.0),
+            (f"not supported, {limit:+.2g} or more", "penalty", 1.0),
+        ]
+
+    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+        """The three least supported words with their gaps."""
+        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in ranked[:3])
+        return [f"least supported, nats: {listed or 'none'}"]
+
+
+MSDConfig = Paper  # its name before there were two forms
+
+PRESETS = {
+    "short": Paper(),  # paper: captions of a sentence
+    "long": Paper(components=(5, 3)),  # paper: captions of a paragraph
+    "authors": Paper(components=(4, 2), init="sample", seed=42),  # the authors' SugarCrepe scripts
+}

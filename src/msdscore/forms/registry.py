@@ -1,0 +1,79 @@
+"""The forms by name, their presets, and the columns of any score."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msdscore.core.evidence import Bank
+from msdscore.errors import ConfigError, unknown_name
+from msdscore.forms import evidence, paper
+from msdscore.forms.base import Column, Form
+
+
+class FormRow(NamedTuple):
+    """A form: its class, the columns that it adds to those of every score, and its presets."""
+
+    kind: type[Any]
+    columns: tuple[Column, ...]
+    presets: Mapping[str, Form]
+
+
+FORMS = (
+    FormRow(paper.Paper, paper.COLUMNS, paper.PRESETS),
+    FormRow(evidence.Evidence, evidence.COLUMNS, evidence.PRESETS),
+)
+PRESETS: dict[str, Form] = {name: form for row in FORMS for name, form in row.presets.items()}
+
+# Columns of every score: before those of the form, and after them.
+FIRST = (Column("similarity", "similarity", "+.4f"),)
+LAST = (
+    Column("uncertainty", "uncertainty"),
+    Column("length", "length"),
+    Column("windows", "windows"),
+    Column("msd", "MSD", "+.4f"),
+    Column("soft_msd", "Soft-MSD", "+.4f"),
+    Column("match", "match", ".2f"),
+    Column("reading", "reading"),
+    Column("warnings", "warnings"),
+    Column("error", "error"),
+)
+FORM_COLUMNS = tuple(column for row in FORMS for column in row.columns)
+COLUMNS = {column.name: column for column in (*FIRST, *FORM_COLUMNS, *LAST)}
+LOWER_IS_BETTER = frozenset(name for name, column in COLUMNS.items() if column.lower_is_better)
+
+
+def columns_of(form: Sequence[str]) -> tuple[str, ...]:
+    """The columns that scoring adds to a row, in this order, given those of the form.
+
+    >>> columns_of(("precision", "information"))[:3]
+    ('similarity', 'precision', 'information')
+    """
+    return tuple(column.name for column in FIRST) + tuple(form) + tuple(column.name for column in LAST)
+
+
+def is_form(value: object) -> bool:
+    """Whether a value is a form."""
+    return isinstance(value, tuple(row.kind for row in FORMS))
+
+
+def check_form(value: object) -> None:
+    """Raise `ConfigError` unless the value is a form, the name of a preset or None."""
+    if not is_form(value) and not isinstance(value, str | None):
+        kinds = ", ".join(row.kind.__name__ for row in FORMS)
+        raise ConfigError(f"expected {kinds} or the name of a preset, got {type(value).__name__}")
+
+
+def preset(name: str, **changes: Any) -> Form:
+    """A named set of settings, with changes on top.
+
+    >>> preset("evidence", balance=0.25).facts()["balance"]
+    '0.25'
+    """
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    return PRESETS[name].changed(**changes)
+
+
+def form_of_bank(bank: Bank) -> Form | None:
+    """The settings that a bank was built for; None for a bank of images alone, which several forms can use."""
+    made = (row.kind.of_bank(bank) for row in FORMS if hasattr(row.kind, "of_bank"))
+    return next((form for form in made if form is not None), None)
