@@ -6,18 +6,22 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
+import typer
 from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from msdscore import load_encoder
 from msdscore.cli.app import app, main
+from msdscore.cli.options import flattened
 from msdscore.errors import MSDScoreError
 
 
@@ -86,6 +90,54 @@ def test_flags_take_no_value_in_help(command):
     assert result.exit_code == 0
     assert "--help" in result.stdout
     assert "bool" not in result.stdout.lower()
+
+
+def options_of(command):
+    """Option names of a command, each with its help and its panel."""
+    parameters = get_command(app).get_command(None, command).params
+    return {name: (option.help, option.rich_help_panel) for option in parameters for name in option.opts}
+
+
+@pytest.mark.parametrize("command", ["bench", "doctor", "explain", "report", "serve", "study"])
+def test_every_command_that_scores_has_the_scorer_options_of_score(command):
+    names = ["--encoder", "-e", "--preset", "-p", "--set", "--encoder-option", "--bank", "--device", "--dtype",
+             "--revision", "--verify", "--max-pixels"]  # fmt: skip
+    wanted, got = options_of("score"), options_of(command)
+    if command == "report":  # has no encoder unless one is named
+        wanted |= {name: got[name] for name in ("--encoder", "-e")}
+    assert {name: got.get(name) for name in names} == {name: wanted[name] for name in names}
+
+
+def test_help_of_score_is_grouped_in_panels():
+    panels = [panel for _, panel in options_of("score").values()]
+    assert set(panels) <= {None, "Input", "Output", "Scoring", "Speed", "Shards, into a folder"}
+    assert max(panels.count(panel) for panel in set(panels)) <= 10
+    shown = CliRunner().invoke(app, ["score", "--help"]).stdout
+    places = [shown.index(f"─ {panel} ─") for panel in ("Input", "Output", "Scoring", "Speed", "Shards, into a folder")]
+    assert places == sorted(places)
+
+
+def test_a_parameter_typed_as_a_dataclass_becomes_one_option_per_field():
+    @dataclass(frozen=True)
+    class Size:
+        width: Annotated[int, typer.Option()]
+        height: int = 2
+        names: list[str] = field(default_factory=list)
+
+    @dataclass(frozen=True)
+    class Colour:
+        size: str = "large"  # the name of the other group, too
+
+    def show(path: str, size: Size, colour: Colour) -> None:
+        shown.append((path, size, colour))
+
+    shown, program = [], typer.Typer()
+    program.command()(flattened(show))
+    result = CliRunner().invoke(program, ["here", "--width", "3", "--names", "a", "--names", "b", "--size", "small"])
+    assert result.exit_code == 0, result.output
+    assert shown == [("here", Size(3, 2, ["a", "b"]), Colour("small"))]
+    assert CliRunner().invoke(program, ["here"]).exit_code == 2  # --width has no default
+    assert shown[1:] == []
 
 
 def test_score_prints_a_table_and_json(red):

@@ -71,6 +71,8 @@ def test_the_page_of_commands_has_all_of_them(monkeypatch):
             assert f"### msdscore {name} {nested}\n" in page
     assert "`-o, --output" in page
     assert "[bold]" not in page
+    score = page.partition("## msdscore score\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| \*\*(.*)\*\* \| \|$", score, re.M)[:4] == ["Input", "Output", "Scoring", "Speed"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,12 +9,17 @@ _MARKUP = re.compile(r"\[/?(?:bold|italic|dim|cyan|green|yellow|red|blue)\]")
 
 
 def _rows(command: Any, context: Any) -> Iterator[str]:
-    """One line per argument and option: how it is written, what it means, its default."""
+    """Yield one line per argument and option (spelling, meaning, default), grouped by panel as in the help."""
+    panels: dict[str, list[str]] = {"": []}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context) if not getattr(parameter, "hidden", False) else None
         if record is not None:
             written, meaning = (" ".join(_MARKUP.sub("", part).split()).replace("|", "\\|") for part in record)
-            yield f"| `{written}` | {meaning} |"
+            panel = getattr(parameter, "rich_help_panel", None) or ""
+            panels.setdefault(panel, []).append(f"| `{written}` | {meaning} |")
+    for panel, rows in panels.items():
+        yield from ([f"| **{panel}** | |"] if panel and rows else [])
+        yield from rows
 
 
 def _sections(command: Any, path: str, parent: Any = None) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """`msdscore align`: train, evaluate and export a local aligner."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import events, print_json
 
 if TYPE_CHECKING:
@@ -14,28 +15,62 @@ if TYPE_CHECKING:
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
-Data = Annotated[list[str], typer.Option("--data", help="Captioned images: chat.json, COCO, JSONL, Parquet or tar.")]
-Images = Annotated[list[str], typer.Option("--images", help="Folder or Parquet of the images. Repeatable.")]
-Format = Annotated[str | None, typer.Option("--format", help="Format of the data, if the files do not tell.")]
+TRAINING = "Training"
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
+Width = Annotated[str, option_in(OUTPUT, help="int8, float16 or float32.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions:
+    """Captioned images."""
+
+    data: Annotated[
+        list[str],
+        option_in(INPUT, "--data", help="Captioned images: chat.json, COCO, JSONL, Parquet or tar. Repeatable."),
+    ]
+    images: Annotated[list[str], option_in(INPUT, "--images", help="Folder or Parquet of the images. Repeatable.")] = (
+        field(default_factory=list)
+    )
+    data_format: Annotated[
+        str | None, option_in(INPUT, "--format", help="Format of the data; default: by file name.")
+    ] = None
+
+    def source(self) -> "DataSource":
+        """Return the captioned images as the laboratory reads them."""
+        from msdscore.lab.align.data.formats import DataSource
+
+        return DataSource(tuple(self.data), tuple(self.images), self.data_format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """Recipe of a training run, and what runs next to it."""
+
+    recipe: Annotated[str, option_in(TRAINING, help="Name of a recipe (paper, mini) or a TOML file.")] = "paper"
+    change: Annotated[list[str], option_in(TRAINING, "--set", help="Change a setting, e.g. train.steps=100.")] = field(
+        default_factory=list
+    )
+    no_reconstruction: Annotated[bool, option_in(TRAINING, "--no-reconstruction", help="The paper's ablation.")] = False
+    val: Annotated[list[str], option_in(INPUT, "--val", help="Validation data, for early stopping.")] = field(
+        default_factory=list
+    )
+    val_images: Annotated[list[str], option_in(INPUT, help="Images of the validation data.")] = field(
+        default_factory=list
+    )
+    resume: Annotated[bool, option_in(OUTPUT, "--resume", help="Resume the run in the folder.")] = False
+    logger: Annotated[list[str], option_in(OUTPUT, help="tensorboard or wandb. Repeatable.")] = field(
+        default_factory=list
+    )
+    cache: Annotated[str, option_in(SPEED, help="Folder of cached frozen features.")] = ""
+    workers: Annotated[int, option_in(SPEED, min=1, help="Threads that read images.")] = 4
+    device: options.Device = "auto"
 
 
 @align.command()
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
-    data: Data,
-    recipe: Annotated[str, typer.Option(help="Name of a recipe (paper, mini) or a TOML file.")] = "paper",
-    images: Images = [],
-    data_format: Format = None,
-    val: Annotated[list[str], typer.Option("--val", help="Validation data, for early stopping.")] = [],
-    val_images: Annotated[list[str], typer.Option(help="Its images.")] = [],
-    change: Annotated[list[str], typer.Option("--set", help="Change a setting, e.g. train.steps=100.")] = [],
-    no_reconstruction: Annotated[bool, typer.Option("--no-reconstruction", help="The paper's ablation.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
-    cache: Annotated[str, typer.Option(help="Folder of cached frozen features.")] = "",
-    logger: Annotated[list[str], typer.Option(help="tensorboard or wandb. Repeatable.")] = [],
-    workers: Annotated[int, typer.Option(min=1, help="Threads that read images.")] = 4,
-    device: options.Device = "auto",
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the run.")],
+    pairs: PairOptions,
+    training: TrainingOptions,
     json: options.Json = False,
 ) -> None:
     """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
@@ -49,25 +84,24 @@ def train(
     from msdscore.lab.align.run.train import train as run_training
 
     check_folder(output)
-    chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
-    validation = _source(val, val_images, None) if val else None
+    chosen = load_recipe(training.recipe, changes=training.change, no_reconstruction=training.no_reconstruction)
+    validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with events() as show:
         how = TrainOptions(
-            device=device, resume=resume, workers=workers, cache=cache, loggers=tuple(logger), on_event=show
-        )
+            device=training.device, resume=training.resume, workers=training.workers, cache=training.cache,
+            loggers=tuple(training.logger), on_event=show,
+        )  # fmt: skip
         # Resident recipes have a trainer of their own, `tools/train_mini` of the repository, where it is on the path.
         if chosen.train.resident and find_spec("train_mini"):
             run_training = import_module("train_mini.trainer").train
-        report = run_training(chosen, _source(data, images, data_format), output, val=validation, options=how)
+        report = run_training(chosen, pairs.source(), output, val=validation, options=how)
     (print_json if json else fields_table)(asdict(report))
 
 
 @align.command("eval")
 def evaluate(
     run: RunFolder,
-    data: Data,
-    images: Images = [],
-    data_format: Format = None,
+    pairs: PairOptions,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -75,7 +109,7 @@ def evaluate(
     from msdscore.cli.tables import rows_table
     from msdscore.lab.align.evaluate import evaluate as measure
 
-    result = measure(run, _source(data, images, data_format), device=device)
+    result = measure(run, pairs.source(), device=device)
     if json:
         print_json(asdict(result))
         return
@@ -89,12 +123,12 @@ def evaluate(
 def export(
     run: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
-    dtype: Annotated[str, typer.Option(help="int8, float16 or float32.")] = "float16",
+    dtype: Width = "float16",
     background: Annotated[
         Path | None,
-        typer.Option(help="Folder of background images: the encoder brings its own bank."),
+        option_in(INPUT, help="Folder of background images, from which a bank is built."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
+    limit: Annotated[int, option_in(INPUT, min=2, help="Largest number of background images.")] = 128,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
@@ -112,8 +146,8 @@ def export(
 @align.command()
 def join(
     folders: Annotated[list[Path], typer.Argument(help="Folders of exported encoders on the same backbones.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the encoder to write.")],
-    dtype: Annotated[str, typer.Option(help="int8, float16 or float32.")] = "int8",
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the encoder to write.")],
+    dtype: Width = "int8",
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
@@ -123,9 +157,3 @@ def join(
     check_folder(output)
     path = write(folders, output, dtype=dtype, overwrite=overwrite)
     typer.echo(f"{path}: load it with --encoder {output}")
-
-
-def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
-    from msdscore.lab.align.data.formats import DataSource
-
-    return DataSource(tuple(rows), tuple(images), data_format)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from msdscore.cli.options import flattened
 from msdscore.cli.progress import be_quiet
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
@@ -67,11 +68,20 @@ def _load_command(name: str) -> Any:
     if isinstance(command, typer.Typer):
         for nested in command.registered_commands:
             nested.cls = _Command
+            assert nested.callback is not None, "registered by a decorator"
+            nested.callback = flattened(nested.callback)
         alone.add_typer(command, name=name, cls=_Group)
     else:
-        listing = getattr(module, "HELP", None)  # names to choose from, shown where none is given
-        alone.command(name, cls=_Command, help=listing, no_args_is_help=listing is not None)(command)
+        listing = getattr(module, "HELP", None)  # names to choose from, shown if none is passed
+        alone.command(
+            name, cls=_Command, help=listing or _reflowed(command.__doc__), no_args_is_help=listing is not None
+        )(flattened(command))
     return typer.main.get_group(alone).commands[name]
+
+
+def _reflowed(text: str) -> str:
+    """Return paragraphs without line breaks: a terminal wraps them at its width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 app = typer.Typer(

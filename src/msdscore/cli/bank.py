@@ -1,40 +1,43 @@
 """`msdscore bank`: background images for the calibration of any encoder."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option_in
 from msdscore.errors import ConfigError, InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningOptions:
+    """Captions and captioned images that the bank learns from."""
+
+    captions: Annotated[
+        Path | None,
+        option_in(
+            INPUT,
+            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other images.",
+        ),
+    ] = None
+    pairs: Annotated[
+        list[str],
+        option_in(INPUT, help="Rows of captioned images (image, captions), for the evidence form. Repeatable."),
+    ] = field(default_factory=list)
+    limit: Annotated[int, option_in(INPUT, min=2, help="Largest number of background images.")] = 128
 
 
 def bank(
     folder: Annotated[
         Path, typer.Argument(help="Folder (with --pairs also Parquet) of background images, not to be judged.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other images."
-        ),
-    ] = None,
-    pairs: Annotated[
-        list[str],
-        typer.Option(help="Rows of captioned images (image, captions), for the evidence form. Repeatable."),
-    ] = [],
-    limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="The bank, a .safetensors file.")],
+    learning: LearningOptions,
+    model: options.ModelOptions,
+    batch: options.BatchOptions,
     overwrite: options.Overwrite = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
 ) -> None:
     """Build a bank of background images for an encoder and its settings.
 
@@ -52,25 +55,29 @@ def bank(
     from msdscore.scoring.calibrate import calibrated_bank
     from msdscore.scoring.pipeline import recommended_config
 
-    check_target(output, (".safetensors",), inputs=[captions, *pairs])
-    chosen = dict(map(options.setting, encoder_option))
-    plain = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
+    check_target(output, (".safetensors",), inputs=[learning.captions, *learning.pairs])
+    plain = load_encoder(
+        model.encoder, device=model.device, dtype=model.dtype, revision=model.revision, verify=model.verify,
+        **dict(options.named(model.encoder_option)),
+    )  # fmt: skip
     # Other settings of the same encoder need no image to be encoded again.
-    loaded = plain if cache is None else CachedEncoder(plain, disk=options.cache_settings(cache))
-    form = recommended_config(loaded) if preset is None else named_preset(preset)
-    changes, size = dict(map(options.setting, change)), batch_size or 32
-    texts = _read_captions(captions) if captions else []
-    if pairs:
+    loaded = plain if batch.cache is None else CachedEncoder(plain, disk=batch.settings())
+    form = recommended_config(loaded) if model.preset is None else named_preset(model.preset)
+    changes, size = dict(options.named(model.change)), batch.batch_size or 32
+    texts = _read_captions(learning.captions) if learning.captions else []
+    if learning.pairs:
         from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs
 
         evidence = (form if isinstance(form, Evidence) else Evidence()).changed(**changes)
         # Captioned images in the order of their rows.
-        items = open_pairs(DataSource(tuple(pairs), (str(folder),), None)).items
+        items = open_pairs(DataSource(tuple(learning.pairs), (str(folder),), None)).items
         images = [open_image(image_content(pair.image)) for pair in items]
         known = [pair.captions for pair in items]
-        built = calibrated_bank(loaded, evidence, images, known, background=limit, others=texts, batch_size=size)
+        built = calibrated_bank(
+            loaded, evidence, images, known, background=learning.limit, others=texts, batch_size=size
+        )
     else:
-        images = [open_image(path) for path in spread_over(folder, limit)]
+        images = [open_image(path) for path in spread_over(folder, learning.limit)]
         built = build_bank(loaded, form.changed(**changes), images, texts, batch_size=size)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     line = f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}"

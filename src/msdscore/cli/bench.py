@@ -1,54 +1,62 @@
 """`msdscore bench`: metrics on benchmarks of human judgements, with intervals and the wrong-image control."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, STATISTICS, option_in
 from msdscore.cli.progress import bar, stoppable
 
 PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
 EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "length")
 
 
-def bench(
-    context: typer.Context,
-    names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolOptions:
+    """What is measured, and how it is counted."""
+
     root: Annotated[
-        Path, typer.Option("--root", help="Folder of the released files, or one that holds NAME/; or a rows file.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
-        "results"
-    ),
+        Path,
+        option_in(INPUT, "--root", help="Folder of the released files, or one that contains NAME/; or a rows file."),
+    ]
+    option: options.ReaderOption = field(default_factory=list)
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Number of items, evenly spread.")] = None
     metric: Annotated[
         list[str],
-        typer.Option("--metric", "-m", help="NAME[:ARGUMENT] of `msdscore metrics`, those of the form. Repeatable."),
-    ] = [],
-    protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
-    option: options.ReaderOption = [],
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
-    seed: options.Seed = 0,
+        option_in(SCORING, "--metric", "-m", help="NAME[:ARGUMENT]; see `msdscore metrics`. Repeatable."),
+    ] = field(default_factory=list)
+    protocol: Annotated[str, option_in(STATISTICS, help="See `msdscore benchmarks show NAME`.")] = "official"
+    seed: options.Seed = 0
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Draw a benchmark that draws so often: mean and spread.")
-    ] = None,
-    samples: options.Samples = 1000,
-    control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong images too.")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
-    verify: options.Verify = False,
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    cache_size: options.CacheSize = options.CACHE_SIZE,
-    cache_half: options.CacheHalf = False,
-    json: options.Json = False,
+        int | None,
+        option_in(STATISTICS, min=1, help="For benchmarks with random draws: number of draws to average over."),
+    ] = None
+    samples: options.Samples = 1000
+    control: Annotated[bool, option_in(STATISTICS, "--control/--no-control", help="Score with wrong images too.")] = (
+        True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """Where results are written."""
+
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
+        "results"
+    )
+    overwrite: Annotated[bool, option_in(OUTPUT, "--overwrite", help="Delete existing scores first.")] = False
+    json: options.Json = False
+
+
+def bench(
+    names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
+    protocol: ProtocolOptions,
+    target: ResultOptions,
+    scorer: options.ScorerOptions,
+    batch: options.BatchOptions,
 ) -> None:
     """Run metrics on benchmarks of human judgements.
 
@@ -70,24 +78,26 @@ def bench(
     from msdscore.lab.benchmarks.run.runner import run_benchmark
 
     outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
-    check_folder(output, outputs, inputs=[root, bank])
-    spec = options.make_spec(context.params)
+    check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
+    spec, root = scorer.spec(batch), protocol.root
     pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
-    if not metric:
-        metric = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
+    metrics = protocol.metric
+    if not metrics:
+        metrics = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
     for name in names:
         plan = BenchmarkPlan(
-            name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
-            limit=limit, seed=seed, seeds=seeds, samples=samples, control=control,
-            options=dict(map(options.setting, option)), command=shlex.join(["msdscore", *sys.argv[1:]]),
+            name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
+            protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
+            samples=protocol.samples, control=protocol.control, options=dict(options.named(protocol.option)),
+            command=shlex.join(["msdscore", *sys.argv[1:]]),
         )  # fmt: skip
-        file = output / f"{name}.json"
+        file = target.output / f"{name}.json"
         with stoppable(), bar(name) as show:
-            results.append(run_benchmark(plan, file, pipeline, stamp=stamp, overwrite=overwrite, progress=show))
-    if json:
+            results.append(run_benchmark(plan, file, pipeline, stamp=stamp, overwrite=target.overwrite, progress=show))
+    if target.json:
         typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
-    for grid in [] if json else result_grids(results):
+    for grid in [] if target.json else result_grids(results):
         grid_table(grid)
     if pipeline.cache_info().currsize:
-        options.print_cache_use(cache, pipeline().cache_use)
+        options.print_cache_use(batch.cache, pipeline().cache_use)
     raise typer.Exit(options.SOME_FAILED if any(result.failed for result in results) else 0)

@@ -1,40 +1,61 @@
 """`msdscore caption`: let captioners describe images."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import bar, print_json, rows_file, tell
 
 if TYPE_CHECKING:
     from msdscore.lab.captioners.run import CaptionedFile
     from msdscore.lab.captioners.writers import CaptionWriter
 
+CAPTIONER = "Captioner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionerOptions:
+    """The captioner, and how it decodes."""
+
+    model: Annotated[str, option_in(CAPTIONER, "--model", "-m", help="Hub name, folder, or name at the endpoint.")]
+    url: Annotated[
+        str | None,
+        option_in(CAPTIONER, help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; default: a local model."),
+    ] = None
+    key_env: Annotated[str, option_in(CAPTIONER, help="Environment variable with the endpoint's key.")] = (
+        "OPENAI_API_KEY"
+    )
+    system: Annotated[
+        str | None, option_in(OUTPUT, help="Name of the captioner in the output; default: the model's name.")
+    ] = None
+    prompt: Annotated[
+        str | None, option_in(CAPTIONER, help="Prompt, or the beginning of the captions of a plain model.")
+    ] = None
+    temperature: Annotated[float, option_in(CAPTIONER, min=0, help="0 takes the most probable words.")] = 0.0
+    top_p: Annotated[float, option_in(CAPTIONER, help="Sample from the most probable words of this share.")] = 1.0
+    max_tokens: Annotated[int, option_in(CAPTIONER, min=1, help="Largest number of tokens per caption.")] = 80
+    seed: Annotated[int, option_in(CAPTIONER, help="Seed of sampled captions of a local model.")] = 0
+    workers: Annotated[int, option_in(SPEED, min=1, help="Concurrent requests to an endpoint.")] = 4
+    device: options.Device = "auto"
+    dtype: options.Dtype = "auto"
+    revision: Annotated[str | None, option_in(CAPTIONER, help="Revision of the weights on the hub.")] = None
+
 
 def caption(
-    source: Annotated[Path, typer.Argument(help="A folder of images, or a file whose rows hold or name them.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, or the endpoint's name of a model.")],
+    source: Annotated[Path, typer.Argument(help="A folder of images, or a file whose rows contain or name them.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows.")
+        Path,
+        option_in(OUTPUT, "--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows."),
     ],
-    url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; without it, local.")
-    ] = None,
-    key_env: Annotated[str, typer.Option(help="Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
-    system: Annotated[str | None, typer.Option(help="What the output calls the captioner; the model's name.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="What to ask, or how captions of a plain model begin.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest words.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest words of this share.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per caption at most.")] = 80,
-    seed: Annotated[int, typer.Option(help="Of drawn captions of a local model.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Questions that an endpoint gets side by side.")] = 4,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images described together; a crash costs one lot.")] = 8,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    captioner: CaptionerOptions,
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Only the first images, this many.")] = None,
+    batch_size: Annotated[
+        int, option_in(SPEED, min=1, help="Images described together; a crash loses at most one batch.")
+    ] = 8,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -51,20 +72,23 @@ def caption(
     from msdscore.lab.metrics.vlm.endpoint import Endpoint
 
     settings = CaptioningSettings(
-        prompt=prompt, temperature=temperature, top_p=top_p, most_tokens=max_tokens, seed=seed
-    )
+        prompt=captioner.prompt, temperature=captioner.temperature, top_p=captioner.top_p,
+        most_tokens=captioner.max_tokens, seed=captioner.seed,
+    )  # fmt: skip
 
     def load() -> "CaptionWriter":
-        if url is not None:
-            endpoint = Endpoint(url=url, model=model, key_env=key_env)
-            return endpoint_writer(endpoint, settings, workers)
-        return load_writer(model, settings, device=device, dtype=dtype, revision=revision)
+        if captioner.url is not None:
+            endpoint = Endpoint(url=captioner.url, model=captioner.model, key_env=captioner.key_env)
+            return endpoint_writer(endpoint, settings, captioner.workers)
+        return load_writer(
+            captioner.model, settings, device=captioner.device, dtype=captioner.dtype, revision=captioner.revision
+        )
 
     file = None if is_standard_output(output) else output
     with rows_file(file) as target, bar("captions") as show:
         about = CaptionRun(
-            system=system or Path(model).name, identity=f"{model}@{url or 'local'}", source=source, part=batch_size,
-            overwrite=overwrite,
+            system=captioner.system or Path(captioner.model).name, source=source, part=batch_size, overwrite=overwrite,
+            identity=f"{captioner.model}@{captioner.url or 'local'}",
         )  # fmt: skip
         result = caption_images(list_images(source, limit=limit), load, target, settings, about, progress=show)
     _tell(result, file, as_json=json)

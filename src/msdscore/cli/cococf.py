@@ -1,11 +1,13 @@
 """`msdscore cococf`: counterfactual captions from annotated images, and a report on what text alone gives away."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option_in
 from msdscore.cli.progress import bar, print_json
 
 if TYPE_CHECKING:
@@ -13,12 +15,36 @@ if TYPE_CHECKING:
 
 cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of captions with one change.")
 
+PAIRS = "Pairs"
 Reader = Annotated[
     str,
-    typer.Option(
-        help="Causal language model that must not tell the captions apart: folder, hub name, or package:NAME/FILE.gguf."
+    option_in(
+        PAIRS,
+        help="Causal language model that cannot tell the captions apart: folder, hub name, or package:NAME/FILE.gguf.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """Objects of the images, and the changes to make."""
+
+    objects: Annotated[
+        Path | None,
+        option_in(INPUT, "--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
+    ] = None
+    classes: Annotated[Path | None, option_in(INPUT, help="Names of the numbered classes, one per line.")] = None
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of images.")] = None
+    pairs: Annotated[int, option_in(PAIRS, min=1, help="Largest number of pairs per split, over all changes.")] = 5000
+    subset: Annotated[
+        list[str] | None, option_in(PAIRS, "--subset", help="Only this change, e.g. replace_obj. Repeatable.")
+    ] = None
+    add: Annotated[
+        str,
+        option_in(PAIRS, help="matched: a false addition against a true one; plain: against none, so always longer."),
+    ] = "matched"
+    reader: Reader = ""
+    seed: Annotated[int, option_in(PAIRS, help="Seed of the images and the changes.")] = 0
 
 
 @cococf.command()
@@ -29,22 +55,10 @@ def build(
             help="captions_*.json of COCO, rows (.jsonl), or a map from file names; NAME=FILE names a source."
         ),
     ],
-    objects: Annotated[
-        Path | None,
-        typer.Option("--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
-    ] = None,
-    classes: Annotated[Path | None, typer.Option(help="Names of the numbered classes, one line each.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of both splits and report.")] = Path("coco_cf"),
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs per split at most, shared out among the changes.")] = 5000,
-    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many images at most.")] = None,
-    subset: Annotated[
-        list[str] | None, typer.Option("--subset", help="Only this change, e.g. replace_obj. Repeatable.")
-    ] = None,
-    add: Annotated[
-        str, typer.Option(help="matched: a false addition against a true one; plain: against none, so always longer.")
-    ] = "matched",
-    reader: Reader = "",
-    seed: Annotated[int, typer.Option(help="Of the images and the changes.")] = 0,
+    changes: ChangeOptions,
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of both splits and report.")] = Path(
+        "coco_cf"
+    ),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -57,10 +71,14 @@ def build(
     from msdscore.lab.cococf.changes import MAKERS
     from msdscore.lab.cococf.files import publish
 
-    wanted = tuple(subset) if subset else tuple(MAKERS)
-    settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)
+    settings = BuildSettings(
+        pairs=changes.pairs, pictures=changes.limit, seed=changes.seed, subsets=tuple(changes.subset or MAKERS),
+        add=changes.add, reader=changes.reader,
+    )  # fmt: skip
     with bar("counterfactuals") as show:
-        quality = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
+        quality = publish(
+            captions, changes.objects, changes.classes, output, settings, overwrite=overwrite, progress=show
+        )
     _show(quality, as_json=json)
 
 

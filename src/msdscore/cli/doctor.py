@@ -23,12 +23,7 @@ _LEFT_OUT = ("all", "test", "docs", "check", "release")  # no feature of their o
 
 
 def doctor(
-    context: typer.Context,
-    encoder: options.Encoder = "mini",
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
-    verify: options.Verify = False,
+    chosen: options.ScorerOptions,
     json: options.Json = False,
 ) -> None:
     """Say what is installed and whether it scores: version, device, extras, weights, and a self-test of seconds.
@@ -37,11 +32,11 @@ def doctor(
     """
     from msdscore.scorer import Scorer
 
-    lines, passed = {"version": _version(), "extras": _extras(), "encoder": encoder}, False
+    lines, passed = {"version": _version(), "extras": _extras(), "encoder": chosen.encoder}, False
     try:
         start = perf_counter()
-        scorer = Scorer.from_spec(options.make_spec(context.params))
-        lines |= {"weights": _weights(encoder, revision, verify=verify), "device": _device(scorer)}
+        scorer = Scorer.from_spec(chosen.spec())
+        lines |= {"weights": _weights(chosen.encoder, chosen.revision, verify=chosen.verify), "device": _device(scorer)}
         lines["signature"] = scorer.signature
         passed, result = _self_test(scorer)
         lines["self-test"] = f"{result}, {perf_counter() - start:.1f} s with loading"

@@ -1,42 +1,42 @@
 """`msdscore explain`: which words an image does not support, what would fit better; `demo`: the same of photographs."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option_in
 from msdscore.cli.progress import print_json
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureOptions:
+    """Where the explanation is written."""
+
+    output: Annotated[
+        Path | None, option_in(OUTPUT, "--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
+    ] = None
+    words: Annotated[
+        Path | None, option_in(OUTPUT, "--words", help="A second figure: the regions of each word (.png, .svg, .pdf).")
+    ] = None
+    overwrite: options.Overwrite = False
+    json: options.Json = False
+
+
 def explain(
-    context: typer.Context,
     image: Annotated[str, typer.Argument(help="An image.")],
     caption: Annotated[str, typer.Argument(help="Its caption.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
-    ] = None,
+    scorer: options.ScorerOptions,
+    target: FigureOptions,
     against: Annotated[
-        list[str], typer.Option("--against", help="Another caption of the image, shown beside the first. Repeatable.")
+        list[str],
+        option_in(INPUT, "--against", help="Another caption of the image, shown next to the first. Repeatable."),
     ] = [],
-    words: Annotated[
-        Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
-    ] = None,
-    overwrite: options.Overwrite = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
-    verify: options.Verify = False,
-    max_pixels: options.MaxPixels = None,
-    json: options.Json = False,
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
     from msdscore.errors import ConfigError
@@ -45,19 +45,20 @@ def explain(
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
+    output, words, as_json = target.output, target.words, target.json
     if output is not None and is_standard_output(output):
-        output, json = None, True
+        output, as_json = None, True
     if output is not None:
-        check_target(output, KINDS, inputs=[image, bank])
+        check_target(output, KINDS, inputs=[image, scorer.bank])
     if words is not None:
-        check_target(words, FIGURES, inputs=[image, bank])
+        check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    explained = Scorer.from_spec(options.make_spec(context.params)).contrast(image, [caption, *against])
+    explained = Scorer.from_spec(scorer.spec()).contrast(image, [caption, *against])
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
-    put_all(files, overwrite=overwrite)
-    show(explained, as_json=json)
+    put_all(files, overwrite=target.overwrite)
+    show(explained, as_json=as_json)
 
 
 def show(explained: "Explanations", *, as_json: bool) -> None:

@@ -1,7 +1,10 @@
-"""Options that several commands share, and the scorer and cache that they ask for."""
+"""Options that several commands share: each is defined once, in a dataclass that becomes options of a command."""
 
+import functools
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,79 +19,173 @@ if TYPE_CHECKING:
 
 
 def encoder_names(incomplete: str) -> list[tuple[str, str]]:
-    """The encoders whose names begin so, with their families, as a shell completes them.
+    """Return the names and families of the encoders that begin with a text, for shell completion.
 
     >>> encoder_names("min")
     [('mini', 'msdscore-aligned')]
     """
-    from msdscore.encoders.table import built_in  # data alone: a shell asks at every press of a key
+    from msdscore.encoders.table import built_in  # only data: a shell calls this at each key press
 
     return [(row.name, row.family) for row in built_in() if row.name.startswith(incomplete)]
 
 
+INPUT, OUTPUT, SCORING, SPEED, STATISTICS = "Input", "Output", "Scoring", "Speed", "Statistics"
+CACHE_SIZE = "64GB"
+SOME_FAILED = 3  # exit code if some rows could not be scored
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def option_in(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, typer's word
+    """Return a Typer option that help shows in this panel."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+Device = Annotated[str, option_in(SPEED, help="auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[str, option_in(SPEED, help="auto, float32, float16 or bfloat16.")]
+Revision = Annotated[str | None, option_in(SCORING, help="Revision of the weights on the hub.")]
+Json = Annotated[bool, option_in(OUTPUT, "--json", help="Print JSON.")]
+Images = Annotated[Path | None, option_in(INPUT, "--images", help="Folder of the images.")]
+Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored input file, if it contains the images.")]
+Overwrite = Annotated[bool, option_in(OUTPUT, "--overwrite", help="Replace an existing output of another run.")]
+ReaderOption = Annotated[
+    list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")
+]
+Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
+Seed = Annotated[int, option_in(STATISTICS, help="Seed of wrong images, changes and resampling.")]
 Encoder = Annotated[
     str,
-    typer.Option(
-        "--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.", autocompletion=encoder_names
+    option_in(
+        SCORING, "--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.",
+        autocompletion=encoder_names,
     ),
-]
-Preset = Annotated[
-    str | None, typer.Option("--preset", "-p", help="evidence, short, long or authors; without it, the encoder's own.")
-]
-BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background images for the calibration.")]
-Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")]
-EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An option of the encoder, e.g. pool=mean.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
-Revision = Annotated[str | None, typer.Option(help="Revision of the weights on the hub.")]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Read every byte of weights, images and finished outputs, however large.")
-]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per batch; found by itself if not given.")]
-MaxPixels = Annotated[int | None, typer.Option(help="Refuse images with more pixels.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Images = Annotated[Path | None, typer.Option("--images", help="Folder of the images.")]
-Rows = Annotated[
-    Path | None, typer.Option("--rows", help="The file that was scored, where it holds the images themselves.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there and holds other work.")]
-ReaderOption = Annotated[
-    list[str], typer.Option("--option", help="Of the benchmark's reader, e.g. split=valid. Repeatable.")
-]
-Samples = Annotated[int, typer.Option(min=1, help="Resamples behind intervals and tests.")]
-Seed = Annotated[int, typer.Option(help="Of every draw: wrong images, changes, resampling.")]
-Cache = Annotated[
-    Path | None, typer.Option("--cache", help="Folder that keeps embeddings: runs with other settings reuse them.")
-]
-CacheSize = Annotated[
-    str, typer.Option("--cache-size", help="What the cache may take, e.g. 200GB; what was used longest ago goes first.")
-]
-CacheHalf = Annotated[
-    bool, typer.Option("--cache-half", help="Keep embeddings in half precision: half the room, and a new signature.")
-]
-CACHE_SIZE = "64GB"
-SOME_FAILED = 3  # exit code where some rows could not be scored
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_SPEC_FIELDS = ("encoder", "batch_size", "decoders", "device", "dtype", "revision", "verify")  # of the same name
+]  # fmt: skip
 
 
-def make_spec(asked: Mapping[str, Any]) -> "ScorerSpec":
-    """The scorer that the options of a command (`context.params`) ask for."""
-    from msdscore.io.images import ImageLimits
-    from msdscore.scoring.spec import ScorerSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Encoder, its settings and its device."""
 
-    bank, pixels = asked.get("bank"), asked.get("max_pixels")
-    return ScorerSpec(
-        **{name: asked[name] for name in _SPEC_FIELDS if name in asked},
-        options=tuple(map(setting, asked.get("encoder_option") or ())),
-        config=asked.get("preset"),
-        changes=tuple(map(setting, asked.get("change") or ())),
-        bank=None if bank is None else str(bank),
-        limits=ImageLimits() if pixels is None else ImageLimits(max_pixels=pixels),
-        cache=cache_settings(asked["cache"], asked["cache_size"], asked["cache_half"])
-        if "cache_half" in asked
-        else None,
+    encoder: Encoder = "mini"
+    preset: Annotated[
+        str | None,
+        option_in(SCORING, "--preset", "-p", help="evidence, short, long or authors; default: the encoder's preset."),
+    ] = None
+    change: Annotated[
+        list[str], option_in(SCORING, "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
+    ] = field(default_factory=list)
+    encoder_option: Annotated[
+        list[str], option_in(SCORING, "--encoder-option", help="Option of the encoder, e.g. pool=mean. Repeatable.")
+    ] = field(default_factory=list)
+    revision: Revision = None
+    verify: Annotated[
+        bool,
+        option_in(INPUT, "--verify", help="Hash every byte of weights, images and finished outputs, also large ones."),
+    ] = False
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """Batch size and the cache of embeddings."""
+
+    batch_size: Annotated[
+        int | None, option_in(SPEED, min=1, help="Images per batch; default: chosen for the device.")
+    ] = None
+    cache: Annotated[
+        Path | None,
+        option_in(SPEED, "--cache", help="Folder of cached embeddings, reused by runs with other settings."),
+    ] = None
+    cache_size: Annotated[
+        str, option_in(SPEED, "--cache-size", help="Size limit of the cache, e.g. 200GB; least recently used go first.")
+    ] = CACHE_SIZE
+    cache_half: Annotated[
+        bool, option_in(SPEED, "--cache-half", help="Cache in half precision: half the size, and another signature.")
+    ] = False
+
+    def settings(self) -> "CacheSettings | None":
+        """Return the settings of the cache; None without a folder."""
+        from msdscore.encoders.cached import CacheSettings
+
+        if self.cache is None:
+            if self.cache_half or self.cache_size != CACHE_SIZE:
+                raise ConfigError("--cache-size and --cache-half need a folder: add --cache DIR")
+            return None
+        return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size), half=self.cache_half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerOptions(ModelOptions):
+    """Everything that determines a score."""
+
+    bank: Annotated[
+        Path | None, option_in(SCORING, "--bank", help="Bank of background images; see `msdscore bank`.")
+    ] = None
+    max_pixels: Annotated[int | None, option_in(INPUT, help="Reject images with more pixels.")] = None
+
+    def spec(self, batch: BatchOptions | None = None, *, decoders: int | None = None) -> "ScorerSpec":
+        """Return the spec of the scorer that these options describe."""
+        from msdscore.io.images import ImageLimits
+        from msdscore.scoring.spec import ScorerSpec
+
+        return ScorerSpec(
+            encoder=self.encoder, options=named(self.encoder_option), device=self.device, dtype=self.dtype,
+            revision=self.revision, verify=self.verify, config=self.preset, changes=named(self.change),
+            bank=None if self.bank is None else str(self.bank),
+            limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
+            batch_size=None if batch is None else batch.batch_size, decoders=decoders,
+            cache=None if batch is None else batch.settings(),
+        )  # fmt: skip
+
+
+def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command as Typer reads it: a parameter typed as a dataclass becomes one option per field.
+
+    >>> def show(scorer: ScorerOptions): return scorer.encoder, scorer.device
+    >>> flattened(show)(**dict.fromkeys(inspect.signature(flattened(show)).parameters, "toy"))
+    ('toy', 'toy')
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += map(_as_parameter, fields(parameter.annotation))
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    if not groups:
+        return command
+
+    @functools.wraps(command)
+    def call(**values: Any) -> Any:
+        built = {
+            name: group(**{part.name: values.pop(part.name) for part in fields(group)})
+            for name, group in groups.items()
+        }
+        return command(**values, **built)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _as_parameter(field: "Field[Any]") -> inspect.Parameter:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=field.type,
+        default=inspect.Parameter.empty if default is MISSING else default,
     )
+
+
+def named(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """Return the names and values of texts such as `alpha=0.2`.
+
+    >>> named(["kappa=30", "gate=support"])
+    (('kappa', 30), ('gate', 'support'))
+    """
+    return tuple(map(setting, texts))
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -114,17 +211,6 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def cache_settings(folder: Path | None, size: str = CACHE_SIZE, half: bool = False) -> "CacheSettings | None":
-    """The cache that the three options ask for; None without a folder."""
-    from msdscore.encoders.cached import CacheSettings
-
-    if folder is None:
-        if half or size != CACHE_SIZE:
-            raise ConfigError("--cache-size and --cache-half say how embeddings are kept; say where: --cache DIR")
-        return None
-    return CacheSettings(folder=str(folder), limit=byte_count(size), half=half)
 
 
 def byte_count(text: str) -> int:

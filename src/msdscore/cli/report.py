@@ -1,51 +1,73 @@
 """`msdscore report`: a page about a scored file; `rank-captioners`: which captioner describes the same images best?"""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, option_in
 from msdscore.cli.progress import tell
 
 
-def report(
-    context: typer.Context,
-    results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
-    overwrite: options.Overwrite = False,
-    images: options.Images = None,
-    rows: options.Rows = None,
-    show: Annotated[int, typer.Option(min=0, help="Cards to show in each gallery of captions worth a look.")] = 24,
-    title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportScorer(options.ScorerOptions):
+    """The scorer of a report, which explains captions only if an encoder is named."""
+
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            "--encoder",
-            "-e",
-            help="Encoder that scored the file: colours words and regions.",
+        str,
+        option_in(
+            SCORING, "--encoder", "-e", help="Encoder that scored the file: colours words and regions.",
             autocompletion=options.encoder_names,
         ),
-    ] = None,
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    ] = ""  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """The page, and the images on it."""
+
+    images: options.Images = None
+    rows: options.Rows = None
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="The page, an .html file.")] = Path("report.html")
+    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of cards in each gallery of captions.")] = 24
+    title: Annotated[str | None, option_in(OUTPUT, help="Title of the page; default: the file's name.")] = None
+    overwrite: options.Overwrite = False
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
+    scorer: ReportScorer,
+    page: PageOptions,
 ) -> None:
     """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
     from msdscore.report.build import ReportOptions, build
     from msdscore.scorer import Scorer
 
-    scorer = None if encoder is None else Scorer.from_spec(options.make_spec(context.params))
-    chosen = ReportOptions(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
-    summary = build(results, output, chosen, scorer=scorer)
+    explaining = Scorer.from_spec(scorer.spec()) if scorer.encoder else None
+    chosen = ReportOptions(
+        images=page.images, rows=page.rows, show=page.show, title=page.title, overwrite=page.overwrite
+    )
+    summary = build(results, page.output, chosen, scorer=explaining)
     if summary.unseen:
         first = "; ".join(list(dict.fromkeys(summary.unseen))[:3])
         tell(f"{len(summary.unseen)} cards have no image: {first}")
-    tell(f"{summary.rows} rows, {summary.failed} failed, {summary.explained} explained -> {output}")
+    tell(f"{summary.rows} rows, {summary.failed} failed, {summary.explained} explained -> {page.output}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingOptions:
+    """Which images and ratings captioners are ranked on."""
+
+    shared: Annotated[bool, option_in(INPUT, "--shared", help="Rank on the images that all captioners have.")] = False
+    people: Annotated[
+        str | None, option_in(INPUT, help="Column of the rows with people's ratings, to compare with.")
+    ] = None
+    images: options.Images = None
+    rows: options.Rows = None
+    samples: options.Samples = 1000
+    seed: options.Seed = 0
 
 
 def rank_captioners(
@@ -53,19 +75,12 @@ def rank_captioners(
         list[str],
         typer.Argument(help="Scored files, one per captioner (NAME=FILE names it), or one with a column system."),
     ],
+    chosen: RankingOptions,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A page, .html; a .json goes beside it.")
+        Path | None, option_in(OUTPUT, "--output", "-o", help="A page, .html, and a .json next to it.")
     ] = None,
-    people: Annotated[
-        str | None, typer.Option(help="Column of the rows with people's ratings, to compare with.")
-    ] = None,
-    shared: Annotated[bool, typer.Option("--shared", help="Rank on the images that all captioners have.")] = False,
-    images: options.Images = None,
-    rows: options.Rows = None,
-    show: Annotated[int, typer.Option(min=0, help="Wins to show per captioner.")] = 3,
-    samples: options.Samples = 1000,
-    seed: options.Seed = 0,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "Captioners",
+    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of wins to show per captioner.")] = 3,
+    title: Annotated[str, option_in(OUTPUT, help="Title of the page.")] = "Captioners",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -82,13 +97,13 @@ def rank_captioners(
     from msdscore.lab.captioners.ranking import duel_grid, overview_grid, page, rank, read_contest
 
     if output is not None:
-        inputs = with_images([*files, rows], images)
+        inputs = with_images([*files, chosen.rows], chosen.images)
         check_target(output, (".html", ".htm"), inputs=inputs, side=[output.with_suffix(".json")])
-    contest = read_contest(files, shared=shared, people=people, images=images, rows=rows)
-    ranking = rank(contest, people=people, how=Resampling(samples=samples, seed=seed))
+    contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
+    ranking = rank(contest, people=chosen.people, how=Resampling(samples=chosen.samples, seed=chosen.seed))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     if output is not None:
-        text = page(ranking, title=title, show=show, images=images, rows=rows)
+        text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
         beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
         put_all({output: text.encode()}, side=beside, overwrite=overwrite)
         if not beside:

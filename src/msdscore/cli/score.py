@@ -3,16 +3,17 @@
 Shards get one file of scores each, on this machine's processes or on a Ray cluster.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened, unknown_name
 
@@ -23,87 +24,98 @@ if TYPE_CHECKING:
     from msdscore.scoring.spec import ScorerSpec
 
 ENGINES = ("local", "ray")
+SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are kept, and the same command goes on with the others"
 _SHOWN = 5  # shards that could not be scored, told on the console
 
-Engine = Annotated[str, typer.Option(help="For shards: local (processes of this machine) or ray (a cluster).")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="For shards: processes or actors; without it one per GPU, or per two cores.")
-]
-Address = Annotated[
-    str | None, typer.Option(help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
-]
-WorkerCpus = Annotated[
-    float | None, typer.Option(help="For --engine ray: cores per actor (1); a GPU's actor decodes on these.")
-]
-WorkerGpus = Annotated[float | None, typer.Option(help="For --engine ray: GPUs per actor; a fraction shares one.")]
-Part = Annotated[
-    str | None, typer.Option(help="For shards: one of N equal parts, e.g. 3/100, for arrays of batch jobs.")
-]
-TimeLimit = Annotated[
-    float | None, typer.Option(help="For shards: seconds that a worker may have a shard before it is ended as hung.")
-]
-CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to keep beside the scores. Repeatable.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """How the rows of the input are read."""
+
+    images: options.Images = None
+    input_format: Annotated[
+        str | None,
+        option_in(
+            INPUT, "--input-format", "--format", help="Format of the rows (jsonl, csv, …); default: by file name."
+        ),
+    ] = None
+    image_column: Annotated[str | None, option_in(INPUT, help="Input column of the images.")] = None
+    caption_column: Annotated[str | None, option_in(INPUT, help="Input column of the captions.")] = None
+    id_column: Annotated[str | None, option_in(INPUT, help="Input column of the row ids.")] = None
 
 
-# What says how shards are scored, and means nothing for one file.
-_ALONE = {"engine": "local"} | dict.fromkeys(("workers", "address", "worker_cpus", "worker_gpus", "part", "time_limit"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """Where scores are written, and how."""
+
+    output: Annotated[
+        str | None,
+        option_in(
+            OUTPUT, "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv, .json) or folder; - prints rows."
+        ),
+    ] = None
+    prefix: Annotated[str, option_in(OUTPUT, help="Prefix of the names of added columns.")] = ""
+    copy_column: Annotated[
+        list[str], option_in(OUTPUT, help="For shards: input column to copy next to the scores. Repeatable.")
+    ] = field(default_factory=list)
+    overwrite: options.Overwrite = False
+    retry: Annotated[
+        bool, option_in(OUTPUT, "--retry", help="Score failed rows again, even if their images are unchanged.")
+    ] = False
+    json: options.Json = False
+
+    def __post_init__(self) -> None:
+        if self.output is not None and not self.output.strip():
+            raise ConfigError("-o is empty; expected a file, a folder, or - for standard output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How shards are distributed; only `decoders` also applies to one file."""
+
+    decoders: Annotated[
+        int | None,
+        option_in(SPEED, min=0, help="Processes that decode images; 0: threads; default: one per core on a GPU."),
+    ] = None
+    engine: Annotated[str, option_in(SHARDS, help="local (processes on this machine) or ray (a cluster).")] = "local"
+    workers: Annotated[
+        int | None, option_in(SHARDS, min=1, help="Processes or actors; default: one per GPU, or per two cores.")
+    ] = None
+    part: Annotated[
+        str | None, option_in(SHARDS, help="One of N equal parts, e.g. 3/100, for arrays of batch jobs.")
+    ] = None
+    time_limit: Annotated[
+        float | None, option_in(SHARDS, help="Seconds after which a worker that is still on one shard is stopped.")
+    ] = None
+    address: Annotated[
+        str | None, option_in(SHARDS, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
+    ] = None
+    worker_cpus: Annotated[float | None, option_in(SHARDS, help="For --engine ray: cores per actor (1).")] = None
+    worker_gpus: Annotated[
+        float | None, option_in(SHARDS, help="For --engine ray: GPUs per actor; fractions share one.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown_name("engine", self.engine, ENGINES)
+        for name in ("address", "worker_cpus", "worker_gpus"):
+            if getattr(self, name) is not None and self.engine != "ray":
+                raise ConfigError(f"--{name.replace('_', '-')} is for a Ray cluster; add --engine ray")
 
 
 def score(
-    context: typer.Context,
     source: Annotated[
         str, typer.Argument(help="An image, a file of rows, or a shard; - is JSON lines on standard input.")
     ],
+    rows: RowOptions,
+    target: TargetOptions,
+    scorer: options.ScorerOptions,
+    batch: options.BatchOptions,
+    workers: WorkerOptions,
     captions: Annotated[
         list[str] | None, typer.Argument(help="Captions of the image (one candidate set), or more shards.")
     ] = None,
-    images: options.Images = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or folder; - prints rows."),
-    ] = None,
-    input_format: Annotated[
-        str | None,
-        typer.Option(
-            "--input-format", "--format", help="Format of the rows (jsonl, csv, …) if the input's name does not tell."
-        ),
-    ] = None,
-    image_column: Annotated[str | None, typer.Option(help="Input column of the images.")] = None,
-    caption_column: Annotated[str | None, typer.Option(help="Input column of the captions.")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Input column of the row ids.")] = None,
-    prefix: Annotated[str, typer.Option(help="Put before the names of the columns that are added.")] = "",
-    overwrite: options.Overwrite = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Try failed rows again, even if their images are the same.")
-    ] = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
-    verify: options.Verify = False,
-    batch_size: options.BatchSize = None,
-    decoders: Annotated[
-        int | None,
-        typer.Option(min=0, help="Processes that decode images; 0: threads; without it one per core beside a GPU."),
-    ] = None,
-    max_pixels: options.MaxPixels = None,
-    cache: options.Cache = None,
-    cache_size: options.CacheSize = options.CACHE_SIZE,
-    cache_half: options.CacheHalf = False,
-    engine: Engine = "local",
-    workers: Workers = None,
-    address: Address = None,
-    worker_cpus: WorkerCpus = None,
-    worker_gpus: WorkerGpus = None,
-    part: Part = None,
-    time_limit: TimeLimit = None,
-    copy_column: CopyColumn = [],
-    json: options.Json = False,
 ) -> None:
     """Score captions of one image, every row of a file, or shards into a folder.
 
@@ -122,34 +134,32 @@ def score(
     from msdscore.io.tar import is_image_name
     from msdscore.run.rows import RunOptions
 
-    if output is not None and not output.strip():
-        raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
-    target = None if output is None or is_standard_output(output) else output
-    spec = options.make_spec(context.params)
-    _check_engine(context.params)
-    names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
-    if target is not None and is_folder(target, source):
-        if prefix or input_format:
-            raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
+    output = None if target.output is None or is_standard_output(target.output) else target.output
+    spec = scorer.spec(batch, decoders=workers.decoders)
+    names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
+    if output is not None and is_folder(output, source):
+        if target.prefix or rows.input_format:
+            raise ConfigError("--prefix and --input-format are for files of rows; shards are recognised by their names")
         from msdscore.run.shards import ShardOptions
 
         how_to_read = ShardOptions(
-            columns=names, images=None if images is None else str(images), copied=tuple(copy_column), retry=retry,
-            overwrite=overwrite, verify=verify,
+            columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
+            retry=target.retry, overwrite=target.overwrite, verify=scorer.verify,
         )  # fmt: skip
-        whole = score_shards(spec, [source, *(captions or [])], target, how_to_read, context.params)
+        jobs = plan_part([source, *(captions or [])], output, workers.part)
+        whole = score_shards(spec, jobs, output, how_to_read, workers, as_json=target.json)
         raise typer.Exit(0 if whole else options.SOME_FAILED)
-    _refuse_shards(context.params, source, captions)
-    file = None if target is None else Path(target)
+    _refuse_shards(workers, source, captions)
+    file = None if output is None else Path(output)
     if captions:
-        score_image(spec, source, captions, as_json=json, output=file, overwrite=overwrite)
+        score_image(spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite)
         return
     if is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=verify)
-    with open_rows(source, images=images, format=input_format, columns=names) as rows:
-        result = score_file(spec, rows, file, how, as_json=json)
-    options.print_cache_use(cache, result.cache)
+    how = RunOptions(overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify)
+    with open_rows(source, images=rows.images, format=rows.input_format, columns=names) as opened:
+        result = score_file(spec, opened, file, how, as_json=target.json)
+    options.print_cache_use(batch.cache, result.cache)
     raise typer.Exit(options.SOME_FAILED if result.failed else 0)
 
 
@@ -206,21 +216,12 @@ def _tell(result: "ScoredFile", output: Path | None) -> None:
     tell(result.signature)
 
 
-def _check_engine(asked: Mapping[str, Any]) -> None:
-    """Refuse an engine that there is not, and options of another one."""
-    if asked["engine"] not in ENGINES:
-        raise unknown_name("engine", asked["engine"], ENGINES)
-    for name in ("address", "worker_cpus", "worker_gpus"):
-        if asked[name] is not None and asked["engine"] != "ray":
-            raise ConfigError(f"--{name.replace('_', '-')} is for a Ray cluster; add --engine ray")
-
-
-def _refuse_shards(asked: Mapping[str, Any], source: str, more: Sequence[str] | None) -> None:
-    """Refuse shards, and engines for them, where the output is no folder."""
+def _refuse_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
+    """Raise for several shards, and for options of shards, if the output is not a folder."""
     from msdscore.io.stores import expand, is_shard
 
     several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
-    if several or any(asked[name] != value for name, value in _ALONE.items()):
+    if several or workers != WorkerOptions(decoders=workers.decoders):
         raise ConfigError("shards are scored into a folder; give one: -o DIR (without a suffix)")
 
 
@@ -243,15 +244,14 @@ def is_folder(output: str, source: str) -> bool:
 
 
 def score_shards(
-    spec: "ScorerSpec", sources: Sequence[str], folder: str, how: "ShardOptions", asked: Mapping[str, Any]
-) -> bool:
-    """Score shards into a folder; whether every row of every shard was scored."""
-    from msdscore.run.workers import plan_jobs
-
-    jobs, results = _part_of(plan_jobs(sources, folder), asked["part"]), list["ShardResult"]()
+    spec: "ScorerSpec", jobs: "Sequence[ShardJob]", folder: str, how: "ShardOptions", workers: WorkerOptions,
+    *, as_json: bool,
+) -> bool:  # fmt: skip
+    """Score shards into a folder; return whether every row of every shard was scored."""
+    results = list["ShardResult"]()
     with stoppable(_KEPT), bar("shards") as show:
         show(0, len(jobs))
-        for result in _results(spec, jobs, how, asked):
+        for result in _results(spec, jobs, how, workers):
             results.append(result)
             show(len(results), len(jobs))
     rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
@@ -271,15 +271,18 @@ def score_shards(
     if signature:
         tell(signature)
     options.print_cache_use(None if spec.cache is None else Path(spec.cache.folder), cache)
-    if asked["json"]:
+    if as_json:
         tally = {"shards": len(results), "earlier": earlier, "rows": rows, "failed": failed, "signature": signature}
         tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
 
 
-def _part_of(jobs: "Sequence[ShardJob]", part: str | None) -> "Sequence[ShardJob]":
-    """The shards of one part, counted from 0; parts differ by at most one shard."""
+def plan_part(sources: Sequence[str], folder: str, part: str | None) -> "Sequence[ShardJob]":
+    """Return the shards of one part such as 3/100, or all of them; parts differ by at most one shard."""
+    from msdscore.run.workers import plan_jobs
+
+    jobs = plan_jobs(sources, folder)
     if part is None:
         return jobs
     number, slash, count = part.partition("/")
@@ -289,16 +292,16 @@ def _part_of(jobs: "Sequence[ShardJob]", part: str | None) -> "Sequence[ShardJob
 
 
 def _results(
-    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", asked: Mapping[str, Any]
+    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", workers: WorkerOptions
 ) -> "Iterator[ShardResult]":
-    if asked["engine"] == "ray":
+    if workers.engine == "ray":
         from msdscore.run.ray_data import RayOptions, score_on_ray
 
         cluster = RayOptions(
-            address=asked["address"], most=asked["workers"], cpus=asked["worker_cpus"] or 1.0,
-            gpus=asked["worker_gpus"], time_limit=asked["time_limit"],
+            address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0, gpus=workers.worker_gpus,
+            time_limit=workers.time_limit,
         )  # fmt: skip
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.run.workers import score_on_workers
 
-    return score_on_workers(spec, jobs, how, workers=asked["workers"], time_limit=asked["time_limit"])
+    return score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)

@@ -1,38 +1,69 @@
 """`msdscore select`: the rows of scored files that are worth keeping, in the form that curation tools take."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import OUTPUT, option_in
 from msdscore.cli.progress import bar, print_json, stoppable
 
 if TYPE_CHECKING:
+    from msdscore.select.rule import Rule
     from msdscore.select.run import Selected
+
+RULE = "Rule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOptions:
+    """Which rows are selected."""
+
+    keep: Annotated[
+        str | None, option_in(RULE, "--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
+    ] = None
+    by: Annotated[str, option_in(RULE, "--by", help="Column by which rows are ranked.")] = "msd"
+    minimum: Annotated[list[str], option_in(RULE, "--min", help="Lower bound, e.g. match=0.7. Repeatable.")] = field(
+        default_factory=list
+    )
+    maximum: Annotated[list[str], option_in(RULE, "--max", help="Upper bound, e.g. support=2. Repeatable.")] = field(
+        default_factory=list
+    )
+    per: Annotated[str | None, option_in(RULE, "--per", help="Column: apply --keep to each of its groups.")] = None
+
+    def rule(self) -> "Rule":
+        """Return the rule that the options describe."""
+        from msdscore.select.rule import Quota, Rule
+
+        quota = None if self.keep is None else Quota.parse(self.keep)
+        return Rule(by=self.by, keep=quota, minima=_bounds(self.minimum), maxima=_bounds(self.maximum), per=self.per)
+
+    def __str__(self) -> str:
+        parts = [text.replace("=", " at least ") for text in self.minimum]
+        parts += [text.replace("=", " at most ") for text in self.maximum]
+        parts += [] if self.keep is None else [f"best {self.keep} by {self.by}"]
+        return ", ".join(parts) + (f" of every {self.per}" if self.per else "")
 
 
 def select(
     scores: Annotated[list[str], typer.Argument(help="Score shards, folders of them, or outputs of `msdscore score`.")],
     output: Annotated[
         str,
-        typer.Option(
+        option_in(
+            OUTPUT,
             "--output",
             "-o",
             help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new tars. - prints keys.",
         ),
     ],
-    keep: Annotated[
-        str | None, typer.Option("--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
-    ] = None,
-    by: Annotated[str, typer.Option("--by", help="Number that says which rows are best.")] = "msd",
-    minimum: Annotated[list[str], typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],
-    maximum: Annotated[list[str], typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],
-    per: Annotated[str | None, typer.Option("--per", help="Column: --keep is taken of every group apart.")] = None,
+    chosen: RuleOptions,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Page (.html): histograms, rows at the cut, agreement with cosine.")
+        Path | None,
+        option_in(OUTPUT, "--report", help="Page (.html): histograms, rows at the cut, agreement with cosine."),
     ] = None,
-    show: Annotated[int, typer.Option(min=1, help="Rows of each kind on the page.")] = 8,
+    show: Annotated[int, option_in(OUTPUT, min=1, help="Rows of each kind on the page.")] = 8,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -42,11 +73,9 @@ def select(
     files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
     """
     from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing, with_images
-    from msdscore.select.rule import Quota, Rule
     from msdscore.select.run import select as run
 
-    quota = None if keep is None else Quota.parse(keep)
-    rule = Rule(by=by, keep=quota, minima=_bounds(minimum), maxima=_bounds(maximum), per=per)
+    rule = chosen.rule()
     if report is not None:
         check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
         refuse_existing([] if overwrite else [report])
@@ -58,7 +87,7 @@ def select(
 
         put(report, page(selected, rule, title=base_name(output)).encode(), overwrite=True)
     if not is_standard_output(output):
-        _show(selected, _spelled(by, keep, minimum, maximum, per), as_json=json)
+        _show(selected, str(chosen), as_json=json)
 
 
 def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
@@ -92,11 +121,3 @@ def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
             raise ConfigError(f"a bound looks like match=0.7, got {text!r}")
         bounds.append((name, float(value)))
     return tuple(bounds)
-
-
-def _spelled(by: str, keep: str | None, minima: list[str], maxima: list[str], per: str | None) -> str:
-    """The rule in words, as the options gave it."""
-    parts = [f"{text.replace('=', ' at least ')}" for text in minima]
-    parts += [f"{text.replace('=', ' at most ')}" for text in maxima]
-    parts += [] if keep is None else [f"best {keep} by {by}"]
-    return ", ".join(parts) + (f" of every {per}" if per else "")

@@ -1,11 +1,13 @@
 """`msdscore study NAME`: the paper's experiments and ours."""
 
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option_in
 from msdscore.cli.progress import bar, stoppable
 from msdscore.lab.studies.registry import STUDIES
 
@@ -13,86 +15,101 @@ if TYPE_CHECKING:
     from msdscore.lab.studies.context import Study
     from msdscore.lab.studies.table import Table
 
+SOME = "Options of some studies"
 HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
 )
 
 
-def _own(*names: str, help: str, **more: Any) -> Any:  # noqa: A002, typer's word
-    """An option that some studies have."""
-    return typer.Option(*names, help=help, rich_help_panel="Options of some studies", **more)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataOptions:
+    """Data of a study, and its outputs."""
+
+    root: Annotated[
+        Path, option_in(INPUT, "--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
+    ]
+    option: options.ReaderOption = field(default_factory=list)
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of items.")] = None
+    seed: options.Seed = 0
+    output: Annotated[
+        Path | None,
+        option_in(OUTPUT, "--output", "-o", help="JSON file; tables (.md) and figure (.png) go next to it."),
+    ] = None
+    overwrite: options.Overwrite = False
+    json: options.Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeOptions:
+    """Options of some studies; a study rejects those of others."""
+
+    benchmark: Annotated[
+        list[str], option_in(SOME, "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
+    ] = field(default_factory=list)
+    metric: Annotated[list[str], option_in(SOME, "--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = field(
+        default_factory=list
+    )
+    control: Annotated[bool | None, option_in(SOME, "--control/--no-control", help="Score with wrong images too.")] = (
+        None
+    )
+    samples: Annotated[int | None, option_in(SOME, min=1, help="Resamples behind an interval.")] = None
+    values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
+    buckets: Annotated[int | None, option_in(SOME, min=1, help="direction: quantiles of the caption length.")] = None
+    bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: quantiles of margin or length.")] = None
+    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: drawn starts.")] = None
+    also: Annotated[list[str], option_in(SOME, help="backbones, ood: further encoders. Repeatable.")] = field(
+        default_factory=list
+    )
+    data: Annotated[list[str], option_in(SOME, help="reconstruction: captioned images, as `align train` reads.")] = (
+        field(default_factory=list)
+    )
+    images: Annotated[list[str], option_in(SOME, help="reconstruction: folders of images.")] = field(
+        default_factory=list
+    )
+    recipe: Annotated[str | None, option_in(SOME, help="reconstruction: name of a recipe, or a TOML file.")] = None
+    recipe_set: Annotated[list[str], option_in(SOME, help="reconstruction: change, e.g. train.steps=100.")] = field(
+        default_factory=list
+    )
+    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is masked.")] = None
+    every_projection: Annotated[
+        bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
+    ] = None
+    marks: Annotated[
+        str | None, option_in(SOME, help="words: hat (marked by people), chair (absent objects) or captions.")
+    ] = None
+    synonyms: Annotated[
+        Path | None, option_in(SOME, help="words: names of object classes, a line each, separated by commas.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were passed."""
+        values = asdict(self) | {"every_projection": self.every_projection or None}
+        return {name: value for name, value in values.items() if value not in (None, [])}
 
 
 def study(
-    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Which study; they are listed above.")],
-    root: Annotated[
-        Path, typer.Option("--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON file; tables (.md) and figure (.png) go beside it.")
-    ] = None,
-    overwrite: options.Overwrite = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None,
-    seed: options.Seed = 0,
-    option: options.ReaderOption = [],
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],
-    encoder_option: options.EncoderOption = [],
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    cache_size: options.CacheSize = options.CACHE_SIZE,
-    cache_half: options.CacheHalf = False,
-    json: options.Json = False,
-    benchmark: Annotated[list[str], _own("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")] = [],
-    metric: Annotated[list[str], _own("--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = [],
-    control: Annotated[bool | None, _own("--control/--no-control", help="Score with wrong images too.")] = None,
-    samples: Annotated[int | None, _own(min=1, help="Resamples behind an interval.")] = None,
-    values: Annotated[str | None, _own(help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None,
-    buckets: Annotated[int | None, _own(min=1, help="direction: quantiles of the caption length.")] = None,
-    bins: Annotated[int | None, _own(min=1, help="margin, entropy: quantiles of margin or length.")] = None,
-    seeds: Annotated[int | None, _own(min=2, help="stability: drawn starts.")] = None,
-    also: Annotated[list[str], _own(help="backbones, ood: further encoders. Repeatable.")] = [],
-    data: Annotated[list[str], _own(help="reconstruction: captioned images, as `align train` reads.")] = [],
-    images: Annotated[list[str], _own(help="reconstruction: folders of images.")] = [],
-    recipe: Annotated[str | None, _own(help="reconstruction: name of a recipe, or a TOML file.")] = None,
-    recipe_set: Annotated[list[str], _own(help="reconstruction: change, e.g. train.steps=100.")] = [],
-    share: Annotated[float | None, _own(help="faithfulness: share of regions that is masked.")] = None,
-    every_projection: Annotated[
-        bool | None, _own("--every-projection", help="faithfulness: try all projections.")
-    ] = None,
-    marks: Annotated[
-        str | None, _own(help="words: hat (marked by people), chair (absent objects) or captions.")
-    ] = None,
-    synonyms: Annotated[
-        Path | None, _own(help="words: names of object classes, a line each, separated by commas.")
-    ] = None,
+    data: DataOptions,
+    scorer: options.ScorerOptions,
+    batch: options.BatchOptions,
+    some: SomeOptions,
 ) -> None:
-    """Run a study, print its tables, and write them where asked."""
+    """Run a study, print its tables, and write them to the output."""
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.lab.studies.context import Study
     from msdscore.lab.studies.registry import run_study
 
-    own = {
-        "benchmark": benchmark, "metric": metric, "control": control, "samples": samples, "values": values,
-        "buckets": buckets, "bins": bins, "seeds": seeds, "also": also, "data": data, "images": images,
-        "recipe": recipe, "recipe_set": recipe_set, "share": share, "every_projection": every_projection or None,
-        "marks": marks, "synonyms": synonyms,
-    }  # fmt: skip
+    output, as_json = data.output, data.json
     if output is not None and is_standard_output(output):
-        output, json = None, True
+        output, as_json = None, True
     asked = Study(
-        root=root, spec=options.make_spec(context.params), output=output, overwrite=overwrite, limit=limit, seed=seed,
-        options=dict(map(options.setting, option)), progress=bar,
+        root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
+        seed=data.seed, options=dict(options.named(data.option)), progress=bar,
     )  # fmt: skip
     _check(asked)
     with stoppable():
-        tables = run_study(name, asked, **{option: value for option, value in own.items() if value not in (None, [])})
-    _write(name, tables, output, as_json=json)
+        tables = run_study(name, asked, **some.given())
+    _write(name, tables, output, as_json=as_json)
 
 
 def _check(asked: "Study") -> None:
