@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -410,3 +411,33 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
+    plain = msdscore("cite")
+    assert plain.returncode == 0, plain.stderr
+    assert re.findall(r"^@\w+\{(.*),$", plain.stdout, re.M) == ["msdscore", "kan2026msdscore"]
+    assert "arXiv:2605.06080" in plain.stdout
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"image": str(red), "caption": "a red square"}) + "\n")
+    for name in ("scores.parquet", "scores.jsonl"):
+        assert msdscore("score", rows, "-e", "toy", "-o", tmp_path / name).returncode == 0
+        assert "note = {msd|enc:toy@1|" in msdscore("cite", tmp_path / name).stdout
+    (tmp_path / "bench.json").write_text(
+        '{"metrics": [{"signature": "msd|enc:clip-l14@abc|k:3,2"}, {"signature": "length"}]}'
+    )
+    cited = msdscore("cite", tmp_path / "bench.json").stdout
+    assert re.findall(r"^@\w+\{(.*),$", cited, re.M) == ["msdscore", "kan2026msdscore", "radford2021learning"]
+    wrong = msdscore("cite", rows)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "rows.jsonl: has no signature; expected an output of msdscore score" in wrong.stderr
+
+
+def test_every_encoder_that_is_not_ours_has_a_citation():
+    from msdscore.encoders.table import built_in
+    from msdscore.report.citation import _entries
+
+    entries = _entries()
+    for row in built_in():
+        assert row.name == "toy" or row.citations, row.name
+        assert set(row.citations) <= entries.keys(), row.name

@@ -65,6 +65,10 @@ def test_subwords_merge_into_words_and_still_add_up(clip, caption):
     assert sorted(token for unit in item.units for token in unit.tokens) == list(range(len(item.support_terms)))
 
 
+def test_an_explanation_has_its_caption(scorer):
+    assert scorer.explain(Image.new("RGB", (64, 64), "red"), "a red square").caption == "a red square"
+
+
 def test_several_captions_share_one_candidate_set(scorer):
     image, captions = two_coloured("green", "red"), ["green and red", "blue and red", "purple"]
     contrast = scorer.contrast(image, captions)

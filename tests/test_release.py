@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from msdscore.version import __version__
@@ -146,6 +147,27 @@ def test_version_changelog_and_citation_agree():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(r"^version: (.*)$", citation, re.M)[1] == __version__
     assert re.search(r"^## (\d+\.\d+\.\d+)", changelog, re.M)[1] == __version__
+
+
+def test_the_citation_has_year_identifier_and_address_of_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    paper = citation["preferred-citation"]
+    assert (paper["year"], paper["url"]) == (2026, "https://arxiv.org/abs/2605.06080")
+    bib = (ROOT / "src/msdscore/report/assets/citations.bib").read_text(encoding="utf-8")
+    for author in paper["authors"]:
+        assert f"{author['family-names']}, {author['given-names']}" in bib
+    assert paper["title"].partition(": ")[2] in bib
+    cited = re.findall(r"arXiv:\d{4}\.\d{5}", (ROOT / "src/msdscore/lab/metrics/table.toml").read_text())
+    assert paper["identifiers"][0]["value"] in cited
+
+
+def test_the_workflow_that_publishes_checks_and_attests_first():
+    steps = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text(encoding="utf-8"))["jobs"]
+    build, publish = ("\n".join(map(str, steps[job]["steps"])) for job in ("build", "publish"))
+    assert build.index(".ci/run") < build.index("make release") < build.index("twine check --strict")
+    assert publish.index("attest-build-provenance") < publish.index("gh-action-pypi-publish")
+    assert "${{ secrets.PYPI_TOKEN }}" in publish
+    assert steps["publish"]["needs"] == "build"
 
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}

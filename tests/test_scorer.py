@@ -20,6 +20,7 @@ from msdscore import (
     MSDConfig,
     Scorer,
     ScorerSpec,
+    UnknownNameError,
     build_bank,
     load_encoder,
     save_bank,
@@ -341,6 +342,43 @@ def test_the_scorer_says_what_it_is():
     text = repr(Scorer("toy", "long"))
     assert text.startswith("Scorer('toy', msd|enc:toy@1|k:5,3|")
     assert text.endswith("device=cpu)")
+
+
+def test_a_preset_is_named_as_on_the_command_line():
+    assert Scorer("toy", preset="long").signature == Scorer("toy", "long").signature
+    assert Scorer("toy", preset=Paper(alpha=0.2)).config.alpha == 0.2
+    with pytest.raises(UnknownNameError, match="unknown preset 'lng'. Did you mean 'long'"):
+        Scorer("toy", preset="lng")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"alpha": 0.2}, r"alpha is a setting of Evidence and Paper, .* Scorer\(encoder, Evidence\(alpha=0.2\)\)"),
+        ({"gate": "support"}, r"gate is a setting of Paper, .* Scorer\(encoder, Paper\(gate='support'\)\)"),
+        ({"balance": 1.0}, r"balance is a setting of Evidence, .* Scorer\(encoder, Evidence\(balance=1.0\)\)"),
+    ],
+)
+def test_a_setting_among_the_options_names_the_form_that_has_it(setting, message):
+    with pytest.raises(ConfigError, match=message):
+        Scorer("mini", **setting)
+
+
+def test_a_caption_in_the_place_of_the_image_is_named_as_such(tmp_path):
+    picture().save(tmp_path / "cat.png")
+    scorer, file = Scorer("toy"), str(tmp_path / "cat.png")
+    for call in (scorer.score, scorer.explain):
+        with pytest.raises(
+            ConfigError, match="expected the image first and its caption second, got 'a cat' and .*; swap them"
+        ):
+            call("a cat", file)
+    with pytest.raises(ConfigError, match="swap them"):
+        scorer.rank("a red square", ["a cat", "dog.jpg"])
+    assert scorer.score(file, "a sign that says cat.png").error is None
+    (tmp_path / "without_suffix").write_bytes((tmp_path / "cat.png").read_bytes())
+    assert scorer.score(str(tmp_path / "without_suffix"), "dog.jpg").error is None
+    with pytest.raises(ConfigError, match="swap them"):
+        scorer.score("a" * 5000, "dog.jpg")  # too long for a file name
 
 
 def forms():

@@ -131,6 +131,12 @@ def test_base64_may_come_in_lines(client):
         ({"files": {"image": b"x"}}, 422, "named caption"),
         ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "a file named image"),
         ({"json": {"items": []}}, 422, "items"),
+        (
+            {"json": {"image": 3, "captions": []}},
+            422,
+            "image: Input should be a valid string; captions: List should have",
+        ),
+        ({"json": {"items": [{"image": 1}] * 30}}, 422, "items.9.captions: Field required; and 40 more"),
         ({"json": [1, 2]}, 422, "body"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from operator import index
 from pathlib import Path
@@ -11,12 +12,13 @@ from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
-from msdscore.errors import ConfigError, RowError
+from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form, Measurement
-from msdscore.forms.registry import preset
+from msdscore.forms.registry import FORMS
+from msdscore.forms.registry import preset as named_preset
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.inputs.columns import SEVERAL, ColumnNames
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import TarImage, is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -36,8 +38,9 @@ class Scorer:
     """Scores captions against images with one encoder and one configuration.
 
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
-    said true of this image?), plus `information` (how much does it tell?). `Scorer(..., "short")` is the paper's
-    score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
+    said true of this image?), plus `information` (how much does it tell?). `Scorer(..., preset="short")` is the
+    paper's score for captions of a sentence, `preset="long"` for captions of a paragraph. A form with other settings,
+    such as `Evidence(balance=0.25)`, goes in the same place.
 
     `bank` is a bank of background images or the path of one; `cache` a folder where embeddings are kept for later
     runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those
@@ -55,7 +58,7 @@ class Scorer:
     def __init__(
         self,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        config: Form | str | None = None,
+        preset: Form | str | None = None,
         *,
         bank: NamedBank | str | Path | None = None,
         batch_size: int | None = None,
@@ -63,20 +66,21 @@ class Scorer:
         cache: CacheSettings | str | Path | None = None,
         **options: Any,
     ) -> None:
+        _refuse_settings(options)
         kept = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
         if not isinstance(encoder, str):
             if options:
                 raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
             self._spec = None
             encoder = encoder if kept is None else CachedEncoder(encoder, disk=kept)
-            form = preset(config) if isinstance(config, str) else config
+            form = named_preset(preset) if isinstance(preset, str) else preset
             known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
             self._pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
             return
         place = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
             encoder=encoder,
-            config=config,
+            config=preset,
             bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
@@ -141,6 +145,7 @@ class Scorer:
         texts = _listed(captions)
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
+        _refuse_swapped(image, texts)
         measured = self.measure([image], texts, [0] * len(texts))
         return Scores.of(texts, numbers(measured, self.config), [0] * len(texts), self.config, self.signature)
 
@@ -283,7 +288,38 @@ class Scorer:
         """Explanations of captions of one image, scored as a candidate set and shown side by side."""
         from msdscore.explain.explanation import explain
 
-        return explain(self.pipeline, image, _listed(captions))
+        texts = _listed(captions)
+        _refuse_swapped(image, texts)
+        return explain(self.pipeline, image, texts)
+
+
+def _refuse_settings(options: Mapping[str, Any]) -> None:
+    """Raise for a setting of a form among the options of the encoder."""
+    rows = sorted(FORMS, key=lambda row: "evidence" not in row.presets)  # the default first
+    for name in options:
+        kinds = [row.kind.__name__ for row in rows if name in {field.name for field in fields(row.kind)}]
+        if kinds:
+            raise ConfigError(
+                f"{name} is a setting of {' and '.join(kinds)}, not an option of an encoder; "
+                f"pass a form: Scorer(encoder, {kinds[0]}({name}={options[name]!r}))"
+            )
+
+
+def _refuse_swapped(image: object, captions: Sequence[object]) -> None:
+    """Raise if a text comes first and the name of an image second: "no such file" would not say what is wrong."""
+    texts = [caption for caption in captions if isinstance(caption, str) and is_image_name(Path(caption))]
+    if texts and isinstance(image, str) and not is_image_name(Path(image)) and not _exists(image):
+        raise ConfigError(
+            f"expected the image first and its caption second, got {shortened(image)!r} and {shortened(texts[0])!r}; "
+            "swap them"
+        )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long for a file name, or with a null character
+        return False
 
 
 def _pair(row: ImageAndCaption) -> tuple[ImageSource, Sequence[str]]:

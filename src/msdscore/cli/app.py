@@ -19,8 +19,9 @@ from msdscore.version import __version__
 
 # A command lies in the module of its name. It is imported when the command is called or its help is shown, and modules
 # import what they need when they are called, so that help answers at once.
-_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "encoders", "bank", "bench", "compare",
-             "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align", "cococf")  # fmt: skip
+_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders", "bank", "bench",
+             "compare", "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align",
+             "cococf")  # fmt: skip
 _MODULES = {  # of commands that share one
     **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
     **dict.fromkeys(("compare", "table"), "results"),

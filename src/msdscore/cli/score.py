@@ -67,7 +67,7 @@ class TargetOptions:
 
     def __post_init__(self) -> None:
         if self.output is not None and not self.output.strip():
-            raise ConfigError("-o is empty; expected a file, a folder, or - for standard output")
+            raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

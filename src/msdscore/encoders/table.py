@@ -26,6 +26,7 @@ class EncoderRow:
     context: int = 0  # tokens that the text tower reads at once; 0: no limit
     languages: tuple[str, ...] = ("en",)
     trained_on: str = "unknown"
+    citations: tuple[str, ...] = ()  # keys of the BibTeX entries that `msdscore cite` prints
     warning: str = ""  # e.g. a benchmark's images in the training data
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 

@@ -48,6 +48,11 @@ class Attribution:
     suggestions: tuple[Suggestion, ...] = ()
 
     @property
+    def caption(self) -> str:
+        """The caption."""
+        return self.score.caption
+
+    @property
     def picture(self) -> Image:
         """The image, by the name that it had before."""
         return self.image

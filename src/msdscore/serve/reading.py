@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 JSON, FORM = "application/json", "multipart/form-data"
+_FAULTS = 20  # fields that are named in one error
 PREFIX = "sha256:"  # of what was uploaded before
 
 
@@ -212,7 +213,7 @@ def _validate(model: type[Model], body: Any) -> Model:
     try:
         return model.model_validate(body, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"])) or "body"
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise RefusedError(422, f"{field[:200]}: {first['msg']}{more}") from error
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        told = [f"{('.'.join(map(str, fault['loc'])) or 'body')[:200]}: {fault['msg']}" for fault in faults[:_FAULTS]]
+        more = f"; and {len(faults) - _FAULTS} more" if len(faults) > _FAULTS else ""
+        raise RefusedError(422, "; ".join(told) + more) from error
