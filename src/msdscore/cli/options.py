@@ -55,7 +55,7 @@ Seed = Annotated[int, option_in(STATISTICS, help="Seed of wrong images, changes 
 Encoder = Annotated[
     str,
     option_in(
-        SCORING, "--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.",
+        SCORING, "--encoder", "-e", help="Short name (see `msdscore encoders`), hub name, folder or module:attribute.",
         autocompletion=encoder_names,
     ),
 ]  # fmt: skip
@@ -109,7 +109,7 @@ class BatchOptions:
 
         if self.cache is None:
             if self.cache_half or self.cache_size != CACHE_SIZE:
-                raise ConfigError("--cache-size and --cache-half need a folder: add --cache DIR")
+                raise ConfigError("--cache-size and --cache-half say how embeddings are kept; say where: --cache DIR")
             return None
         return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size), half=self.cache_half)
 
