@@ -100,7 +100,7 @@ def test_the_manifest(tmp_path, capsys):
 
 DOCUMENTED = next(
     line
-    for line in (Path(__file__).parents[1] / "docs" / "integrations" / "capevalkit.md").read_text().splitlines()
+    for line in (Path(__file__).parents[1] / "docs" / "integrations" / "harnesses.md").read_text().splitlines()
     if line.startswith("capevalkit score")
 )
 
