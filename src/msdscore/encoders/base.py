@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import cpu_count
 from threading import Lock
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -19,6 +19,8 @@ from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
+from msdscore.text.normal import Clean, clean, given_spans
+from msdscore.text.warnings import mark_warnings
 
 Item = TypeVar("Item")
 _TEXT_BYTES = 256 << 20  # of the texts that are kept for a run
@@ -166,10 +168,28 @@ def encode_in_batches(
 
 
 def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int) -> Embeddings:
-    """Embeddings of all texts, encoded in order of their length, so that little is padded."""
-    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-    joined = encode_in_batches([texts[number] for number in order], encode, size=size)
-    return take(joined, sorted(range(len(order)), key=order.__getitem__))
+    """Embeddings of all texts, encoded in order of their length, so that little is padded.
+
+    Every text of every encoder passes here: invisible characters are removed before it is read, and the spans of its
+    tokens refer to the text as given.
+    """
+    cleaned = [clean(text) for text in texts]
+    plain = [text if found is None else found.text for text, found in zip(texts, cleaned, strict=True)]
+    order = sorted(range(len(plain)), key=lambda number: len(plain[number]))
+    joined = encode_in_batches([plain[number] for number in order], encode, size=size)
+    batch = take(joined, sorted(range(len(order)), key=order.__getitem__))
+    if not any(cleaned):
+        return batch
+    layout = tuple(
+        _as_given(layout, text, found) if found is not None and isinstance(layout, TokenLayout) else layout
+        for layout, text, found in zip(batch.layout, texts, cleaned, strict=True)
+    )
+    return replace(batch, layout=layout)
+
+
+def _as_given(layout: TokenLayout, text: str, found: Clean) -> TokenLayout:
+    """The layout of a cleaned text with spans of the text as given, and what was removed as warnings."""
+    return replace(layout, spans=given_spans(found, layout.spans), warnings=(*mark_warnings(text), *layout.warnings))
 
 
 class TextMemory:

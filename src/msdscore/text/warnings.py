@@ -1,7 +1,7 @@
-"""What a reader of a score should know about its caption: language, letters and words that an encoder cannot read.
+"""Warnings about a caption: its language, its form, and letters or words that an encoder cannot read.
 
-Every caption passes here, so the common case is cheap: a caption with one of the words that English alone has is not
-looked at any further, and py3langid is asked about the others (docs/trust.md has its errors and its speed).
+Every caption passes here, so the common case is cheap: a caption of known English words is not examined further, and
+py3langid decides about the others (docs/trust.md has error rates and speed).
 """
 
 import re
@@ -11,41 +11,62 @@ from functools import lru_cache
 from typing import Any
 
 from msdscore.errors import require
+from msdscore.text.form import caption_model, form_warnings
+from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, Span, each_word, token_groups
 
 NOT_ENGLISH = "not English"
 NO_CONTENT = "only stop words"
 NO_WORDS = "no words"
 INVISIBLE = "invisible characters"
+STRAY_MARKS = "stray marks"
+LOOK_ALIKE = "look-alike letters"
 ABOUT_ITSELF = "speaks of itself"
 
 _SHOWN = 3  # unknown words that are named
 _PIECES = 4  # a word in at least so many pieces, of under two letters on average, is a row of letters to the encoder
 
 _LATIN = re.compile(r"[^\W\d_]+")
-# Words of English captions that the other languages below do not have, or hardly.
+_WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_FEW = 3  # words, of which half are enough
+# Function words of English that no other language here has, and of other languages that English does not have.
 _ENGLISH_LIST = """
-the with and of is are from near their his its this that while has there into through behind between front together
-sitting standing walking holding riding playing wearing looking running jumping eating woman women girl girls boy boys
-child children people dogs horse horses grass trees white blue green black brown yellow two three young small field
-beach street snow shirt road building tree house bird square kitchen bathroom bedroom food boat sheep cow bear flying
-swimming laying lying driving talking smiling waiting parked covered filled
+the with and from near their his its this that while there into through behind between wearing standing sitting holding
+walking looking playing riding which where who it's isn't doesn't
 """
 _ENGLISH = frozenset(_ENGLISH_LIST.split())
-_ENGLISH_PAIRS = (" on a ", " in a ", " on an ", " in an ")
+_FOREIGN_LIST = """
+aan achter ada ag al amb ang ao att au auch auf aux av avec ay az bei bij bir bu cha che chez com con cu cua cum da
+dalawang dan dans dari das dau de del della dels dem dengan der des det deux devant dhá di din doi dona dos două du
+dua duas due dues duo durch dva dvě dwa dwie ed een egy ei ein eine einem einen einer ekor el elle els em en entre er
+es est este está están et ett ez foar für gli gyda hai har heeft het hij hogy hulle hän ihr iki ikke ikkje il ile im
+ini inte isang ist itu için ja je jest joka kaksi katika ke kun kwa két la las le les leur lo los lui maar med met mga
+mit mot na naar nad neben nel nem nens ng nguoi ni nicht nie niet nog oan och od oer og olan oleh oli onder ook op os
+pada pe pela pelo pentru por pour przez på při que qui se sebuah sedang sein sekä seorang ses seu si sind się sobre
+som sono sont sous staat su sua sul sulla sunt sur sus sy são són til tren trong två twa twee uit um uma un una und
+une uno unter untuk ut va ve vir viro von voor vor wa wawili wij wordt ya yang yn yr za ze zij zijn zit zum zur zwei
+är és în üzerinde și
+"""
+_FOREIGN = frozenset(_FOREIGN_LIST.split())
+# English words that are words of other languages too, which say nothing.
+_SHARED_LIST = """
+a an and are as at bat barn boot die do for has hat her i in is it man me men no of on or over plant see so to under
+van was war
+"""
+_SHARED = frozenset(_SHARED_LIST.split())
+# Shared ones that no other language has together.
+_ARTICLES, _PREPOSITIONS = frozenset(("a", "an")), frozenset(("of", "on", "at"))
+_MOSTLY = 0.6  # share of English words from which a text without words of other languages is English
 # Languages of py3langid that captions are told from; dialects and small languages bring false alarms alone.
 _LANGUAGES = """
-af ar az be bg bn bs ca cs da de el en es et eu fa fi fr gl he hi hr hu hy id is it ja ka kk ko lt lv mk ml mr ms my ne
-nl no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
+af ar az be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka kk ko la lt lv mk ml
+mr ms my ne nl no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
 """
 _AT_MOST_ENGLISH = 0.08  # probability of English over which a caption is not warned about
 _AT_LEAST_OTHER = {2: 0.5, 3: 0.15}  # of the other language, by the number of words; one word alone says too little
 
-# Without the joiners of emoji and of scripts that need them, which are looked for between Latin letters alone.
-_HIDDEN = re.compile(
-    "[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
-    "|(?<=[A-Za-z ])[\u200c\u200d]|[\u200c\u200d](?=[A-Za-z ])"
-)
+# First words of the names of letters that may look like Latin ones.
+_ALIKE = frozenset(("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU", "FULLWIDTH", "MATHEMATICAL"))
 _SELF = re.compile(  # of a text in lower case
     r"\b(?:"
     r"as an? (?:ai|artificial intelligence|(?:large |visual |vision )*language model)\b"
@@ -68,20 +89,43 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     >>> text_warnings("As an AI language model, I cannot see images.", english=True), text_warnings("!!!", english=True)
     (('speaks of itself',), ('no words',))
     """
+    found = clean(text)
+    given, text = text, text if found is None else found.text
     lower = text.lower()
-    warnings = []
-    if english and not _is_english(text, lower):
-        warnings.append(NOT_ENGLISH)
+    readable = _is_english(text, lower) if english else _is_plain_english(_WORDS.findall(lower))
+    warnings = [NOT_ENGLISH] if english and not readable else []
     content = _has_content(text)
     if not content and content is not None:
         warnings.append(NO_CONTENT)
     elif content is None and text.strip() and not any(unicodedata.category(sign)[0] in "LNS" for sign in text):
         warnings.append(NO_WORDS)
-    if not text.isascii() and _HIDDEN.search(text):
-        warnings.append(INVISIBLE)
+    warnings += mark_warnings(given)
+    if not text.isascii() and _looks_alike(text):
+        warnings.append(LOOK_ALIKE)
     if _SELF.search(lower):
         warnings.append(ABOUT_ITSELF)
-    return tuple(warnings)
+        return tuple(warnings)
+    return (*warnings, *form_warnings(text, english=readable))
+
+
+def mark_warnings(text: str) -> tuple[str, ...]:
+    """Warnings about characters that are removed before a caption is read.
+
+    >>> mark_warnings("a d\\ufe0fog"), mark_warnings("a do\\u0338g"), mark_warnings("a café ❤️")
+    (('invisible characters',), ('stray marks',), ())
+    """
+    hidden = (INVISIBLE,) if invisible(text) else ()
+    return (*hidden, STRAY_MARKS) if loose_marks(text) else hidden
+
+
+def _looks_alike(text: str) -> bool:
+    """Whether a word mixes Latin letters with those of a script that look like them."""
+    for word in _LATIN.findall(text):
+        if not word.isascii() and "μ" not in word:  # a unit
+            scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
+            if "LATIN" in scripts and not scripts.isdisjoint(_ALIKE):
+                return True
+    return False
 
 
 def token_warnings(
@@ -128,15 +172,28 @@ def _is_english(text: str, lower: str) -> bool:
         letters = [letter for letter in text if letter.isalpha()]
         if 3 * sum(not _is_latin(letter) for letter in letters) > len(letters):
             return False
-    if not _ENGLISH.isdisjoint(lower.split()) or any(pair in lower for pair in _ENGLISH_PAIRS):
-        return True
-    words = _LATIN.findall(lower)
-    if not _ENGLISH.isdisjoint(words) or len(set(words)) < 2:
+    words = _WORDS.findall(lower)
+    if _is_plain_english(words) or len(set(words) - _SHARED) < 2:
         return True
     scores = dict(_identifier().rank(text[:1000]))
     language, probability = max(scores.items(), key=lambda pair: pair[1])
     certain = probability >= _AT_LEAST_OTHER[min(len(words), 3)]
     return language == "en" or not certain or scores["en"] >= _AT_MOST_ENGLISH
+
+
+def _is_plain_english(words: Sequence[str]) -> bool:
+    """Whether words are English beyond doubt: most are frequent in captions, hardly one is of another language."""
+    telling = [word for word in words if word not in _SHARED]
+    foreign = sum(map(_FOREIGN.__contains__, telling))
+    known = caption_model().symbols
+    familiar = sum(word in known and word not in _FOREIGN for word in telling)
+    if not foreign and familiar and familiar >= (_MOSTLY if len(words) > _FEW else 0.5) * len(telling):
+        return True
+    if familiar <= foreign:
+        return bool(familiar) and familiar == foreign and words[0] == "the"
+    if familiar >= len(telling) / 2 and familiar > 2 * foreign and not _ENGLISH.isdisjoint(words):
+        return True
+    return not _ARTICLES.isdisjoint(words) and not _PREPOSITIONS.isdisjoint(words)
 
 
 @lru_cache(maxsize=1)

@@ -28,7 +28,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-Span = tuple[int, int]
+from msdscore.text.normal import Span as Span
+from msdscore.text.normal import clean, given_spans
 
 # What `mini` was trained to leave out: words without an image of their own, and talk about the image itself.
 _LIST = """
@@ -82,9 +83,16 @@ class Word(NamedTuple):
 def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True) -> tuple[Word, ...]:
     """Words and marks of a caption in order, each with the tokens that it owns; white space belongs to none.
 
-    A token belongs to the word that it shares most characters with, else to the nearest one.
+    A token belongs to the word that it shares most characters with, else to the nearest one. Invisible characters
+    inside a word do not change it; spans are those of the caption as given.
     """
-    places = _places(caption, compounds=compounds)
+    found = clean(caption)
+    plain = caption if found is None else found.text
+    read = _places(plain, compounds=compounds)
+    places = read
+    if found is not None:
+        given = given_spans(found, [place[:2] for place in read])
+        places = [(*span, place[2]) for span, place in zip(given, read, strict=True)]
     owned = _owned(spans, places) if spans and places else {}
     words, seen, reach = [], set(), 0
     for number, (start, end, is_word) in enumerate(places):
@@ -93,7 +101,7 @@ def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True)
             reach = 0 if text in _BREAKS else reach
             words.append(Word(text, start, end, "", content=False, denied=False, new=False, tokens=tokens))
             continue
-        base, content, denies = _meaning(text)
+        base, content, denies = _meaning(plain[slice(*read[number][:2])])
         words.append(Word(text, start, end, base, content, reach > 0, base not in seen, tokens))
         seen.add(base)
         reach = _DENIED_WORDS if denies else max(reach - 1, 0)
@@ -104,6 +112,10 @@ def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True)
 def _meaning(text: str) -> tuple[str, bool, bool]:
     """Stem of a word, whether it names something to see, and whether it denies what follows."""
     word = text.casefold().replace("’", "'")
+    if not word.isascii():
+        # Accents must not hide a word: "dóg" is judged as "dog".
+        bare = "".join(sign for sign in unicodedata.normalize("NFD", word) if not unicodedata.combining(sign))
+        word = bare if bare.isascii() else word
     denies = word in _DENIALS or word.endswith("n't")
     return stem(word), word not in STOP_WORDS and not denies, denies
 

@@ -1,0 +1,181 @@
+"""Whether a text has the form of a caption: lists of words, words out of order and repetitions, from the text alone.
+
+Every score of image and text can be raised by true words that are no sentence. These checks use a trigram model of
+English captions over 64 symbols: frequent function words by name, other words by class (`tools/caption_model.py`
+builds it). docs/trust.md has the shares that they find, and of wrong warnings.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from math import log2
+from pathlib import Path
+from typing import NamedTuple
+
+LIST = "list of words"
+SHUFFLED = "shuffled words"
+REPEATED = "repeated"
+FORM_WARNINGS = frozenset((LIST, SHUFFLED, REPEATED))
+
+MODEL = Path(__file__).with_name("captions.gz")
+UNIT, LARGEST = 0.5, 16.0  # bits of surprise: the step and the end of the scale
+BOUNDARY, COMMA = 0, 1  # symbols of the end of a sentence and of a mark inside it
+ENDINGS = ("ing", "ed", "s", "ly", "digit", "")  # classes of words outside the list
+
+_TOKENS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[.!?;,:]")
+_STOPS, _COMMAS = frozenset(".!?;"), frozenset(",:")
+_SHORTEST = 4  # words; shorter captions are not judged
+# Limits in bits of evidence: for the order of a whole caption, and for a sentence in a window of some symbols.
+_ORDER, _WINDOW, _LISTED = -10.5, 6, -13.0
+_LEAST, _MOST = -7.0, 8.0  # evidence of one symbol: one odd word must not decide
+_SILENT = 0.25  # share of function words from which words are called shuffled, not listed
+_IN_A_LIST = 0.9  # share of content words in a list
+_ANDS, _ITEMS, _ITEM = 3, 8, 3  # "and" in a row of items, items in a row, words of an item
+_DISTINCT, _REPEATABLE = 2 / 3, 6  # share of different trigrams of words; least words
+_VARIED = 0.8  # share of different words over which nothing is repeated often enough
+_BREAK_LIST = """
+in on of with is to at are that down up while near by through has over for there from out around as into who which
+behind under off across inside along above beside against onto between after toward next have be being
+"""
+_BREAKS = frozenset(_BREAK_LIST.split())  # words that end an enumeration
+
+
+class CaptionModel(NamedTuple):
+    """Trigram model of English captions; evidence is in bits."""
+
+    symbols: dict[str, int]  # of each word and mark
+    trigrams: bytes  # surprise of each symbol after two others, in units
+    # Of each symbol, by its surprise: evidence against words in any order, and against a list of words.
+    gains: list[list[tuple[float, float]]]
+    content: list[bool]  # whether a symbol is a content word
+    size: int
+
+
+@lru_cache(maxsize=1)
+def caption_model() -> CaptionModel:
+    """The shipped model, loaded when the first caption needs it (some milliseconds)."""
+    head, _, trigrams = gzip.decompress(MODEL.read_bytes()).partition(b"\n")
+    raw = json.loads(head)
+    content = [bool(some) for some in raw["content"]]
+    single = [2.0 ** -(UNIT * surprise) for surprise in raw["single"]]
+    share = sum(own for own, is_content in zip(single, content, strict=True) if is_content)
+    scale = {True: _IN_A_LIST / share, False: (1 - _IN_A_LIST) / (sum(single) - share)}
+    levels = [UNIT * level for level in range(1 + int(LARGEST / UNIT))]
+    gains = [
+        [(_clipped(-log2(own) - level), _clipped(-log2(own * scale[is_content]) - level)) for level in levels]
+        for own, is_content in zip(single, content, strict=True)
+    ]
+    symbols = {word: number for number, words in enumerate(raw["words"]) for word in words.split()}
+    return CaptionModel(symbols, trigrams, gains, content, len(single))
+
+
+def _clipped(gain: float) -> float:
+    return min(max(gain, _LEAST), _MOST)
+
+
+def form_warnings(text: str, *, english: bool = True) -> tuple[str, ...]:
+    """Warnings about the form of a text; `english` is False for one of another language: its words are not judged.
+
+    >>> form_warnings("a dog runs on the beach with a ball in its mouth")
+    ()
+    >>> form_warnings("dog beach ball sand ocean running brown wave")
+    ('list of words',)
+    >>> form_warnings("the with dog beach on runs a ball a")
+    ('shuffled words',)
+    >>> form_warnings("a photo of a dog and a beach and a ball and a wave"), form_warnings("a dog runs. " * 3)
+    (('list of words',), ('repeated',))
+    """
+    words = tokens(text.lower())
+    warnings = []
+    if english and len(words) >= _SHORTEST:
+        encoded = symbols_of(words)
+        listed, ordered = _evidence(encoded)
+        if _enumerates(words):
+            warnings.append(LIST)
+        elif listed < _LISTED or ordered < _ORDER:
+            content = caption_model().content
+            silent = sum(not content[symbol] for symbol in encoded if symbol > COMMA)
+            warnings.append(SHUFFLED if ordered < _ORDER and silent >= _SILENT * len(encoded) else LIST)
+    if len(words) >= _REPEATABLE and _repeats(words):
+        warnings.append(REPEATED)
+    return tuple(warnings)
+
+
+def tokens(lower: str) -> list[str]:
+    """Words and marks of a text in lower case; compounds are cut at hyphens."""
+    return _TOKENS.findall(lower)
+
+
+def symbols_of(words: Sequence[str], symbols: dict[str, int] | None = None, size: int = 0) -> list[int]:
+    """Symbols of words and marks; of several marks in a row the first counts, and a boundary ends the text.
+
+    They are those of the shipped model, unless another list of words and its number of symbols is passed.
+    """
+    if symbols is None:
+        symbols, size = caption_model().symbols, caption_model().size
+    encoded: list[int] = []
+    for word in words:
+        symbol = symbols.get(word)
+        if symbol is None:
+            symbol = BOUNDARY if word in _STOPS else COMMA if word in _COMMAS else size + _unknown(word)
+        if symbol > COMMA or (encoded and encoded[-1] > COMMA):
+            encoded.append(symbol)
+    while encoded and encoded[-1] <= COMMA:
+        encoded.pop()
+    return [*encoded, BOUNDARY]
+
+
+def _unknown(word: str) -> int:
+    """Symbol of a word outside the list by its ending, counted from the end of all symbols."""
+    if word[0].isdigit():
+        return -len(ENDINGS) + ENDINGS.index("digit")
+    return -len(ENDINGS) + next(number for number, ending in enumerate(ENDINGS) if word.endswith(ending))
+
+
+def _evidence(encoded: Sequence[int]) -> tuple[float, float]:
+    """Bits for a sentence against a list of words, least over any window, and against words in any order, in all."""
+    _, trigrams, gains, _, size = caption_model()
+    before = last = BOUNDARY
+    total = window = least = 0.0
+    recent = [0.0] * _WINDOW
+    for number, symbol in enumerate(encoded):
+        ordered, listed = gains[symbol][trigrams[(before * size + last) * size + symbol]]
+        total += ordered
+        window += listed - recent[number % _WINDOW]
+        recent[number % _WINDOW] = listed
+        if window < least:
+            least = window
+        before, last = (BOUNDARY, BOUNDARY) if symbol == BOUNDARY else (last, symbol)
+    return least, total
+
+
+def _enumerates(words: Sequence[str]) -> bool:
+    """Whether a text strings items together: "a dog and a cat and a bird and a tree", or many with commas."""
+    if words.count("and") + words.count("or") < _ANDS and words.count(",") < _ITEMS - 2:
+        return False
+    items = ands = gap = 0
+    for word in [*words, "."]:
+        is_and = word in ("and", "or")
+        if not is_and and word != ",":
+            if word not in _BREAKS and word not in _STOPS:
+                gap += 1
+                continue
+            items = items + 1 if 0 < gap <= _ITEM else items
+            if min(ands, items - 1) >= _ANDS or items >= _ITEMS:
+                return True
+            items = ands = gap = 0
+        elif gap:
+            items, ands = (items + 1, ands + is_and) if gap <= _ITEM else (0, int(is_and))
+            gap = 0
+    return False
+
+
+def _repeats(words: Sequence[str]) -> bool:
+    """Whether a third of the trigrams of words came before."""
+    if len(set(words)) > _VARIED * len(words):
+        return False
+    spoken = [word for word in words if word[0].isalnum()]
+    trigrams = set(zip(spoken, spoken[1:], spoken[2:], strict=False))
+    return len(spoken) >= _REPEATABLE and len(trigrams) <= _DISTINCT * (len(spoken) - 2)

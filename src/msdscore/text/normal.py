@@ -1,0 +1,128 @@
+"""Captions without characters that nobody sees: what an encoder reads, and where it stands in the caption as given.
+
+Invisible characters change tokens and words, and so a score, without a change of what a reader sees. They are removed
+before tokens and words are made: default-ignorable code points of Unicode and control characters. Accents become one
+character with their letter (NFC); marks on an ASCII character that form no such character are dropped. Joiners and
+selectors stay where a script or an emoji needs them.
+
+>>> clean("a d\\u200bog")
+Clean(text='a dog', starts=(0, 1, 2, 4, 5, 6))
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Span = tuple[int, int]
+
+# Default-ignorable code points (Unicode 16, DerivedCoreProperties) and controls other than white space.
+_IGNORABLE = (
+    "\u0000-\u0008\u000e-\u001b\u007f-\u0084\u0086-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_ODD = re.compile(f"[{_IGNORABLE}]")
+_SELECTORS, _JOINERS = frozenset("\ufe0e\ufe0f"), frozenset("\u200c\u200d")
+_KEYCAP, _KEYS = "\u20e3", frozenset("#*0123456789")
+_FLAG, _TAGS, _NO_TAG = "\U0001f3f4", range(0xE0020, 0xE0080), "\U000e007f"
+_JAMO = range(0x1160, 0x1200)  # vowels and finals of Hangul, which join the letter before them
+
+
+class Clean(NamedTuple):
+    """A caption without invisible characters; `starts[i]` is where character i begins in the caption as given.
+
+    One more start is the caption's end. What was removed belongs to the character before it.
+    """
+
+    text: str
+    starts: tuple[int, ...]
+
+
+def clean(caption: str) -> Clean | None:
+    """The caption without invisible characters, or None if it has none and is composed (NFC)."""
+    if caption.isascii() and caption.isprintable():
+        return None
+    if not _ODD.search(caption) and unicodedata.is_normalized("NFC", caption) and not _has_loose_marks(caption):
+        return None
+    kept, places = [], list[int]()
+    for place, character in enumerate(caption):
+        if not _ODD.match(character) or _belongs(caption, place):
+            kept.append(character)
+            places.append(place)
+    pieces, starts, at = [], list[int](), 0
+    while at < len(kept):
+        end = at + 1
+        while end < len(kept) and _joins(kept[end]):
+            end += 1
+        piece = _composed("".join(kept[at:end]))
+        pieces.append(piece)
+        # Of characters that become fewer, the first of the new ones takes all that went.
+        starts += [places[at], *places[end - len(piece) + 1 : end]][: len(piece)]
+        at = end
+    found = Clean("".join(pieces), (*starts, len(caption)))
+    return None if found.text == caption else found
+
+
+def invisible(caption: str) -> bool:
+    """Whether a caption has characters that nobody sees, in places where no script and no emoji needs them."""
+    return not (caption.isascii() and caption.isprintable()) and any(
+        not _belongs(caption, match.start()) for match in _ODD.finditer(caption)
+    )
+
+
+def loose_marks(caption: str) -> bool:
+    """Whether marks stand on characters that do not take them in any language.
+
+    >>> loose_marks("a cafe\\u0301"), loose_marks("a d\\u0301o\\u0301g\\u0338")
+    (False, True)
+    """
+    return not caption.isascii() and _has_loose_marks(unicodedata.normalize("NFC", _ODD.sub("", caption)))
+
+
+def _has_loose_marks(text: str) -> bool:
+    return any(unicodedata.combining(mark) and base.isascii() for base, mark in zip(" " + text, text, strict=False))
+
+
+def _belongs(caption: str, place: int) -> bool:
+    """Whether an ignorable character is part of an emoji, or joins letters of a script that needs it."""
+    character, before, after = caption[place], caption[place - 1 : place], caption[place + 1 : place + 2]
+    if character in _SELECTORS and after == _KEYCAP:
+        return before in _KEYS
+    if not before or before.isascii():
+        return False
+    if character in _SELECTORS:
+        return unicodedata.category(before) in ("So", "Sm", "Po")
+    if character in _JOINERS:
+        return bool(after) and not after.isascii() and not _ODD.match(after) and not _is_latin(before)
+    return ord(character) in _TAGS and _is_flag(caption, place)
+
+
+def _is_flag(caption: str, place: int) -> bool:
+    """Whether a tag is part of a flag: a black flag, up to six tags, and the one that ends them."""
+    begin, end = place, place
+    while begin > 0 and ord(caption[begin]) in _TAGS:
+        begin -= 1
+    while end + 1 < len(caption) and ord(caption[end + 1]) in _TAGS:
+        end += 1
+    return caption[begin] == _FLAG and caption[end] == _NO_TAG and end - begin <= 7
+
+
+def _is_latin(character: str) -> bool:
+    return unicodedata.name(character, "").startswith("LATIN")
+
+
+def _joins(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M" or ord(character) in _JAMO
+
+
+def _composed(cluster: str) -> str:
+    """A character with its marks composed; marks that an ASCII character does not take are dropped."""
+    text = unicodedata.normalize("NFC", cluster)
+    return text[0] if text[0].isascii() and text[0] not in _KEYS and len(text) > 1 else text
+
+
+def given_spans(found: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans of the text as spans of the caption as given."""
+    starts = found.starts
+    return tuple((starts[start], starts[end]) for start, end in spans)
