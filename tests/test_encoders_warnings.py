@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from msdscore import Scorer, load_encoder
+from msdscore.core.evidence import reading
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import MOST_TOKENS, Reading, Tokens, pack
+from msdscore.run.table import _readings
 from msdscore.text.form import FORM_WARNINGS, form_warnings
 from msdscore.text.normal import clean
 from msdscore.text.warnings import mark_warnings, text_warnings, token_warnings
@@ -291,3 +294,18 @@ def test_a_book_is_read_to_a_limit_and_says_so():
     # A context that is longer than the limit is read whole.
     (long,) = pack([words(MOST_TOKENS + 9)], Reading(context=9000, prefix=(), suffix=(), pad=0)).layout
     assert (long.windows, long.cut) == (1, 0)
+
+
+def test_a_list_of_words_never_reads_good():
+    warnings = ("list of words",)
+    score = Scorer("toy").score(Image.new("RGB", (64, 64), "red"), "a red square")
+    assert reading(0.9) == "good"
+    assert [reading(match, is_caption=False) for match in (0.9, 0.5, 0.1, None)] == [
+        "doubtful",
+        "doubtful",
+        "poor",
+        None,
+    ]
+    assert _readings([0.9, 0.9, float("nan")], ["; ".join(["x", *warnings]), "x", None]) == ["doubtful", "good", None]
+    known = replace(score, values={**score.values, "match": 0.9})
+    assert (known.reading, replace(known, warnings=warnings).reading) == ("good", "doubtful")

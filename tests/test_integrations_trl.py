@@ -60,6 +60,31 @@ def test_own_column_and_own_way_to_the_caption(neutral, tmp_path):
         reward(completions=["x"], image=[RED])
 
 
+LIST = "dog beach ball sand ocean running brown wave sky"
+
+
+@pytest.mark.parametrize(
+    "caption", [LIST, "a red square. " * 3, "\u200b".join("a red square"), "a r\u0435d square here"]
+)
+def test_a_text_that_is_made_to_score_high_gets_a_lower_reward_and_is_logged(caption):
+    texts, curves = {}, {}
+    given = {"completions": ["a red square", caption], "images": [RED, RED]}
+    plain = MSDReward("toy", guard=0)(**given)
+    found = MSDReward("toy")(**given, log_extra=texts.__setitem__, log_metric=curves.__setitem__)
+    assert found == [plain[0], plain[1] - 1]
+    assert MSDReward("toy", guard=0.25)(**given) == [plain[0], plain[1] - 0.25]
+    assert texts["guarded"][0] == ""
+    assert texts["guarded"][1] != ""
+    assert curves["msd/guarded"] == 0.5
+
+
+@pytest.mark.parametrize("guard", [-1, float("nan"), float("inf")])
+def test_a_guard_is_a_number_of_at_least_zero(guard):
+    for build in (lambda: MSDReward("toy", guard=guard), lambda: RemoteReward(url="http://x", guard=guard)):
+        with pytest.raises(ConfigError, match="guard must be a finite number of at least 0"):
+            build()
+
+
 def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
     logged = {}
     found = MSDReward("toy")(

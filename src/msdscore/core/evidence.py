@@ -225,13 +225,15 @@ class Match:
 READINGS = ((0.7, "good"), (0.3, "doubtful"), (0.0, "poor"))  # of a match: at least so much
 
 
-def reading(match: float | None) -> str | None:
-    """A match in a word.
+def reading(match: float | None, *, is_caption: bool = True) -> str | None:
+    """A match in a word; a text without the form of a caption is never good.
 
-    >>> reading(0.8), reading(0.5), reading(0.1), reading(None)
-    ('good', 'doubtful', 'poor', None)
+    >>> reading(0.8), reading(0.5), reading(0.1), reading(None), reading(0.8, is_caption=False)
+    ('good', 'doubtful', 'poor', None, 'doubtful')
     """
-    return None if match is None else next(word for least, word in READINGS if match >= least)
+    if match is None:
+        return None
+    return next(word for least, word in READINGS if match >= least and (is_caption or word != READINGS[0][1]))
 
 
 @dataclass(frozen=True, slots=True)

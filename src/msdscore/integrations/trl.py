@@ -24,8 +24,10 @@ from msdscore.scorer import Scorer
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore.text.warnings import guarded_warnings
 
 By = Literal["msd", "match"]
+GUARD = 1.0  # subtracted from the reward of a text that is made to score high
 Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))
@@ -155,7 +157,8 @@ class MSDReward:
     is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by`
     is the number handed out, `words` how many of the least supported words go to the trainer's table of completions,
     `column` the dataset's column of images where it is not `image` or `images`, `caption_of` what of a completion
-    is the caption; by default what comes after a model's thinking.
+    is the caption; by default what comes after a model's thinking. `guard` is subtracted from the reward of lists of
+    words, shuffled or repeated words and captions with invisible or look-alike characters; 0 turns it off.
 
     >>> from PIL import Image
     >>> reward = MSDReward("toy")
@@ -173,9 +176,11 @@ class MSDReward:
         words: int = 3,
         column: str | None = None,
         caption_of: Callable[[str], str] = after_thinking,
+        guard: float = GUARD,
     ) -> None:
         if by not in ("msd", "match"):
             raise unknown_name("reward", str(by), ("msd", "match"))
+        self._guard = checked_guard(guard)
         self._given = scorer if isinstance(scorer, Scorer) else length_neutral(scorer)
         self._by, self._words, self._column, self._caption_of = by, words, column, caption_of
         self.__name__ = "msd_reward" if by == "msd" else "msd_match_reward"
@@ -195,7 +200,8 @@ class MSDReward:
             scored = dict(zip(read.numbers, rows, strict=True))
         _log(given, read, scored)
         judged = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
-        return [getattr(judged.get(number), self._by, None) for number in range(read.total)]
+        rewards = [getattr(judged.get(number), self._by, None) for number in range(read.total)]
+        return guarded(rewards, read, given, guard=self._guard)
 
 
 def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
@@ -216,6 +222,7 @@ class RemoteReward:
     timeout: float = 120.0
     column: str | None = None
     caption_of: Callable[[str], str] = after_thinking
+    guard: float = GUARD
     __name__ = "msd_reward"  # as trainers call it in their logs
 
     def __post_init__(self) -> None:
@@ -223,6 +230,7 @@ class RemoteReward:
             raise ConfigError(f"url must begin with http:// or https://, got {self.url!r}")
         if self.retries < 1:
             raise ConfigError(f"retries must be at least 1, got {self.retries}")
+        checked_guard(self.guard)
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """One reward per completion; None for what cannot be judged."""
@@ -231,7 +239,7 @@ class RemoteReward:
         for chosen, body in _bodies(read):
             for place, reward in zip(chosen, self._post(body)["rewards"], strict=True):
                 rewards[read.numbers[place]] = reward
-        return rewards
+        return guarded(rewards, read, given, guard=self.guard)
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -254,6 +262,29 @@ class RemoteReward:
             except (URLError, TimeoutError, ConnectionError) as error:
                 reason = str(error)
         raise RunError(f"{address} gave no rewards in {self.retries} tries ({reason})")
+
+
+def checked_guard(guard: float) -> float:
+    """Raise `ConfigError` unless the guard is a finite number of at least 0."""
+    if not 0 <= guard < float("inf"):
+        raise ConfigError(f"guard must be a finite number of at least 0, got {guard}; 0 turns it off")
+    return guard
+
+
+def guarded(rewards: Rewards, read: Completions, given: Mapping[str, Any], *, guard: float) -> Rewards:
+    """Lower the rewards of texts that are made to score high, and log which they are."""
+    if not guard:
+        return rewards
+    why = {
+        number: ", ".join(warnings)
+        for number, caption in zip(read.numbers, read.captions, strict=True)
+        if rewards[number] is not None and (warnings := guarded_warnings(caption))
+    }
+    if log_extra := given.get("log_extra"):
+        log_extra("guarded", [why.get(number, "") for number in range(read.total)])
+    if (log_metric := given.get("log_metric")) and read.total:
+        log_metric("msd/guarded", len(why) / read.total)
+    return [reward - guard if reward is not None and number in why else reward for number, reward in enumerate(rewards)]
 
 
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:

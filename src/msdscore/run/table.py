@@ -1,7 +1,7 @@
 """Tables of a run: numbers of every part, then all rows in order with their numbers."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +24,7 @@ from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.measurement import Numbers, soften
 from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS
+from msdscore.text.form import FORM_WARNINGS
 
 TABLE_ROWS = 8192  # of one table of the output
 KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more lie in a temporary file
@@ -115,11 +116,18 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     added = {
         "uncertainty": pa.array(softened[0], from_pandas=True),
         "soft_msd": pa.array(softened[1], from_pandas=True),
-        "reading": pa.array([None if np.isnan(value) else reading(value) for value in match.tolist()], pa.string()),
+        "reading": pa.array(_readings(match.tolist(), table["warnings"].to_pylist()), pa.string()),
         "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
     }
     names = (*(["words"] if "words" in table.column_names else []), *columns_of(form.columns))
     return pa.table({name: added[name] if name in added else table[name] for name in names})
+
+
+def _readings(match: Sequence[float], warnings: Sequence[str | None]) -> list[str | None]:
+    return [
+        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint((warned or "").split("; ")))
+        for value, warned in zip(match, warnings, strict=True)
+    ]
 
 
 def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:

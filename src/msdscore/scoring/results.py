@@ -14,6 +14,7 @@ from msdscore.errors import ConfigError, RowError, require
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
 from msdscore.scoring.measurement import Numbers, soften
+from msdscore.text.form import FORM_WARNINGS
 
 if TYPE_CHECKING:
     import pandas
@@ -119,8 +120,8 @@ class Score:
 
     @property
     def reading(self) -> str | None:
-        """The match in a word: good, doubtful or poor."""
-        return reading(self.match)
+        """The match in a word: good, doubtful or poor; never good for a list, shuffled words or repetitions."""
+        return reading(self.match, is_caption=FORM_WARNINGS.isdisjoint(self.warnings))
 
     def _repr_html_(self) -> str:
         return html_table([self], self.signature)

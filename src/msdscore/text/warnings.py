@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.text.form import caption_model, form_warnings
+from msdscore.text.form import FORM_WARNINGS, caption_model, form_warnings
 from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, Span, each_word, token_groups
 
@@ -21,6 +21,8 @@ NO_WORDS = "no words"
 INVISIBLE = "invisible characters"
 STRAY_MARKS = "stray marks"
 LOOK_ALIKE = "look-alike letters"
+# Warnings about texts that are made to score high, not to be read.
+GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE}
 ABOUT_ITSELF = "speaks of itself"
 
 _SHOWN = 3  # unknown words that are named
@@ -106,6 +108,15 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
         warnings.append(ABOUT_ITSELF)
         return tuple(warnings)
     return (*warnings, *form_warnings(text, english=readable))
+
+
+def guarded_warnings(text: str) -> tuple[str, ...]:
+    """Warnings about texts that are made to score high, whatever the encoder.
+
+    >>> guarded_warnings("dog beach ball sand ocean wave sky"), guarded_warnings("the")
+    (('list of words',), ())
+    """
+    return tuple(warning for warning in text_warnings(text, english=False) if warning in GUARDED)
 
 
 def mark_warnings(text: str) -> tuple[str, ...]:

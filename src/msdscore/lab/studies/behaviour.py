@@ -22,6 +22,7 @@ from msdscore.lab.metrics.base import Cases, Metric
 from msdscore.lab.metrics.registry import load_metrics
 from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, split
+from msdscore.lab.studies.gaming import gaming_table, has_vocabulary
 from msdscore.lab.studies.table import Column, Plot, Table, Value
 from msdscore.scoring.embedded import Decoded, require_some
 from msdscore.scoring.pipeline import Pipeline
@@ -108,7 +109,9 @@ def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "ms
         if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
             raise ConfigError(f"metric {checked.label} scores no caption by itself; behaviour tests cannot ask it")
     entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
-    return [pass_rates(study, study.pipeline(), metrics, entries)]
+    pipeline = study.pipeline()
+    tables = [pass_rates(study, pipeline, metrics, entries)]
+    return [*tables, gaming_table(study, pipeline, entries)] if has_vocabulary(pipeline) else tables
 
 
 def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedImage]) -> Table:

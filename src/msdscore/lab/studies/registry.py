@@ -34,6 +34,7 @@ STUDIES = {
     "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
     "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
     "behaviour": ("msdscore.lab.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
+    "gaming": ("msdscore.lab.studies.gaming:gaming", "How often do texts that are not captions beat a caption?"),
     "timing": ("msdscore.lab.studies.timing:timing", "Milliseconds per pair, by caption length."),
     "match": ("msdscore.lab.studies.match:match", "Reliability diagram of `match`."),
 }

@@ -172,9 +172,9 @@ function announce() {
 
 // The one number of a card and its plain reading.
 export function headline(caption) {
-  const { match, msd } = caption.result.score;
+  const { match, msd, reading } = caption.result.score;
   if (match === null || match === undefined) return [signed(msd), "MSD"];
-  return [`${Math.round(100 * match)} %`, `${match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor"} match`];
+  return [`${Math.round(100 * match)} %`, `${reading ?? (match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor")} match`];
 }
 
 export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");

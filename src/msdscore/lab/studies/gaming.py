@@ -1,0 +1,189 @@
+"""Texts made to score high without being captions: how often each beats the caption that a person wrote.
+
+Each kind of text is built for every image, from the words that the scorer itself finds most probable there or from the
+person's caption. A share under 50 per cent with the right image and a high one with a wrong image means that the text
+alone decides.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from msdscore.core.evidence import reading
+from msdscore.errors import ConfigError, InputError
+from msdscore.integrations.trl import GUARD
+from msdscore.io.images import ImageSource
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.stats.resample import bootstrap_share
+from msdscore.lab.studies.context import Study, every_nth, split
+from msdscore.lab.studies.table import Column, Table, Value
+from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.vocabulary import expected_densities, image_evidence
+from msdscore.text.edits import KIND_OF
+from msdscore.text.form import FORM_WARNINGS
+from msdscore.text.warnings import guarded_warnings
+from msdscore.text.words import segment
+
+BATCH = 8  # images
+MOST_IMAGES = 200  # if there is no limit
+LISTED = 10  # words of a list
+# Image, kind of text, whether with the wrong image; whether it beats the caption by msd, match and reward; reads good.
+Beaten = tuple[str, str, bool, bool, bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What texts are made of: a person's caption, and words of the vocabulary, the best first."""
+
+    caption: str
+    probable: Sequence[str]
+    evident: Sequence[str]
+    chance: Random
+
+    @property
+    def bare(self) -> str:
+        """The caption without its full stop."""
+        return self.caption.strip().rstrip(".").rstrip()
+
+    @property
+    def further(self) -> list[str]:
+        """Probable words that the caption does not have."""
+        said = {word.stem for word in segment(self.caption)}
+        return [word for word in self.probable if segment(word)[0].stem not in said]
+
+    @property
+    def spoken(self) -> list[str]:
+        """The words of the caption in lower case."""
+        return [word.text.lower() for word in segment(self.caption) if word.kind == "word"]
+
+
+KINDS: dict[str, Callable[[Material], str]] = {
+    "the caption itself": lambda given: given.caption,
+    "ten most probable words": lambda given: " ".join(given.probable[:LISTED]),
+    "ten words of most evidence": lambda given: " ".join(given.evident[:LISTED]),
+    "ten most probable words, with commas": lambda given: ", ".join(given.probable[:LISTED]),
+    "five most probable words": lambda given: " ".join(given.probable[:5]),
+    "caption and three probable words": lambda given: " ".join([given.bare, *given.further[:3]]),
+    "caption and five probable words": lambda given: " ".join([given.bare, *given.further[:5]]),
+    "caption three times": lambda given: " ".join([f"{given.bare}."] * 3),
+    "a photo of a X and a Y …": lambda given: "a photo of " + " and ".join(f"a {word}" for word in given.probable[:6]),
+    "words of the caption sorted": lambda given: " ".join(sorted(given.spoken)),
+    "words of the caption shuffled": lambda given: " ".join(given.chance.sample(given.spoken, len(given.spoken))),
+    "all object names of a list": lambda given: " ".join(KIND_OF),
+}
+
+
+def gaming(study: Study) -> list[Table]:
+    """How often texts that are not captions beat a person's caption."""
+    pipeline = study.pipeline()
+    if not has_vocabulary(pipeline):
+        raise ConfigError("this study needs a bank with a vocabulary; use encoder mini, or build one: msdscore bank")
+    return [gaming_table(study, pipeline, every_nth(captioned_images(study.root), study.limit or MOST_IMAGES))]
+
+
+def has_vocabulary(pipeline: Pipeline) -> bool:
+    """Whether the bank of a pipeline knows which words are probable for an image."""
+    return pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
+
+
+def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedImage]) -> Table:
+    """One row per kind of text: the share of images on which it beats the first caption, and which reads good."""
+    if len(entries) < 2:
+        raise InputError(f"expected at least 2 images with captions, got {len(entries)}")
+    answers = study.run(
+        "gaming", split(range(len(entries)), BATCH),
+        lambda number, batch: list(_beaten(pipeline, entries, batch, Random(f"{study.seed}-{number}"))),
+        pipeline, kinds=list(KINDS), guard=GUARD,
+    )  # fmt: skip
+    rows = [row for answer in answers for row in answer]
+    images = len({name for name, *_ in rows})
+    columns = [Column("kind", "text"), Column("n")]
+    for name in ("msd", "match", "reward"):
+        columns += [
+            Column(name, f"beats by {name}", ".0f", 100),
+            Column(f"{name}, wrong image", "wrong image", ".0f", 100),
+        ]
+    columns.append(Column("good", "reads good", ".0f", 100))
+    return Table(
+        name="gaming",
+        title=f"Texts against the caption of a person, {images} images, per cent with 95 % interval",
+        columns=columns,
+        rows=[_row(kind, [row for row in rows if row[1] == kind]) for kind in KINDS] if rows else [],
+        notes=[f"reward: msd, with {GUARD:g} subtracted for lists, shuffled and repeated words"],
+        signature=pipeline.signature,
+        facts={"pictures": images, "left_out": len(entries) - images},
+    )
+
+
+def _row(kind: str, rows: Sequence[Beaten]) -> dict[str, Value]:
+    right = [row for row in rows if not row[2]]
+    row: dict[str, Value] = {"kind": kind, "n": len(right)}
+    for at, name in enumerate(("msd", "match", "reward"), start=3):
+        names, values = [own[0] for own in right], np.array([float(own[at]) for own in right])
+        row[name] = bootstrap_share(values, clusters=names)
+        row[f"{name}, wrong image"] = float(np.mean([own[at] for own in rows if own[2]]))
+    return row | {"good": float(np.mean([own[6] for own in right]))}
+
+
+def _beaten(
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], chance: Random
+) -> Iterator[Beaten]:
+    """Score the texts of a batch of images with each image and with the next one."""
+    shown = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
+    sources = [image_source(entries[number].image) for number in shown]
+    ranked = _ranked_words(pipeline, sources)
+    texts, owner, asked = list[str](), list[int](), list[tuple[int, str, bool]]()
+    for number in batch:
+        place, stranger = shown.index(number), shown.index((number + 1) % len(entries))
+        if place not in ranked or stranger not in ranked:
+            continue
+        material = Material(entries[number].captions[0], *ranked[place], chance)
+        for kind, build in KINDS.items():
+            text = build(material)
+            for image in (place, stranger):
+                texts.append(text)
+                owner.append(image)
+                asked.append((number, kind, image == stranger))
+    if not texts:
+        return
+    (scored,) = score_batches(pipeline, [Batch(sources, texts, owner)])
+    own: dict[bool, Numbers] = {}
+    for (number, kind, wrong), text, numbers in zip(asked, texts, scored, strict=True):
+        if not isinstance(numbers, Numbers):
+            continue
+        if kind == next(iter(KINDS)):
+            own[wrong] = numbers
+        yield (entries[number].id, kind, wrong, *_comparison(text, numbers, own[wrong]))
+
+
+def _comparison(text: str, numbers: Numbers, own: Numbers) -> tuple[bool, bool, bool, bool]:
+    """Whether a text beats the person's caption by msd, match and reward, and whether it reads good."""
+    cost = GUARD if guarded_warnings(text) else 0.0
+    match, own_match = numbers.match or 0.0, own.match or 0.0
+    good = reading(numbers.match, is_caption=FORM_WARNINGS.isdisjoint(numbers.warnings)) == "good"
+    return numbers.msd > own.msd, match > own_match, numbers.msd - cost > own.msd, good
+
+
+def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:
+    """For each image that can be read, the words of the vocabulary by probability and by evidence, best first."""
+    assert pipeline.bank is not None, "the caller looked"
+    assert pipeline.bank.bank.vocabulary is not None, "the caller looked"
+    vocabulary = pipeline.bank.bank.vocabulary
+    images = pipeline.embed_images(pipeline.decode(list(sources)))
+    if images.batch is None:
+        return {}
+    evidence = image_evidence(pipeline, images, vocabulary.points, expected_densities(pipeline, vocabulary.points))
+    ranked = {}
+    for item, row in enumerate(images.rows):
+        if row is not None:
+            orders = (vocabulary.probabilities(evidence[row]), evidence[row])
+            probable, evident = (
+                [vocabulary.words[word] for word in order.argsort(descending=True).tolist()] for order in orders
+            )
+            ranked[item] = probable, evident
+    return ranked
