@@ -18,7 +18,7 @@ are means over tokens, and the background has as many captions as there are refe
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.embeddings import Embeddings
+from msdscore.core.embeddings import Embeddings, real_points
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Column
 from msdscore.text.words import segment
@@ -164,6 +164,7 @@ def measure_references(
     weights: ReferenceWeights = WEIGHTS,
 ) -> ReferenceMeasurement:
     """Compare captions with references; a pair is the row of a caption and the rows of its references."""
+    texts = replace(texts, points=real_points(texts.points, texts.mask))
     kappa, device = weights.kappa, texts.points.device
     captions = [caption for caption, _ in pairs]
     own = [(pair, row) for pair, (_, rows) in enumerate(pairs) for row in rows]
