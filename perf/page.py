@@ -30,6 +30,7 @@ CALLERS = (  # images and captions per request of another caller
     ("beside one caller", 1, 2),
     ("beside 64 captions per request", 1, 64),
     ("beside 8 new images per request", 8, 1),
+    ("beside 64 new images per request", 64, 1),
 )
 
 

@@ -8,6 +8,7 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
@@ -188,3 +189,23 @@ def chromium(width: int = 1280, height: int = 900) -> Iterator[Browser]:
         finally:
             process.terminate()
             process.wait(timeout=20)
+
+
+def axe() -> str:
+    """The newest axe-core at hand: installed by npm into build/, else the one that a Python package brings."""
+    own = Path(__file__).parents[1] / "build" / "node_modules" / "axe-core" / "axe.min.js"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    found = find_spec("axe_core_python")
+    if found is None or found.origin is None:
+        pytest.skip("needs axe-core: pip install axe-core-python, or npm install --prefix build axe-core")
+    return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def serious(browser: Browser) -> list[Any]:
+    """What axe finds wrong with the page as it stands, as impact, rule and places."""
+    browser.run(axe().replace("\u2028", " ") + "; return 1;")
+    violations = browser.run(
+        "return axe.run(document, { resultTypes: ['violations'] }).then(r => r.violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html).slice(0, 3)]))"
+    )
+    return [violation for violation in violations if violation[0] in ("serious", "critical")]

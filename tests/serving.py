@@ -37,15 +37,29 @@ def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings:
     return testclient.TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
 
 
+def behind(app: Any, prefix: str) -> Any:
+    """An application that a proxy calls without the prefix that callers use."""
+
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            path = scope["path"].removeprefix(prefix) if scope["path"].startswith(prefix) else "/none"
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        await app(scope, receive, send)
+
+    return call
+
+
 @contextmanager
-def served(pipeline: Pipeline | None = None, **settings: Any) -> Iterator[str]:
-    """The address of a server on a free port."""
+def served(pipeline: Pipeline | None = None, *, prefix: str = "", **settings: Any) -> Iterator[str]:
+    """The address of a server on a free port; behind a proxy with a prefix, if there is one."""
     pytest.importorskip("uvicorn", reason="needs the extra serve")
     given = ServeSettings(**{"port": 0} | settings)
     app = create_app(pipeline or SPEC.build(), given, spec=SPEC)
     started = threading.Event()
     with bind(given) as listener:
         server = make_server(app, given, started=started.set)
+        if prefix:
+            server.config.app = behind(app, prefix)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert started.wait(30)

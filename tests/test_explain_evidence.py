@@ -146,7 +146,7 @@ def test_thresholds_of_colours(p_value, role, strength):
 
 def test_one_legend_everywhere(explained):
     entries = legend(explained)
-    assert [text for text, _, _ in entries] == [LEGEND, "neither", "looks as true words do"]
+    assert [text for text, _, _ in entries] == [LEGEND, "neither", "supported"]
     assert entries[0][1] == css("penalty", 1.0)
     for text in (page(explained.items), snippet(explained.items)):
         assert LEGEND in text
@@ -197,9 +197,9 @@ def test_lines_say_what_is_in_doubt_and_what_is_probably_there():
     text = page((invented,))
     for line in str(invented).splitlines()[1:]:
         assert line in text
-    assert "in doubt: pizza (p " in text
+    assert "likely wrong: pizza (p " in text
     assert "probably also there: " in text
-    assert f"match {invented.score.match:.2f}: {invented.score.reading}" in text
+    assert f"{100 * invented.score.match:.0f} %</b> {invented.score.reading} match" in text
 
 
 def test_every_backend_has_the_same_colours(explained):

@@ -176,13 +176,13 @@ def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out
     ]
     plain, signed = (maps_of(some)[0]["omission"] for some in (explained, told))
     assert (plain.low, plain.below) == ("0", None)
-    assert (signed.low[:6], signed.high[0], signed.below) == ("told −", "+", "support")
+    assert (signed.low[:11], signed.high[0], signed.below) == ("mentioned −", "+", "support")
     for drawn, low in ((plain, (255, 255, 255)), (signed, (0, 90, 160))):
         shades = drawn.shades(9)
         assert tuple(shades[0]) == low
         assert tuple(shades[-1]) == tuple(ramp("omission", 1.0))
-    assert ("told −" in page(told), "told −" in page(explained)) == (True, False)
-    assert ("blue: told" in snippet(told), "blue: told" in snippet(explained)) == (True, False)
+    assert ("mentioned −" in page(told), "mentioned −" in page(explained)) == (True, False)
+    assert ("blue: mentioned" in snippet(told), "blue: mentioned" in snippet(explained)) == (True, False)
 
 
 def test_many_captions_go_into_rows_of_two(tmp_path):

@@ -1,5 +1,7 @@
 """What the numbers of `mini` mean on real photographs: additions, paragraphs, changed words, denials."""
 
+import json
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from skimage import data
 
 from msdscore import Scorer
 from msdscore.core.evidence import ZERO
+from msdscore.explain.look import word_colour
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 
@@ -44,6 +47,30 @@ def test_a_changed_word_is_found_and_costs(scorer, photograph, true, false, chan
     word = wrong.ranked[0]
     assert word.p_value < ZERO
     assert word.term < 0
+
+
+SAMPLES = files("msdscore.serve").joinpath("assets", "samples")
+
+
+@pytest.mark.parametrize(
+    "sample", json.loads(SAMPLES.joinpath("samples.json").read_text()), ids=lambda own: own["file"]
+)
+def test_every_example_of_the_page_is_read_rightly(scorer, sample):
+    """The first caption reads good and comes first, no true word is orange, and no word of `wrong` is blue."""
+    image = SAMPLES.joinpath(sample["file"]).read_bytes()
+    explained = [scorer.explain(image, caption) for caption in sample["captions"]]
+    matches = [item.score.match for item in explained]
+    assert explained[0].score.reading == "good", matches
+    assert matches[0] == max(matches), matches
+    judged = [unit for item in explained for unit in item.units if unit.content and unit.p_value is not None]
+    colours = {(unit.text, round(unit.p_value, 3)): word_colour(unit, 1.0) for unit in judged}
+    drawn = {word: role for word, (role, strength) in colours.items() if strength > 0}
+    orange = [word for word, role in drawn.items() if role == "penalty" and word[0] not in sample["wrong"]]
+    blue = [word for word, role in drawn.items() if role == "support" and word[0] in sample["wrong"]]
+    assert (orange, blue) == ([], [])
+    assert all(
+        item.score.reading != "good" for item in explained if set(item.score.caption.split()) & set(sample["wrong"])
+    )
 
 
 @pytest.mark.parametrize(("photograph", "true"), [case[:2] for case in SMALL])

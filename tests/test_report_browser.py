@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from browser import chromium
+from browser import chromium, serious
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.io.inputs.rows import open_rows
@@ -217,3 +217,88 @@ def test_the_page_of_an_explanation_shows_where_words_look(browser, tmp_path):
     assert browser.run(shown) != first
     assert "green" in text(browser, "section .key")
     assert text(browser, "section:nth-of-type(2) .caption") == "</script>red"
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """The report of two captioners with matches: the first is a little better on most of 48 images, or far better."""
+    folder = tmp_path_factory.mktemp("calibrated")
+
+    def page(gap: float):
+        rng = np.random.default_rng(1)
+        first = rng.uniform(0.05, 0.8, 48)
+        match = np.concatenate([first, np.clip(first + gap + rng.normal(0, 0.05, 48), 0, 1)])
+        columns = {
+            "image": [f"{number % 48}.jpg" for number in range(96)],
+            "caption": [f"caption {number}" for number in range(96)],
+            "system": ["one"] * 48 + ["two"] * 48,
+            "similarity": match,
+            "precision": match,
+            "information": match,
+            "length": [5] * 96,
+            "msd": match,
+            "match": match,
+        }
+        path = folder / f"{gap}.parquet"
+        pq.write_table(pa.table(columns), path)
+        build(path, path.with_suffix(".html"), ReportOptions(show=0))
+        return path.with_suffix(".html"), match
+
+    return page
+
+
+def test_tiles_count_readings_filter_rows_and_a_match_is_a_percentage(browser, calibrated):
+    path, match = calibrated(0.2)
+    open_page(browser, path)
+    tiles = browser.run("return [...document.querySelectorAll('.tile b')].map(b => Number(b.textContent))")
+    assert tiles == [(match >= 0.7).sum(), ((match >= 0.3) & (match < 0.7)).sum(), (match < 0.3).sum()]
+    click(browser, ".tile.poor")
+    assert text(browser, "#count").startswith(f"{tiles[2]} of 96")
+    assert browser.run("return document.querySelector('.tile.poor').ariaPressed") == "true"
+    percentages = browser.run("return [...document.querySelectorAll('.cell.poor')].map(c => c.textContent)")
+    assert percentages
+    assert all(cell.endswith(" %") and int(cell[:-2]) <= 30 for cell in percentages)
+    heads = browser.run("return [...document.querySelectorAll('#head button')].map(b => b.dataset.column)")
+    assert heads[:2] == ["match", "caption"]
+    widths = browser.run("return [...document.querySelectorAll('#head .cell')].map(c => c.offsetWidth)")
+    assert max(widths) == widths[1]
+
+
+def test_the_leaderboard_says_in_a_sentence_whether_the_best_is_ahead(browser, calibrated):
+    open_page(browser, calibrated(0.2)[0])
+    assert text(browser, "#verdict") == "two is the best: significantly ahead of one on 48 images."
+    open_page(browser, calibrated(0.0)[0])
+    assert text(browser, "#verdict").startswith("Too close to call: no significant difference between ")
+    assert text(browser, "#verdict").endswith(" on 48 images.")
+
+
+def explained_page(folder):
+    picture = two_coloured("red", "blue")
+    Scorer("toy").contrast(picture, ["a red square", "a blue dog"]).save(folder / "why.html")
+    return folder / "why.html"
+
+
+def demo_page(folder):
+    from msdscore.report import demo
+
+    return demo.write(demo.show(Scorer("toy")), folder)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("kind", ["report", "explain", "demo"])
+def test_axe_finds_nothing_serious_and_pages_follow_dark_mode(browser, small, tmp_path, kind, dark):
+    path = {"report": lambda _: small, "explain": explained_page, "demo": demo_page}[kind](tmp_path)
+    browser.view(1280, 900, dark=dark)
+    browser.open(path)
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (max(paper) < 60) == dark
+    assert serious(browser) == []
+    browser.view(390, 844, dark=dark)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    browser.view(1280, 900)
+
+
+def test_the_page_of_an_explanation_opens_on_the_plain_photograph(browser, tmp_path):
+    browser.open(explained_page(tmp_path))
+    assert browser.run("return document.querySelector('.shown').alt") == "image"
+    assert browser.run("return document.querySelector('.tabs [aria-pressed=true]').textContent") == "image"

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +17,7 @@ from msdscore.explain.look import maps_of, word_limit
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
 from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.text.warnings import text_warnings
 from serving import TOKEN, asked, image_bytes
 from serving import client as calling
 
@@ -72,18 +75,21 @@ def test_explain_gives_a_reason_for_a_caption_without_words_and_explains_the_oth
     assert item["explanations"][1] is None
     assert "no words" in item["errors"][1]
     expected = scorer.contrast(image_bytes(), ["a red square", "a blue square"])
-    assert item["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
+    assert item["explanations"][2]["score"]["msd"] == expected[1].score.msd
+    together = client.post("/v1/explain?set=true", json=asked(captions=("a red square", " ", "a blue square"))).json()
+    assert together["items"][0]["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
 
 
 def test_colours_and_scales_are_those_of_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
     found = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
     expected = scorer.contrast(image_bytes(), captions)
-    html = words_html(expected[1], word_limit(expected))
+    html = str(words_html(expected[1], word_limit(expected)))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
         assert look["judged"] == (word["content"] and word["gap"] is not None)
         if look["back"]:
-            assert f"background:{look['back']};color:{look['ink']};" in html
+            assert f"background:{look['back']};background:light-dark({look['back']},{look['dark_back']});" in html
+            assert f"color:{look['ink']};" in html
     assert any(look["back"] for look in found[1]["look"]["words"])
     for role in ("support", "penalty", "omission"):
         limits = {one["look"]["maps"][role]["limit"] for one in found}
@@ -220,7 +226,7 @@ def test_work_is_gathered_up_to_a_batch():
         return answers
 
     assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
-    assert sizes == [4, 2]
+    assert sizes == [1, 4, 1]  # until the pace is known, a batch is one job
 
 
 def test_a_caller_who_left_costs_nothing_and_stop_finishes():
@@ -342,3 +348,62 @@ def test_an_image_is_uploaded_once_and_named_by_its_hash(scorer):
         assert answer.status_code == 422
         assert "send it to /v1/images again" in answer.json()["error"]
         assert client.post("/v1/images", files={"other": b"x"}).status_code == 422
+
+
+def test_a_caption_that_is_too_long_costs_no_other_its_score(client):
+    body = {"items": [asked(captions=("a" * 20_001,)), asked(captions=("a red square",))]}
+    first, second = client.post("/v1/explain", json=body).json()["items"]
+    assert (first["error"], first["explanations"]) == (None, [None])
+    assert "at most 20000 bytes, got 20001" in first["errors"][0]
+    assert second["explanations"][0]["caption"] == "a red square"
+    first, second = client.post("/v1/score", json=body).json()["items"]
+    assert "at most 20000 bytes" in first["scores"][0]["error"]
+    assert second["scores"][0]["error"] is None
+
+
+class OfEnglish:
+    """The toy encoder, which warns of texts as encoders of English do."""
+
+    def __init__(self) -> None:
+        self._encoder = load_encoder("toy")
+
+    def __getattr__(self, name):
+        return getattr(self._encoder, name)
+
+    def encode_texts(self, texts):
+        embeddings = self._encoder.encode_texts(texts)
+        pairs = zip(texts, embeddings.layout, strict=True)
+        layout = tuple(replace(own, warnings=text_warnings(text, english=True)) for text, own in pairs)
+        return replace(embeddings, layout=layout)
+
+
+def test_warnings_reach_the_page_and_words_that_cannot_be_read_have_no_colours():
+    with calling(Pipeline(OfEnglish()), cache=0) as client:
+        captions = ("ein rotes Quadrat auf dem Tisch", "a red square on the table")
+        german, english = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
+    assert (german["warnings"], german["readable"]) == (["not English"], False)
+    assert (english["warnings"], english["readable"]) == ([], True)
+    assert german["look"]["words"]
+    assert all(word == {"judged": False} for word in german["look"]["words"])
+    assert any(word["back"] for word in english["look"]["words"])
+
+
+def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more_than_a_caption(monkeypatch):
+    sizes = []
+
+    def do(works):
+        sizes.append(len(works))
+        time.sleep(0.02 * len(works))
+        return list(works)
+
+    async def main():
+        queue = gathering(do, max_batch=64, max_wait=0)
+        queue.start()
+        await asyncio.gather(*(queue.submit(number, size=1, cost=9) for number in range(20)))
+        await queue.stop()
+
+    monkeypatch.setattr("msdscore.serve.batching.CALM", 0.1)
+    asyncio.run(main())
+    assert sizes[0] == 1
+    assert max(sizes) <= 5  # of 0.02 seconds each
+    assert sum(sizes) == 20

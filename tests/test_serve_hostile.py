@@ -408,3 +408,43 @@ def test_the_description_has_every_route_the_token_and_needs_none():
         assert document["paths"]["/healthz"]["get"]["security"] == []
         assert calls.get("/docs").status_code == 200
         assert calls.post("/v1/score", json=asked()).status_code == 401
+
+
+BOMBS = {
+    "numbers": b'{"image": "", "captions": [' + b"1," * 3_000_000 + b"1]}",
+    "objects": b'{"items": [' + b"{}," * 2_000_000 + b"{}]}",
+    "keys": b'{"image": "", ' + b",".join(b'"k%d":1' % n for n in range(150_000)) + b"}",
+    "texts": b'{"completions": [' + b'"",' * 2_000_000 + b'""], "images": [""]}',
+    "quotes": b'{"image": "' + b'\\"' * 4_000_000 + b'", "captions": ["a"]}',
+    "backslashes": b'{"image": "' + b"\\" * 8_000_000 + b'", "captions": ["a"]}',
+    "brackets": b'{"captions": ' + b"[" * 4_000_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_body_of_millions_of_values_is_refused_while_others_are_answered(name):
+    """The slowest probe beside it is answered in 100 ms on an idle machine; a busy one of two cores gets more."""
+    with process() as (child, address):
+        post(address, "/v1/score", asked())
+        before, slowest, answers = megabytes(child.pid, "VmHWM"), 0.0, []
+
+        def send():
+            place = urlsplit(address)
+            with closing(HTTPConnection(place.netloc, timeout=60)) as connection:
+                route = "/v1/reward" if name == "texts" else "/v1/score"
+                connection.request("POST", route, BOMBS[name], {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answers.append((answer.status, json.loads(answer.read())["error"]))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while sender.is_alive():
+            started = time.perf_counter()
+            with closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
+                connection.request("GET", "/healthz")
+                assert connection.getresponse().status == 200
+            slowest = max(slowest, time.perf_counter() - started)
+        assert answers[0][0] in (413, 422), answers
+        assert len(answers[0][1]) < 300
+        assert slowest < 0.4, slowest
+        assert megabytes(child.pid, "VmHWM") < before + 200

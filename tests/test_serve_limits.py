@@ -18,6 +18,7 @@ from PIL import Image
 
 from msdscore import ImageLimits, Scorer
 from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
 from msdscore.serve.settings import ServeSettings
@@ -269,12 +270,19 @@ def test_figures_are_those_of_explain():
         page = calls.post("/v1/figure?kind=html", json=asked())
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "blue" in page.text
-        numbers = calls.post("/v1/figure?kind=json", json=asked()).json()
+        numbers = calls.post("/v1/figure?kind=json&set=true", json=asked()).json()
         assert numbers == json.loads(
             json.dumps(
                 {"explanations": [one.to_dict() for one in Scorer("toy").contrast(image_bytes(), asked()["captions"])]}
             )
         )
+        alone = calls.post("/v1/figure?kind=json", json=asked()).json()["explanations"]
+        explained = calls.post("/v1/explain", json=asked()).json()["items"][0]["explanations"]
+        scored = calls.post("/v1/score", json=asked()).json()["items"][0]["scores"]
+        for figure, shown, score in zip(alone, explained, scored, strict=True):
+            assert figure["score"] == shown["score"]
+            assert figure["score"]["soft_msd"] == figure["score"]["msd"] == score["msd"]
+        assert calls.post("/v1/figure?kind=json&set=maybe", json=asked()).status_code == 422
         assert calls.post("/v1/figure?kind=exe", json=asked()).status_code == 422
         assert calls.post("/v1/figure?kind=json", json={"items": [asked(), asked()]}).status_code == 422
         broken = {"image": base64.b64encode(b"no picture").decode(), "captions": ["a"]}
@@ -350,7 +358,8 @@ def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_asked_for():
     text = "\n".join(map(json.dumps, lines)).encode()
     with client(max_stored=1) as calls:
         first = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()
-        assert (len(first["rows"]), first["histogram"]["counts"][:2]) == (500, [50, 50])
+        assert (len(first["rows"]), first["histogram"]["counts"][:2]) == (500, [67, 67])
+        assert first["readings"] == {"good": 0, "doubtful": 400, "poor": 300}
 
         def rows(**fields):
             return calls.post("/v1/rows", data={"file": first["file"]} | fields, files={"none": b""}).json()
@@ -366,3 +375,29 @@ def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_asked_for():
 def test_the_version_names_the_scorer():
     with client() as calls:
         assert calls.get("/version").json()["scorer"] == 'Scorer("toy")'
+
+
+def test_head_answers_as_get_does_without_a_body():
+    with client() as calls:
+        for path in ("/", "/healthz", "/assets/page.js", "/version"):
+            head, get = calls.head(path), calls.get(path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == str(len(get.content))
+            assert head.headers["content-type"] == get.headers["content-type"]
+        assert calls.head("/nothing").status_code == 404
+
+
+def test_only_the_origins_that_were_named_may_show_the_page_in_a_frame():
+    with client() as calls:
+        headers = calls.get("/").headers
+        assert headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    with client(embed=("http://localhost:8888", "https://lab.example.org")) as calls:
+        headers = calls.get("/").headers
+        assert "x-frame-options" not in headers
+        policy = headers["content-security-policy"]
+        assert "frame-ancestors 'self' http://localhost:8888 https://lab.example.org" in policy
+        assert policy.startswith("default-src 'none'; script-src 'self'")
+    for bad in ("*", "localhost", "http://a b", "http://x; script-src *", "javascript:alert(1)"):
+        with pytest.raises(ConfigError, match="expected an origin such as"):
+            ServeSettings(embed=(bad,))

@@ -22,6 +22,12 @@ class ServiceOptions:
     allow_host: Annotated[
         list[str], option_in(SERVICE, help="Host name of a reverse proxy in front of the service. Repeatable.")
     ] = field(default_factory=list)
+    embed: Annotated[
+        list[str],
+        option_in(
+            SERVICE, help="Origin, such as http://localhost:8888, that may show the page in a frame. Repeatable."
+        ),
+    ] = field(default_factory=list)
     token: Annotated[
         str | None, option_in(SERVICE, envvar="MSDSCORE_TOKEN", help="Token that every caller must send (Bearer).")
     ] = None
@@ -38,8 +44,8 @@ def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
     from msdscore.serve.settings import ServeSettings
 
     settings = ServeSettings(
-        host=service.host, port=service.port, allow_hosts=tuple(service.allow_host), token=service.token,
-        max_batch=service.max_batch, max_wait=service.max_wait / 1000, max_queue=service.max_queue,
+        host=service.host, port=service.port, allow_hosts=tuple(service.allow_host), embed=tuple(service.embed),
+        token=service.token, max_batch=service.max_batch, max_wait=service.max_wait / 1000, max_queue=service.max_queue,
         timeout=service.timeout, cache=service.cache << 20,
         **({} if scorer.max_pixels is None else {"max_pixels": scorer.max_pixels}),
     )  # fmt: skip

@@ -38,6 +38,7 @@ MOST_ACROSS = 2  # captions side by side: the width of a page of a two-column pa
 IMAGE_PIXELS = 480  # longest side of a panel's image: 400 dpi at a third of a column
 SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of a sheet, as loggers show it
 GREY = "#555"
+WIDER = 0.4  # of the height of a letter, by which a wide one exceeds the box that stands for it
 MOST_LINES = 12  # a paragraph longer than this is better read as a page
 INCH = 72.0
 Line = list[tuple[float, look.TextPiece]]  # parts of a caption, so many inches from the start of the line
@@ -86,8 +87,11 @@ class Page:
         self.axes(left, top, width, height).imshow(np.asarray(pixels), aspect="auto", interpolation="antialiased")
 
 
-def figure(items: Sequence[Attribution]) -> "Figure":
-    """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks."""
+def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
+    """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks.
+
+    A last line says if no font has some letter, unless `warn` is false.
+    """
     across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), look.maps_of(items)
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
@@ -103,7 +107,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
     below = [SMALL_LINE * max(map(len, remarks[at : at + across])) for at in starts]
     heights = [MARGIN + own + 0.39 + high + 0.20 + 0.48 + under for own, under in zip(captions, below, strict=True)]
     tops = list(accumulate(heights, initial=0.0))
-    foot = FOOT if lacks_letters(item.score.caption for item in items) else 0.0
+    foot = FOOT if warn and lacks_letters(item.score.caption for item in items) else 0.0
     page = Page(across * COLUMN, tops[-1] + foot)
     for number, item in enumerate(items):
         row, column = divmod(number, across)
@@ -213,7 +217,9 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     """The headline, and a bar from zero to the score with a lane for each part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
-    head = total if score.match is None else f"match {score.match:.2f}: {score.reading}"
+    head = total if score.match is None else f"{100 * score.match:.0f} %: {score.reading} match"
+    if not look.is_readable(item):
+        head = "cannot be judged"
     page.text(left, top, head, LABEL_POINTS + 1, weight="bold")
     right = look.equation(item) if score.match is None else total
     page.text(left + width, top + 0.015, right, SMALL_POINTS, ha="right", color=GREY)
@@ -335,7 +341,10 @@ def ruler(points: float, family: list[str]) -> Callable[[str], float]:
     font = require("matplotlib.font_manager", extra="figures").FontProperties(size=points, family=family)
 
     def measure(text: str) -> float:
+        # A viewer's own font draws letters that this machine lacks; wide ones need more room than their boxes.
+        wide = [char for char in text if unicodedata.east_asian_width(char) in "WF" and lacks_letters([char])]
         with any_letters():
-            return float(path.get_text_width_height_descent(text, font, ismath=False)[0]) / INCH
+            drawn = float(path.get_text_width_height_descent(text, font, ismath=False)[0])
+        return (drawn + WIDER * points * len(wide)) / INCH
 
     return measure

@@ -112,6 +112,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     ]
     return {
         "spans": look.spans(item, look.word_limit(items)),
+        "readable": look.is_readable(item),
         "name": "MSD" if item.score.candidates == 1 else "Soft-MSD",
         "score": item.score,
         "columns": item.form.word_columns,
@@ -124,12 +125,13 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
 
 
 def _images(item: Attribution, maps: Mapping[Role, look.Map]) -> dict[str, Any]:
-    """Every image that the page can show, by name: the maps, and where each word looks."""
+    """Every image that the page can show, by name: the photograph, the maps, and where each word looks."""
     small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):
         if unit.tokens and len(drawn) < MOST_WORDS:
             drawn[f"word-{number}"] = look.word_map(item, unit)
-    return {
+    plain = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
+    return plain | {
         name: {
             "src": data_uri(look.overlay(small, item.patches, own)),
             "title": own.title,

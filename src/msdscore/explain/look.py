@@ -19,6 +19,7 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Role, Unit, p_text
+from msdscore.text.warnings import NOT_ENGLISH
 
 Floats = npt.NDArray[np.float64]
 Colour = tuple[int, int, int]
@@ -29,7 +30,7 @@ PALEST = 0.2  # strength of the least colour that is seen as one
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
     "penalty": "speaks against it",
-    "omission": "left out by it",
+    "omission": "not mentioned",
     "leaning": "where the word looks",
 }
 _ENDS: dict[Role, Colour] = {
@@ -116,12 +117,17 @@ class TextPiece:
     dark_ink: str = ""
 
 
+def is_readable(item: Attribution) -> bool:
+    """Whether the encoder was trained on the caption's language; if not, neither its words nor its score mean much."""
+    return NOT_ENGLISH not in item.score.warnings
+
+
 def spans(item: Attribution, limit: float) -> list[TextPiece]:
     """The caption part by part, with the colours of its words (see `word_limit`) and what lies between as it was."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
         role, strength = word_colour(unit, limit)
-        papers = (WHITE, DARK) if strength > 0.05 else ()
+        papers = (WHITE, DARK) if strength > 0.05 and is_readable(item) else ()
         colours = [draw(role, strength, paper) for paper in papers for draw in (css, ink)]
         pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
         end = unit.end
@@ -173,6 +179,8 @@ def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
 
 def in_words(item: Attribution) -> list[str]:
     """What a reader should know of the words, line by line."""
+    if not is_readable(item):
+        return ["cannot be judged: the caption is not in English, which this encoder reads"]
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
@@ -231,9 +239,15 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
         together = shown if scored else (role,) if omits else ("support", "penalty")
         limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
         signed = omits and any(tells)
-        low, high = (f"told −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} nats")
+        low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} nats")
         for number in range(len(items)):
-            odd = "left out (unscored)" if betas[number] == 0 else "told / left out" if tells[number] else TITLES[role]
+            odd = (
+                "not mentioned (unscored)"
+                if betas[number] == 0
+                else "mentioned or not"
+                if tells[number]
+                else TITLES[role]
+            )
             title = odd if omits else TITLES[role]
             below: Role | None = "support" if signed else None
             maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)

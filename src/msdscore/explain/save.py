@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
-from msdscore.explain.figure import any_letters, figure
+from msdscore.explain.figure import any_letters, figure, lacks_letters
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution
@@ -37,7 +37,11 @@ def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     kind = kind.lower().removeprefix(".")
     if kind == "html":
         return page(items).encode()
-    return to_json(items) if kind == "json" else rendered(figure(items), kind)
+    if kind == "json":
+        return to_json(items)
+    # Letters that no font of this machine has are written as text, for the fonts of whoever opens the file.
+    as_text = kind == "svg" and lacks_letters(item.score.caption for item in items)
+    return rendered(figure(items, warn=not as_text), kind, as_text=as_text)
 
 
 def to_json(items: Sequence[Attribution]) -> bytes:
@@ -46,13 +50,13 @@ def to_json(items: Sequence[Attribution]) -> bytes:
     return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
 
 
-def rendered(drawn: "Figure", kind: str) -> bytes:
+def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
     """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
     buffer, kind = BytesIO(), kind.lower().removeprefix(".")
     quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
     # Names inside an SVG are drawn at random unless salted.
-    with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):
+    with any_letters(), rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": "none" if as_text else "path"}):
         drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
     return buffer.getvalue()
 

@@ -52,7 +52,7 @@ from msdscore.forms.base import (
 from msdscore.text.words import Word, segment
 
 DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
-LEGEND = "fewer than one true word in ten looks this unsupported"
+LEGEND = "likely wrong: under a tenth of true words look like this"
 
 COLUMNS = (Column("precision", "precision", "+.3f"), Column("information", "information", "+.3f"))
 
@@ -308,7 +308,7 @@ class Evidence:
         return [
             (LEGEND, "penalty", 1.0),
             ("neither", "support", 0.0),
-            ("looks as true words do", "support", BLUEST),
+            ("supported", "support", BLUEST),
         ]
 
     def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
@@ -316,8 +316,8 @@ class Evidence:
         lines = []
         for number, unit in enumerate(units):
             if unit in ranked and unit.p_value is not None and unit.p_value < ZERO:
-                rather = f"; rather: {instead[number]}" if number in instead else ""
-                lines.append(f"in doubt: {unit.text} ({p_text(unit)}){rather}")
+                better = f"; try: {instead[number]}" if number in instead else ""
+                lines.append(f"likely wrong: {unit.text} ({p_text(unit)}){better}")
         return lines
 
 

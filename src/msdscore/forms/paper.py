@@ -262,9 +262,9 @@ class Paper:
         regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
         parts: list[Part] = []
         if beta > 0:
-            parts.append(("regions covered" if regions > 0 else "regions left out", regions, "omission"))
+            parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
         if beta < 1:
-            parts.append(("words backed" if words > 0 else "words not backed", words, "penalty"))
+            parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
         return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
 
     def equation(self, score: Scored) -> str:
@@ -276,7 +276,7 @@ class Paper:
         return [
             (f"supported, {-limit:.2g} nats or less", "support", 1.0),
             ("white is 0", "support", 0.0),
-            (f"not supported, {limit:+.2g} or more", "penalty", 1.0),
+            (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
         ]
 
     def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:

@@ -30,8 +30,8 @@ NAMES = {"msd": "MSD", "soft_msd": "Soft-MSD"}
 MEANINGS = {
     "similarity": "of the whole caption and image",
     "precision": "is what is said true of the image?",
-    "information": "how much is told about the image?",
-    "coverage": "divergence, nats: what is left out",
+    "information": "how much is said about the image?",
+    "coverage": "divergence, nats: what is not mentioned",
     "support": "divergence, nats: what is invented",
 }
 _COLOURS: dict[str, Role] = {"similarity": "support", "precision": "penalty", "information": "leaning"}

@@ -82,9 +82,14 @@ class Shown:
 
     @property
     def ranked(self) -> list[tuple[str, Explanation]]:
-        """Kinds and captions from best to worst Soft-MSD."""
+        """Kinds and captions, best first by the number that the page shows: match, else Soft-MSD."""
         pairs = list(zip(KINDS, self.explained, strict=True))
-        return sorted(pairs, key=lambda pair: -pair[1].score.soft_msd)
+        return sorted(pairs, key=lambda pair: _shown(pair[1]), reverse=True)
+
+
+def _shown(item: Explanation) -> tuple[float, float]:
+    match, soft = item.score.match, item.score.soft_msd
+    return (soft if match is None else match), soft
 
 
 def show(scorer: "Scorer") -> list[Shown]:

@@ -57,7 +57,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=None if spec is None else scorer_code(spec))
-    add_page(app, service.signature)
+    add_page(app, service.signature, settings)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
@@ -158,8 +158,9 @@ async def _score(request: "Request", service: Service, *, kind: Literal["alone",
 async def _explain(request: "Request", service: Service) -> Any:
     from fastapi.responses import JSONResponse
 
+    together = _flag(request, "set")
     asked = await read_items(request, service.settings, service.images)
-    items = await _unless_gone(request, service.explain(asked))
+    items = await _unless_gone(request, service.explain(asked, together=together))
     # As it is: to check thousands of plain numbers against the model takes a tenth of the whole answer's time.
     return JSONResponse({"signature": service.signature, "items": items})
 
@@ -180,6 +181,7 @@ async def _figure(request: "Request", service: Service) -> Any:
     kind = request.query_params.get("kind", "png")
     if kind not in schema.FIGURES:
         raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
+    together = _flag(request, "set")
     asked = await read_items(request, service.settings, service.images)
     if len(asked) != 1:
         raise RefusedError(422, f"items: a figure shows one image, got {len(asked)}")
@@ -193,7 +195,7 @@ async def _figure(request: "Request", service: Service) -> Any:
             raise RefusedError(501, str(error)) from error
 
     try:
-        content = await _unless_gone(request, service.figure(asked[0], draw))
+        content = await _unless_gone(request, service.figure(asked[0], draw, together=together))
     except RowError as error:
         raise RefusedError(422, str(error)) from error
     return Response(content, media_type=schema.FIGURES[kind])
@@ -228,6 +230,14 @@ async def _rows(request: "Request", service: Service) -> dict[str, Any]:
             raise RefusedError(422, f"file: {error}") from error
 
     return await _unless_gone(request, answer())
+
+
+def _flag(request: "Request", name: str) -> bool:
+    """A yes or no among the query parameters."""
+    value = request.query_params.get(name, "false").lower()
+    if value not in ("true", "false", "1", "0"):
+        raise RefusedError(422, f"{name}: expected true or false, got {value[:40]!r}")
+    return value in ("true", "1")
 
 
 def _whole(texts: Mapping[str, str], name: str, *, least: int, most: int, default: int) -> int:

@@ -14,6 +14,7 @@ Result = TypeVar("Result")
 PATIENCE = 20.0  # seconds after which a job goes before urgent ones that came later
 EDITING = 30.0  # seconds after an urgent job in which another one is expected
 SHORT = 0.05  # seconds that a batch should take in that time, for the urgent job waits for its end
+CALM = 0.15  # and at other times: the first edit beside a load waits too
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
@@ -23,6 +24,7 @@ class _Entry(NamedTuple, Generic[Job, Result]):
     number: int
     job: Job
     size: int
+    cost: int
     alone: bool
     future: "asyncio.Future[Result]"
 
@@ -30,9 +32,9 @@ class _Entry(NamedTuple, Generic[Job, Result]):
 class Batcher(Generic[Job, Result]):
     """Passes jobs to `run` in batches of up to `max_batch` captions; `run` gives a result or an error per job.
 
-    The first job of a batch waits at most `max_wait` seconds for others. While urgent jobs come, batches are as short
-    as the worker's pace demands. A job whose caller has gone is dropped before it costs anything. `stop` finishes what
-    was accepted.
+    The first job of a batch waits at most `max_wait` seconds for others. Batches are as short as the worker's pace
+    demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. A job whose caller has gone
+    is dropped before it costs anything. `stop` finishes what was accepted.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Batcher(Generic[Job, Result]):
         self._numbers = count()
         self._started: float | None = None  # when the worker began its batch
         self._urgent = -math.inf  # when the last urgent job came
-        self._pace = 0.0  # seconds per caption of the last batch
+        self._pace = math.inf  # seconds per unit of cost of the last batch
         self._closing = False
 
     @property
@@ -75,11 +77,14 @@ class Batcher(Generic[Job, Result]):
             self._task.cancel()
         self._thread.shutdown(wait=True)
 
-    async def submit(self, job: Job, *, size: int, alone: bool = False, urgent: bool = False) -> Result:
+    async def submit(
+        self, job: Job, *, size: int, cost: int | None = None, alone: bool = False, urgent: bool = False
+    ) -> Result:
         """The result of one job; refused where the service stops.
 
-        A job that runs `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one goes
-        before all that have not waited long.
+        `size` is its number of captions, and `cost` (by default the same) its share of a batch's time. A job that runs
+        `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one goes before all that
+        have not waited long.
         """
         if self._closing:
             raise RefusedError(503, "the service is stopping")
@@ -87,7 +92,7 @@ class Batcher(Generic[Job, Result]):
         due, future = loop.time() + PATIENCE, loop.create_future()
         if urgent:
             self._urgent = due = loop.time()
-        self._queue.put_nowait(_Entry(due, next(self._numbers), job, size, alone, future))
+        self._queue.put_nowait(_Entry(due, next(self._numbers), job, size, cost or size, alone, future))
         # A caller that goes away cancels this await, and with it the future: the worker then skips the job.
         return await future
 
@@ -100,21 +105,21 @@ class Batcher(Generic[Job, Result]):
         """The next batch: what waits already, and what comes within `max_wait`."""
         loop = asyncio.get_running_loop()
         first = await self._queue.get()
-        batch, size, until = [first], first.size, loop.time() + self._max_wait
-        editing = self._pace > 0 and loop.time() - self._urgent < EDITING
-        most = min(self._max_batch, int(SHORT / self._pace)) if editing else self._max_batch
-        while size < most and not first.alone:
+        batch, size, cost, until = [first], first.size, first.cost, loop.time() + self._max_wait
+        seconds = SHORT if loop.time() - self._urgent < EDITING else CALM
+        most = seconds / self._pace if self._pace > 0 else math.inf
+        while size < self._max_batch and cost < most and not first.alone:
             try:
                 left = until - loop.time()
                 entry = self._queue.get_nowait() if left <= 0 else await asyncio.wait_for(self._queue.get(), left)
             except (asyncio.QueueEmpty, TimeoutError):
                 break
-            if entry.alone or size + entry.size > most:
+            if entry.alone or size + entry.size > self._max_batch or cost + entry.cost > most:
                 self._queue.put_nowait(entry)  # to its place
                 self._queue.task_done()
                 break
             batch.append(entry)
-            size += entry.size
+            size, cost = size + entry.size, cost + entry.cost
         return batch
 
     async def _answer(self, batch: list[_Entry[Job, Result]]) -> None:
@@ -133,7 +138,7 @@ class Batcher(Generic[Job, Result]):
                 self._queue.task_done()
         size, seconds = sum(entry.size for entry in wanted), loop.time() - started
         if size and not batch[0].alone:
-            self._pace = seconds / size
+            self._pace = seconds / sum(entry.cost for entry in wanted)
         self._observe(size, seconds)
         for entry, result in zip(wanted, results, strict=True):
             if entry.future.cancelled():

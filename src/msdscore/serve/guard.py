@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -44,6 +44,18 @@ _HEADERS = {
 }
 
 
+def security_headers(embed: Sequence[str]) -> dict[str, str]:
+    """The headers of every answer; pages of the origins in `embed` may show the page in a frame."""
+    if not embed:
+        return _HEADERS
+    policy = _HEADERS["content-security-policy"]
+    framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {' '.join(embed)}")
+    # The older header knows no list of origins.
+    return {name: value for name, value in _HEADERS.items() if name != "x-frame-options"} | {
+        "content-security-policy": framed
+    }
+
+
 class Guard:
     """Middleware in front of all routes, so that nothing is read before it was allowed."""
 
@@ -58,6 +70,9 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         exchange, started = _Exchange(self._service, headers, receive, send), time.perf_counter()
         scope.setdefault("state", {})["request_id"] = exchange.request_id
+        method = scope["method"]
+        if method == "HEAD":  # what GET would answer, without its body
+            exchange.silent, scope = True, {**scope, "method": "GET"}
         try:
             check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length()
@@ -76,7 +91,7 @@ class Guard:
             seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "none")
             self._service.metrics.requests.labels(route, str(exchange.status)).inc()
             self._service.metrics.seconds.labels(route).observe(seconds)
-            line = {"request": exchange.request_id, "method": scope["method"], "path": route, "status": exchange.status}
+            line = {"request": exchange.request_id, "method": method, "path": route, "status": exchange.status}
             log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
 
 
@@ -120,6 +135,7 @@ class _Exchange:
         given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun, self.received, self._complete = 500, False, 0, False
+        self.silent = False  # the body of the answer is not sent
         self._too_large = RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
     def check_length(self) -> None:
@@ -165,7 +181,7 @@ class _Exchange:
         """Send a part of the answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
             self.status, self._begun = int(message["status"]), True
-            added = _HEADERS | {"x-request-id": self.request_id}
+            added = security_headers(self._service.settings.embed) | {"x-request-id": self.request_id}
             if self.status == 503:
                 added |= {"retry-after": "1"}
             if self.status == 401:
@@ -174,6 +190,8 @@ class _Exchange:
                 added |= {"connection": "close"}
             own = [(name.encode(), value.encode()) for name, value in added.items()]
             message["headers"] = [*message.get("headers", []), *own]
+        elif self.silent:
+            message = {**message, "body": b""}
         await self._send(message)
 
     async def refuse(self, status: int, reason: str) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
+from msdscore.explain.look import DARK, TITLES, Map, css, is_readable, maps_of, spans, waterfall, word_limit
 from msdscore.forms.base import Role
 from msdscore.scoring.spec import ScorerSpec
+from msdscore.serve.settings import ServeSettings
+from msdscore.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 RAMP_STEPS = 128
 TELLS = 1.5  # a word tells of a patch where its attention is that many times an even spread
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
+PALETTE = "palette.css"  # shared with the pages of explanations and reports
 _HTML = "text/html; charset=utf-8"
 _TYPES = {
     "css": "text/css",
@@ -29,13 +32,13 @@ _TYPES = {
 }
 
 
-def add_page(app: "FastAPI", signature: str) -> None:
+def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
     """Serve the page at `/`, the API's description at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Response
 
     root = files("msdscore.serve").joinpath("assets")
     names = {entry.name for entry in root.iterdir() if entry.is_file()}
-    names |= {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()}
+    names |= {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()} | {PALETTE}
 
     def file(name: str) -> Response:
         kind = _TYPES.get(name.rpartition(".")[2])
@@ -51,7 +54,7 @@ def add_page(app: "FastAPI", signature: str) -> None:
         return Response(_asset("docs.html"), media_type=_HTML)
 
     async def look() -> Response:
-        return Response(_look(signature), media_type="application/json")
+        return Response(_look(signature, settings), media_type="application/json")
 
     async def asset(name: str) -> Response:
         return file(name)
@@ -66,16 +69,19 @@ def add_page(app: "FastAPI", signature: str) -> None:
 
 @cache
 def _asset(name: str) -> bytes:
-    return files("msdscore.serve").joinpath("assets").joinpath(*name.split("/")).read_bytes()
+    home = "msdscore.explain" if name == PALETTE else "msdscore.serve"
+    return files(home).joinpath("assets").joinpath(*name.split("/")).read_bytes()
 
 
 @cache
-def _look(signature: str) -> str:
-    """Colour ramps, titles of maps, and the signature of the service."""
+def _look(signature: str, settings: ServeSettings) -> str:
+    """Colour ramps, titles of maps, the signature of the service, and the limits that the page must respect."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
-    return json.dumps({"ramps": ramps, "dark_ramps": dark, "titles": TITLES, "signature": signature})
+    limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items")}
+    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": TITLES}
+    return json.dumps(ramps_of | {"signature": signature, "version": __version__, "limits": limits})
 
 
 def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
@@ -86,7 +92,12 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
     items = () if explanations is None else explanations.items
     limit, maps = word_limit(items), maps_of(items) if items else []
     documents = iter(
-        [item.to_dict() | {"look": _look_of(item, limit, own)} for item, own in zip(items, maps, strict=True)]
+        [
+            item.to_dict()
+            | {"warnings": list(item.score.warnings), "readable": is_readable(item)}
+            | {"look": _look_of(item, limit, own)}
+            for item, own in zip(items, maps, strict=True)
+        ]
     )
     return {
         "error": None,
@@ -105,10 +116,11 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
     least = TELLS / len(layout.boxes)
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
     across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
+    colours = ("back", "ink", "dark_back", "dark_ink") if is_readable(item) else ()
     return {
         "words": [
-            {"judged": unit.content and (unit.p_value is not None or unit.gap is not None)}
-            | {name: getattr(pieces[number], name) or None for name in ("back", "ink", "dark_back", "dark_ink")}
+            {"judged": bool(colours) and unit.content and (unit.p_value is not None or unit.gap is not None)}
+            | {name: getattr(pieces[number], name) or None for name in colours}
             for number, unit in enumerate(item.units)
         ],
         "word_limit": limit,
@@ -155,7 +167,7 @@ def _arguments(named: dict[str, Any]) -> str:
 def _quoted(value: Any) -> str:
     """A value as Python writes it, texts in double quotes."""
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are Python's too
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_quoted(key)}: {_quoted(item)}" for key, item in value.items()) + "}"
     return repr(value)

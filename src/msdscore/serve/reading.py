@@ -1,8 +1,9 @@
 """Request bodies read within their limits: JSON or multipart in, images as bytes and captions out."""
 
+import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -22,19 +23,23 @@ Value = TypeVar("Value")
 JSON, FORM = "application/json", "multipart/form-data"
 _FAULTS = 20  # fields that are named in one error
 PREFIX = "sha256:"  # of what was uploaded before
+SIGNS = 200_000  # commas, brackets, texts and escaped quotes of a JSON body; the limits of captions need a tenth
+KEYS = 8  # of an object
+SCANNED = 1 << 20  # bytes outside of texts that are counted at once
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One image as the bytes of its file, and its captions; `error` says why it has no bytes.
 
-    `name` is that of an upload which the request refers to.
+    `name` is that of an upload which the request refers to; `refused` says why the captions are not scored.
     """
 
     image: bytes
     captions: tuple[str, ...]
     error: str | None = None
     name: str = ""
+    refused: str | None = None
 
     @property
     def content(self) -> bytes:
@@ -77,14 +82,18 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
             raise RefusedError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
         return [Asked(file[1], tuple(captions))]
-    body = _parse(await request.body())
+    # In a thread: the event loop answers others while a large body is read.
+    return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
+
+
+def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
+    body = _parse(content)
     many = isinstance(body, dict) and "items" in body
+    _check_counts(body, settings)
     items = _validate(Items, body).items if many else [_validate(Item, body)]
-    if len(items) > settings.max_items:
-        raise RefusedError(413, f"expected at most {settings.max_items} images per request, got {len(items)}")
-    for item in items:
-        check_captions(item.captions, settings)
-    asked = [_asked(item.image, item.captions, stored) for item in items]
+    if not many:
+        check_captions(items[0].captions, settings)
+    asked = [_asked(item.image, item.captions, stored, _refused(item.captions, settings)) for item in items]
     if not many and asked[0].error:
         raise RefusedError(422, asked[0].error)
     return asked
@@ -98,15 +107,21 @@ async def read_completions(
     One that is too long has a reason, the others are scored.
     """
     _content_type(request, JSON)
-    body = _validate(RewardRequest, _parse(await request.body()))
+    return await asyncio.to_thread(_read_completions, await request.body(), settings, stored)
+
+
+def _read_completions(
+    content: bytes, settings: ServeSettings, stored: Stored[bytes]
+) -> tuple[list[Asked], list[list[int]], list[str | None]]:
+    given = _parse(content)
+    _check_counts(given, settings)
+    body = _validate(RewardRequest, given)
     texts = [text or "" for text in body.completions]
     image_of = list(range(len(texts))) if body.image_of is None else body.image_of
     if len(image_of) != len(texts):
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
     if max(image_of) >= len(body.images):
         raise RefusedError(422, f"image_of names image {max(image_of)}, and there are {len(body.images)}")
-    if len(body.images) > settings.max_items:
-        raise RefusedError(413, f"expected at most {settings.max_items} images, got {len(body.images)}")
     reasons = [_too_long(text, settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
@@ -171,7 +186,7 @@ def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
     """Refuse too many captions of one image, and captions that are too long."""
     if len(captions) > settings.max_captions:
         raise RefusedError(413, f"expected at most {settings.max_captions} captions per image, got {len(captions)}")
-    reason = next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
+    reason = _refused(captions, settings)
     if reason is not None:
         raise RefusedError(413, reason)
 
@@ -182,14 +197,19 @@ def _too_long(caption: str, settings: ServeSettings) -> str | None:
     return f"expected captions of at most {limit} bytes, got {size}" if size > limit else None
 
 
-def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes]) -> Asked:
-    """An image that cannot be decoded from base64 costs its own captions alone."""
+def _refused(captions: Sequence[str], settings: ServeSettings) -> str | None:
+    """Why the captions of one of several images are not scored: too long ones must not cost the others theirs."""
+    return next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
+
+
+def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes], refused: str | None = None) -> Asked:
+    """An image that cannot be decoded from base64 affects only its own captions."""
     try:
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return Asked(stored.get(image), tuple(captions), name=image)
-        return Asked(decode_image(image), tuple(captions))
+            return Asked(stored.get(image), tuple(captions), name=image, refused=refused)
+        return Asked(decode_image(image), tuple(captions), refused=refused)
     except ValueError as error:
         return Asked(b"", tuple(captions), f"image: {error}")
 
@@ -203,10 +223,58 @@ def _content_type(request: "Request", *known: str) -> str:
 
 
 def _parse(body: bytes) -> Any:
+    if any(count > SIGNS for count in _signs(body)):
+        raise RefusedError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise RefusedError(422, f"the body is no JSON ({error})") from error
+
+
+def _signs(body: bytes) -> Iterator[int]:
+    """Counts of the signs that give a JSON body its structure, rising as it is scanned.
+
+    Counted before anything is parsed: a few megabytes of `1,1,1,…` become gigabytes of values and of errors about them.
+    """
+    count = start = 0
+    while start < len(body):
+        quote = body.find(b'"', start, start + SCANNED)
+        end = min(start + SCANNED, len(body)) if quote < 0 else quote
+        count += sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
+        yield count
+        if quote < 0:
+            start = end
+            continue
+        while True:  # to the end of this text
+            count += 1
+            yield count
+            last, quote = quote, body.find(b'"', quote + 1)
+            if quote < 0 or body[quote - 1 : quote] != b"\\":
+                break
+            text = body[last + 1 : quote]
+            if (len(text) - len(text.rstrip(b"\\"))) % 2 == 0:
+                break
+        start = len(body) if quote < 0 else quote + 1
+
+
+def _check_counts(body: Any, settings: ServeSettings) -> None:
+    """Refuse more images, captions or keys than a request may have, before every one of them is validated."""
+    given = body if isinstance(body, dict) else {}
+    items = [item for name in ("items", "images") if isinstance(item := given.get(name), list)]
+    for images in items:
+        if len(images) > settings.max_items:
+            raise RefusedError(413, f"expected at most {settings.max_items} images per request, got {len(images)}")
+    most = settings.max_items * settings.max_captions
+    for name in ("completions", "image_of"):
+        if isinstance(own := given.get(name), list) and len(own) > most:
+            raise RefusedError(413, f"expected at most {most} {name}, got {len(own)}")
+    for value in (given, *(item for images in items for item in images if isinstance(item, dict))):
+        if len(value) > KEYS:
+            raise RefusedError(422, f"expected an object of at most {KEYS} keys, got {len(value)}")
+        captions = value.get("captions")
+        if isinstance(captions, list) and len(captions) > settings.max_captions:
+            most = settings.max_captions
+            raise RefusedError(413, f"expected at most {most} captions per image, got {len(captions)}")
 
 
 def _validate(model: type[Model], body: Any) -> Model:

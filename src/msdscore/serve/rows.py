@@ -13,9 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from msdscore.core.evidence import READINGS
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
@@ -23,7 +25,7 @@ FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer
-BINS = 20  # of the histogram
+BINS = 15  # of the histogram
 # One thread, one pool of memory: so that the limit is reached by the file and not by reserves.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
@@ -119,6 +121,7 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
     counts, edges = np.histogram(values, bins=BINS, range=(0.0, 1.0) if by == "match" else None)
     return {
         "by": by,
+        "readings": _readings(table["match"].drop_null().to_numpy()) if "match" in columns else None,
         "columns": columns,
         "total": table.num_rows,
         "failed": table[by].null_count,
@@ -129,3 +132,9 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
             for row in rows.to_pylist()
         ],
     }
+
+
+def _readings(matches: npt.NDArray[np.float64]) -> dict[str, int]:
+    """How many matches read good, doubtful and poor."""
+    above = [int((matches >= least).sum()) for least, _ in READINGS]
+    return {word: count - before for (_, word), count, before in zip(READINGS, above, [0, *above], strict=False)}

@@ -91,8 +91,10 @@ class RankAnswer(BaseModel):
 class ExplainedItem(BaseModel):
     """One explanation per caption, null with a reason in `errors` for one that cannot be read.
 
-    An explanation has the score, `words` and `tokens` with their terms in nats, `boxes` of the patches in pixels and
-    maps over them; `look` has the colours and scales with which every figure of msdscore draws it.
+    An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `boxes` of the patches in
+    pixels and maps over them; `look` has the colours and scales with which every figure of msdscore draws it. Captions
+    are scored alone, with `?set=true` as one candidate set. `readable` is false for a caption in a language that the
+    encoder was not trained on: its numbers mean nothing, and its words have no colours.
     """
 
     error: str | None = Field(None, description="Why the image cannot be read.")
@@ -117,6 +119,7 @@ class RowsAnswer(BaseModel):
     failed: int = Field(description="Rows without that number.")
     matching: int = Field(description="Rows that pass the filters.")
     histogram: dict[str, list[float]] = Field(description="Rows (`counts`) between each two `edges`, unfiltered.")
+    readings: dict[str, int] | None = Field(None, description="Rows whose match is good, doubtful and poor.")
     rows: list[dict[str, Any]]
 
 
@@ -180,6 +183,9 @@ _ROWS = {
     "contains": {"type": "string", "description": "A part of their captions."},
 }
 _KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
+_SET = {"name": "set", "in": "query", "schema": {"type": "boolean", "default": False}}
+_SET["description"] = "Score the captions as one candidate set (Soft-MSD) instead of each alone."
+_PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}
 
 
 def request_of(route: str) -> dict[str, Any]:
@@ -194,7 +200,7 @@ def request_of(route: str) -> dict[str, Any]:
     }
     body = bodies.get(route, {_JSON: {"anyOf": [item, items]}, **image})
     content = {kind: {"schema": schema} for kind, schema in body.items()}
-    extra = {"parameters": [_KIND]} if route == "figure" else {}
+    extra = {"parameters": _PARAMETERS[route]} if route in _PARAMETERS else {}
     return {"requestBody": {"required": True, "content": content}, **extra}
 
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
@@ -34,6 +35,7 @@ DECODERS = 2  # threads that decode images while the worker scores others
 FIGURES = 4  # explanations that wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
 CAPTIONS = 4  # per job: a batch is made of whole jobs, and an edit of the page waits for the end of a batch
+IMAGE = 8  # captions whose encoding takes as long as that of an image
 LATEST = 8  # uploads whose vectors are kept for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
 IDLE_SECONDS = 0.5  # without a request, until freed memory goes back to the system
@@ -45,7 +47,7 @@ class Job:
 
     image: Decoded | Asked
     captions: tuple[str, ...]
-    draws: bool = False  # as explanations for a figure, not as plain values
+    together: bool = False  # explained as one candidate set, not each alone
 
 
 class Service:
@@ -115,17 +117,22 @@ class Service:
         with self._accept(len(asked)):
             return await gather_all(self._score(item, kind) for item in asked)
 
-    async def explain(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    async def explain(self, asked: Sequence[Asked], *, together: bool = False) -> list[dict[str, Any]]:
         """Plain values of the explanations of every image's captions, with reasons for what cannot be read."""
         with self._accept(len(asked)):
-            return await gather_all(self._explain(item) for item in asked)
+            return await gather_all(self._explain(item, together) for item in asked)
 
-    async def figure(self, asked: Asked, draw: Callable[[Explanations | None, dict[int, str]], bytes]) -> bytes:
+    async def figure(
+        self,
+        asked: Asked,
+        draw: Callable[[Explanations | None, dict[int, str]], bytes],
+        *,
+        together: bool = False,
+    ) -> bytes:
         """What `draw` makes of the explanations of an image's captions; raises `RowError` for an unreadable image."""
         with self._accept(1):
             async with self._figures:
-                job = Job(asked, asked.captions, draws=True)
-                explanations, reasons = await self.queue.submit(job, size=len(asked.captions), alone=True)
+                explanations, reasons = await self._explanations(asked, together)
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
@@ -157,9 +164,14 @@ class Service:
     async def _score(self, asked: Asked, kind: Literal["alone", "set"]) -> Scores | str:
         captions = asked.captions
         try:
+            if asked.refused is not None:
+                raise RowError(asked.refused)
             async with self._decoded(asked) as image:
                 jobs = [Job(image, captions[start : start + CAPTIONS]) for start in range(0, len(captions), CAPTIONS)]
-                parts = await gather_all(self.queue.submit(job, size=len(job.captions)) for job in jobs)
+                parts = await gather_all(
+                    self.queue.submit(job, size=len(job.captions), cost=len(job.captions) + (0 if number else IMAGE))
+                    for number, job in enumerate(jobs)
+                )
         except RowError as error:
             self.metrics.failed.inc(len(captions))
             return str(error)
@@ -167,14 +179,33 @@ class Service:
         sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
         return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 
-    async def _explain(self, asked: Asked) -> dict[str, Any]:
+    async def _explain(self, asked: Asked, together: bool) -> dict[str, Any]:
         count = len(asked.captions)
         try:
-            # An upload is explained for somebody who edits its captions.
-            return await self.queue.submit(Job(asked, asked.captions), size=count, alone=True, urgent=bool(asked.name))
+            if asked.refused is not None and asked.error is None:
+                return explanation_documents(None, dict.fromkeys(range(count), asked.refused), count)
+            explained = await self._explanations(asked, together)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count)
         except RowError as error:
             self.metrics.failed.inc(count)
             return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
+
+    async def _explanations(self, asked: Asked, together: bool) -> tuple[Explanations | None, dict[int, str]]:
+        """Explanations of the captions that can be read, and by index why the others cannot."""
+        captions, step = asked.captions, len(asked.captions) if together else CAPTIONS
+        # All jobs of an image find its vectors by its name.
+        named = asked if asked.name or asked.error else replace(asked, name=f"body:{sha256(asked.image).hexdigest()}")
+        jobs = [Job(named, captions[start : start + step], together) for start in range(0, len(captions), step)]
+        # An upload is explained for somebody who edits its captions.
+        parts = await gather_all(
+            self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(asked.name)) for job in jobs
+        )
+        items = [item for explanations, _ in parts for item in explanations]
+        reasons = {
+            step * part + number: reason for part, (_, own) in enumerate(parts) for number, reason in own.items()
+        }
+        return Explanations(tuple(items)) if items else None, reasons
 
     @asynccontextmanager
     async def _decoded(self, asked: Asked) -> AsyncIterator[Decoded]:
@@ -215,11 +246,12 @@ class Service:
                 image, embedded = self._embedded(asked)
                 refused = self._pipeline.embed_texts(job.captions).reasons
                 good = [caption for number, caption in enumerate(job.captions) if number not in refused]
-                explanations = explain_embedded(self._pipeline, image, embedded, good) if good else None
+                sets = [good] if job.together and good else [[caption] for caption in good]
+                explained = [explain_embedded(self._pipeline, image, embedded, captions) for captions in sets]
         except RowError as error:
             return error
         reasons = {number: str(reason) for number, reason in refused.items()}
-        return (explanations, reasons) if job.draws else explanation_documents(explanations, reasons, len(job.captions))
+        return [item for explanations in explained for item in explanations], reasons
 
     def _embedded(self, asked: Asked) -> tuple[Image, Embedded]:
         """The image in the size of figures, and its vectors; those of the latest uploads are kept."""

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from msdscore.errors import ConfigError
 
 SHORTEST_TOKEN = 16  # characters; shorter ones can be guessed over a network
+_ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?")
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -29,6 +30,7 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
     allow_hosts: tuple[str, ...] = ()  # names by which a reverse proxy is called
+    embed: tuple[str, ...] = ()  # origins whose pages may show the page in a frame
     token: str | None = None  # required from every caller where it is set
     max_connections: int = 512  # further ones are answered 503 and closed
     header_timeout: float = 10.0  # seconds for the headers of a request, from the first connection on
@@ -64,6 +66,9 @@ class ServeSettings:
         for name in self.allow_hosts:
             if not _HOST_NAME.fullmatch(name.lower()):
                 raise ConfigError(f"allow_hosts: expected a host name such as msd.example.org, got {name[:80]!r}")
+        for origin in self.embed:
+            if not _ORIGIN.fullmatch(origin.lower()):
+                raise ConfigError(f"embed: expected an origin such as http://localhost:8888, got {origin[:80]!r}")
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} characters, got {len(self.token)}")
         if self.token is None and not is_loopback(self.host):

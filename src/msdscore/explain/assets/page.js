@@ -5,14 +5,14 @@ for (const section of document.querySelectorAll("section")) {
     key = section.querySelector(".key");
   const buttons = [...section.querySelectorAll(".tabs button")],
     words = [...section.querySelectorAll(".w")];
-  let kept = "penalty";
+  let kept = images.image ? "image" : "penalty"; // the plain photograph first
   const show = (name) => {
     const image = images[name];
     if (!image) return;
     shown.src = image.src;
     shown.alt = image.title;
     key.children[0].textContent = image.low;
-    key.children[1].style.background = image.ramp;
+    key.children[1].style.background = image.ramp ?? "";
     key.children[2].textContent = image.high;
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.map === name));
     for (const word of words) word.classList.toggle("on", "word-" + word.dataset.word === name);

@@ -381,7 +381,7 @@ def _agreement_note(own: PeopleAgreement) -> str:
 
 
 def verdict(ranking: Ranking) -> str:
-    """Who is first by MSD, and whom the images do not tell from it, in one sentence."""
+    """Who is first by MSD, and who is not significantly behind, in one sentence."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
     rivals = [
@@ -389,8 +389,11 @@ def verdict(ranking: Ranking) -> str:
         for duel in metric.duels
         if first in (duel.first, duel.second) and not duel.adjusted < _SURE
     ]
-    unsure = f"not told apart from {' and '.join(rivals)}" if rivals else "told apart from all others"
-    sentence = f"{first} is first by {metric.metric} on {len(ranking.contest.images)} images, {unsure}."
+    where = f"by {metric.metric} on {len(ranking.contest.images)} images"
+    sentence = f"{first} is the best {where}: significantly ahead of all others."
+    if rivals:
+        names = " and ".join([first, *rivals])
+        sentence = f"Too close to call: no significant difference between {names} {where}."
     if ranking.people is None:
         return sentence
     return f"{sentence} People put {ranking.people.placed[0].captioner} first."

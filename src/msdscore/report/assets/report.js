@@ -17,10 +17,30 @@ const names = data.names,
   [partX, partY] = data.parts;
 // Which direction is better, wherever a number is named.
 const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
-const show = (value, digits = 4) => (value === null || Number.isNaN(value) ? "" : value.toFixed(digits));
+// A match is a percentage everywhere.
+const show = (name, value, digits = 4) => {
+  if (value === null || Number.isNaN(value)) return "";
+  return name === "match" ? `${Math.round(100 * value)} %` : value.toFixed(digits);
+};
+const READINGS = { good: [0.7, 1], doubtful: [0.3, 0.7], poor: [0, 0.3] };
+// A colour of the palette, as the page shows it now: light or dark.
+const probe = document.createElement("i");
+document.body.append(probe);
+const shade = (name) => {
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+};
 
 // What is asked for, and the rows that answer, in order.
-const state = { search: "", system: "", failed: false, ranges: {}, metric: "msd", sort: null, down: false };
+const state = {
+  search: "",
+  system: "",
+  failed: false,
+  ranges: {},
+  metric: numbers.match ? "match" : "msd",
+  sort: null,
+  down: false,
+};
 let visible = new Uint32Array(0),
   shownRow = -1;
 
@@ -73,7 +93,6 @@ function extent(name) {
   return extents[name];
 }
 const metricOf = (plot) => (plot === "score" ? state.metric : plot);
-const colourOf = { score: "#333", ...data.colours };
 
 function prepare(canvas) {
   const ratio = window.devicePixelRatio || 1,
@@ -87,7 +106,7 @@ function prepare(canvas) {
 }
 
 function axis(pen, width, height, [low, high], left = 0) {
-  pen.fillStyle = "#666";
+  pen.fillStyle = shade("soft");
   pen.textBaseline = "bottom";
   pen.textAlign = "left";
   pen.fillText(low.toPrecision(3), left, height);
@@ -101,7 +120,7 @@ function histogram(canvas) {
     values = numbers[name];
   const [pen, width, height] = prepare(canvas),
     [low, high] = extent(name),
-    bins = 60,
+    bins = 15,
     floor = height - 15;
   const tally = (rows, count) => {
     const heights = new Float64Array(bins);
@@ -121,12 +140,12 @@ function histogram(canvas) {
       pen.fillRect((bin / bins) * width, floor - tall, width / bins - 1, tall);
     });
   };
-  bars(all, "#ddd");
-  bars(some, colourOf[plot]);
+  bars(all, shade("line"));
+  bars(some, shade("accent"));
   const range = state.ranges[name];
   if (range) {
     const at = (value) => ((value - low) / (high - low)) * width;
-    pen.strokeStyle = "#111";
+    pen.strokeStyle = shade("ink");
     pen.strokeRect(at(range[0]), 1, at(range[1]) - at(range[0]), floor - 1);
   }
   axis(pen, width, height, [low, high]);
@@ -150,10 +169,12 @@ function scatter(canvas) {
     }
   };
   const size = total > 5000 ? 1.6 : 3.2;
-  dots(null, total, "#ddd", size);
-  dots(visible, visible.length, total > 5000 ? "rgba(0,60,130,.35)" : "rgba(0,60,130,.65)", size);
+  dots(null, total, shade("line"), size);
+  pen.globalAlpha = total > 5000 ? 0.35 : 0.65;
+  dots(visible, visible.length, shade("accent"), size);
+  pen.globalAlpha = 1;
   if (shownRow >= 0) {
-    pen.strokeStyle = data.mark;
+    pen.strokeStyle = shade("poor");
     pen.lineWidth = 2;
     pen.beginPath();
     pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7);
@@ -169,9 +190,9 @@ function scatter(canvas) {
 }
 
 function frame(pen, width, height, xs, ys, xName, yName) {
-  pen.strokeStyle = "#bbb";
+  pen.strokeStyle = shade("line");
   pen.strokeRect(inset.left, inset.top, width - inset.left - inset.right, height - inset.top - inset.bottom);
-  pen.fillStyle = "#666";
+  pen.fillStyle = shade("soft");
   pen.textBaseline = "top";
   pen.textAlign = "left";
   const low = height - inset.bottom + 3;
@@ -227,19 +248,19 @@ function lengths(canvas) {
     high = height - inset.top - inset.bottom;
   const x = (v) => inset.left + ((v - xs[0]) / (xs[1] - xs[0])) * wide,
     y = (v) => inset.top + high - ((v - ys[0]) / (ys[1] - ys[0])) * high;
-  pen.fillStyle = "#cfdcec";
+  pen.fillStyle = shade("line");
   pen.beginPath();
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[3])));
   points.toReversed().forEach((p) => pen.lineTo(x(p[0]), y(p[1])));
   pen.fill();
-  pen.strokeStyle = data.colours.similarity;
+  pen.strokeStyle = shade("accent");
   pen.lineWidth = 2;
   pen.beginPath();
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[2])));
   pen.stroke();
   pen.lineWidth = 1;
   if (points.length < 40) {
-    pen.fillStyle = data.colours.similarity;
+    pen.fillStyle = shade("accent");
     points.forEach((p) => pen.fillRect(x(p[0]) - 2, y(p[2]) - 2, 4, 4));
   }
   frame(pen, width, height, xs, ys, "length, tokens", names[state.metric]);
@@ -301,18 +322,26 @@ function pickBox(canvas, from, to) {
 // The table: only the rows in sight exist.
 const height = 28,
   limit = 15_000_000; // browsers stop at about 33 million pixels
+const scores = Object.keys(names).filter((name) => numbers[name]);
 const columns = [
-  ...[...Object.keys(names), "length"].filter((name) => numbers[name]),
-  ...(data.texts.system ? ["system"] : []),
+  ...scores.filter((name) => name === "match"),
   "caption",
+  ...(data.texts.system ? ["system"] : []),
+  ...scores.filter((name) => name !== "match"),
+  ...["length"].filter((name) => numbers[name]),
   "error",
   ...Object.keys(data.others),
 ];
 const kindOf = (name) => (numbers[name] ? "" : name === "caption" || name === "error" ? name : "text");
+const part = (tag, role, className, text) => {
+  const node = make(tag, className, text);
+  node.setAttribute("role", role);
+  return node;
+};
 function header() {
   $("head").replaceChildren(
     ...columns.map((name) => {
-      const cell = make("div", "cell " + kindOf(name)),
+      const cell = part("div", "columnheader", "cell " + kindOf(name)),
         mark = state.sort === name ? (state.down ? " ▾" : " ▴") : "";
       const button = make("button", "", (names[name] || name) + arrow(name) + mark);
       button.title = names[name] ? (data.lower.includes(name) ? "lower is better" : "higher is better") : name;
@@ -352,11 +381,14 @@ function rows() {
   $("window").replaceChildren(...lines);
 }
 function line(row) {
-  const node = make("div", row === shownRow ? "row on" : "row");
+  const node = part("div", "row", row === shownRow ? "row on" : "row");
   node.dataset.row = row;
   for (const name of columns) {
-    const text = numbers[name] ? show(numbers[name][row], name === "length" ? 0 : 4) : texts[name][row];
-    const cell = make("div", "cell " + kindOf(name), text);
+    const text = numbers[name] ? show(name, numbers[name][row], name === "length" ? 0 : 4) : texts[name][row];
+    const cell = part("div", "cell", "cell " + kindOf(name), text);
+    // Rows with an explanation show their words in colour.
+    if (name === "caption" && cards.get(row)?.explained) cell.innerHTML = cards.get(row).words;
+    if (name === "match") cell.classList.add(readingOf(numbers.match[row]));
     if (!numbers[name]) cell.title = text;
     node.append(cell);
   }
@@ -386,7 +418,7 @@ function detail(row) {
     list = make("dl");
   words.className = "caption";
   const facts = [
-    ...Object.entries(numbers).map(([name, values]) => [(names[name] || name) + arrow(name), show(values[row])]),
+    ...Object.entries(numbers).map(([name, values]) => [(names[name] || name) + arrow(name), show(name, values[row])]),
     ...Object.entries(texts)
       .filter(([name]) => name !== "caption")
       .map(([name, values]) => [name, values[row]]),
@@ -415,7 +447,7 @@ function detail(row) {
 function image(source) {
   const node = make("img");
   node.src = source;
-  node.alt = "";
+  node.alt = "Image of the row";
   node.loading = "lazy";
   return node;
 }
@@ -443,7 +475,7 @@ function galleries() {
             "facts",
             ["match", "msd", partX, partY]
               .filter((name) => numbers[name])
-              .map((name) => names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))
+              .map((name) => names[name] + arrow(name) + " " + show(name, numbers[name][card.row], 3))
               .join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : ""),
           ),
         );
@@ -458,10 +490,54 @@ function galleries() {
   $("galleries").replaceChildren(...blocks);
 }
 
+const readingOf = (match) => Object.keys(READINGS).find((name) => match >= READINGS[name][0]) ?? "none";
+
+// How many captions are good, doubtful and poor; each tile is a filter.
+function tiles() {
+  $("tiles").hidden = !numbers.match;
+  if (!numbers.match) return;
+  const counts = { good: 0, doubtful: 0, poor: 0 };
+  let known = 0;
+  for (const match of numbers.match)
+    if (match === match) {
+      counts[readingOf(match)]++;
+      known++;
+    }
+  const range = state.ranges.match?.join();
+  $("tiles").replaceChildren(
+    ...Object.entries(counts).map(([reading, count]) => {
+      const tile = make("button", `tile ${reading}`);
+      const on = range === READINGS[reading].join();
+      tile.type = "button";
+      tile.setAttribute("aria-pressed", String(on));
+      const share = known ? Math.round((100 * count) / known) : 0;
+      tile.append(make("b", "", count.toLocaleString("en")), ` ${reading} `, make("small", "", `${share} %`));
+      tile.addEventListener("click", () => {
+        if (on) delete state.ranges.match;
+        else state.ranges.match = READINGS[reading];
+        refresh();
+      });
+      return tile;
+    }),
+  );
+}
+
+// Which captioner is the best, in a sentence: by the interval of the difference between the first two.
+function verdict([first, second]) {
+  if (!second) return "";
+  const { behind, shared } = second;
+  const images = `${shared.toLocaleString("en")} image${shared === 1 ? "" : "s"}`;
+  if (!behind || behind[1] === null) return `${first.system} is first; no images are shared, so nothing is certain.`;
+  if (behind[1] <= 0 && behind[2] >= 0)
+    return `Too close to call: no significant difference between ${first.system} and ${second.system} on ${images}.`;
+  return `${first.system} is the best: significantly ahead of ${second.system} on ${images}.`;
+}
+
 function captioners() {
   const list = data.systems[state.metric] || [];
   $("captioners").hidden = !list.length;
   if (!list.length) return;
+  $("verdict").textContent = verdict(list);
   const ends = list.flatMap((one) => one.mean).filter((end) => end !== null),
     lowest = Math.min(...ends),
     wide = Math.max(...ends) - lowest || 1;
@@ -477,9 +553,11 @@ function captioners() {
   ])
     head.append(make("th", "", name));
   document.querySelector("#captioners thead").replaceChildren(head);
+  const number = (value) => show(state.metric, value);
   const text = (interval) =>
     interval
-      ? show(interval[0]) + (interval[1] === null ? "" : " [" + show(interval[1]) + ", " + show(interval[2]) + "]")
+      ? number(interval[0]) +
+        (interval[1] === null ? "" : " [" + number(interval[1]) + ", " + number(interval[2]) + "]")
       : "";
   document.querySelector("#captioners tbody").replaceChildren(
     ...list.map((one) => {
@@ -543,6 +621,7 @@ function refresh() {
       make("span", "chip", (names[name] || name) + " " + range.map((v) => v.toPrecision(3)).join(" to ")),
     ),
   );
+  tiles();
   const inside = new Set(visible);
   for (const card of document.querySelectorAll(".card")) card.hidden = !inside.has(Number(card.dataset.row));
   $("view").scrollTop = 0;
@@ -557,10 +636,10 @@ function start() {
       names[name] +
         arrow(name) +
         " " +
-        show(data.means[name][0], 3) +
+        show(name, data.means[name][0], 3) +
         (data.means[name][1] === null
           ? ""
-          : " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]");
+          : " [" + show(name, data.means[name][1], 3) + ", " + show(name, data.means[name][2], 3) + "]");
   $("summary").textContent = [
     total.toLocaleString("en") + " rows",
     failed.toLocaleString("en") + " with errors",
@@ -575,6 +654,7 @@ function start() {
         return option;
       }),
   );
+  $("metric").value = state.metric;
   if (data.texts.system) {
     $("system").hidden = false;
     const options = ["", ...[...new Set(data.texts.system)].sort()].map((name) => {
@@ -616,6 +696,7 @@ function start() {
     rows();
     paint();
   });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   header();
   captioners();
   errors();

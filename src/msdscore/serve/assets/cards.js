@@ -1,23 +1,26 @@
-// A card per caption: the text is edited in place with its words in colour, one number, one bar, words to click.
+// A card per caption: the text is edited in place with its words in colour; one number, one bar, one row of icons.
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
-import { colour } from "./draw.js";
 
 const { state, changed, headline, signed } = store;
 
+// Icons as paths of a 24 × 24 square.
+const ICONS = {
+  numbers: "M5 4h14M5 4l7 8-7 8h14",
+  compare: "M8 4v16M8 4 4 8M8 4l4 4M16 20V4M16 20l-4-4M16 20l4-4",
+  copy: "M9 9h11v11H9zM5 15H4V4h11v1",
+  remove: "M6 6l12 12M18 6 6 18",
+};
+
+export function Icon({ name }) {
+  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${ICONS[name]} /></svg>`;
+}
+
 export function Cards() {
-  const captions = store.inOrder();
-  const bounds = scaleOf(captions);
   const card = (caption, place) =>
-    html`<${Card}
-      key=${caption.id}
-      caption=${caption}
-      place=${place}
-      bounds=${bounds}
-      shown=${shownNumber(caption)}
-    />`;
+    html`<${Card} key=${caption.id} caption=${caption} place=${place} shown=${shownNumber(caption)} />`;
   return html`<ol id="captions" aria-label="Captions, best first">
-      ${captions.map(card)}
+      ${store.inOrder().map(card)}
     </ol>
     <${Difference} />`;
 }
@@ -27,38 +30,67 @@ const shownNumber = (caption) => {
   return word?.caption === caption ? word.number : -1;
 };
 
-function Card({ caption, place, bounds, shown }) {
+function Card({ caption, place, shown }) {
   const { result } = caption;
-  const stale = !store.isCurrent(caption) && caption.text.trim();
+  const stale = !store.isCurrent(caption) && caption.text.trim() && !caption.error && !state.image?.error;
   const best = place === 0 && result && state.captions.length > 1;
-  return html`<li class=${["card", best && "best", stale && "stale"].filter(Boolean).join(" ")} data-card=${caption.id}>
+  const waits = stale && Boolean(state.working);
+  const kind = ["card", best && "best", stale && "stale", waits && "waits"].filter(Boolean).join(" ");
+  return html`<li class=${kind} data-card=${caption.id} aria-busy=${String(waits)}>
     <div class="top">
       <${Editor} caption=${caption} place=${place} shown=${shown} />
       ${result && html`<${Headline} caption=${caption} />`}
     </div>
-    ${result && html`<${Waterfall} caption=${caption} bounds=${bounds} />`}
+    <div class="foot">
+      <${Bar} caption=${caption} />
+      <${Tools} caption=${caption} place=${place} />
+    </div>
     ${result && html`<${Hints} caption=${caption} />`}
     ${caption.error && html`<p class="note">${caption.error}</p>`}
-    ${[].concat(result?.score.warnings ?? []).map((text) => html`<p class="note">${text}</p>`)}
-    <div class="does">
-      ${result && html`<${Numbers} caption=${caption} />`}
-      ${state.captions.length > 1 && html`<${Compare} caption=${caption} place=${place} />`}
-      <button type="button" class="small" aria-label=${`Remove caption ${place + 1}`} onClick=${() => discard(caption)}>
-        Remove
-      </button>
-    </div>
+    ${result?.warnings?.map((text) => html`<p class="note" key=${text}>${warning(text)}</p>`)}
+    ${result && caption.numbers && html`<${Numbers} caption=${caption} />`}
   </li>`;
 }
 
-function Compare({ caption, place }) {
-  return html`<label class="small">
-    <input
-      type="checkbox"
-      checked=${state.compared.includes(caption.id)}
-      onChange=${(event) => store.compare(caption, event.target.checked)}
-    />
-    compare<span class="unseen"> caption ${place + 1}</span>
-  </label>`;
+const WARNINGS = {
+  "not English": "Not English: this encoder cannot read the caption, so its words and its number say nothing.",
+};
+const warning = (text) => WARNINGS[text] ?? text[0].toUpperCase() + text.slice(1);
+
+function Tools({ caption, place }) {
+  const compared = state.compared.includes(caption.id);
+  const button = (icon, title, act, pressed) =>
+    html`<button
+      type="button"
+      class="tool"
+      data-tool=${icon}
+      title=${title}
+      aria-label=${`${title}, caption ${place + 1}`}
+      aria-pressed=${pressed === undefined ? undefined : String(pressed)}
+      onClick=${act}
+    >
+      <${Icon} name=${icon} />
+    </button>`;
+  const numbers = () => {
+    caption.numbers = !caption.numbers;
+    changed();
+  };
+  return html`<div class="tool-row">
+    ${caption.result && button("numbers", "Numbers", numbers, caption.numbers)}
+    ${state.captions.length > 1 && button("compare", "Compare", () => store.compare(caption, !compared), compared)}
+    ${caption.text && button("copy", "Copy", () => copy(caption))}
+    ${button("remove", "Remove", () => discard(caption))}
+  </div>`;
+}
+
+async function copy(caption) {
+  try {
+    await navigator.clipboard.writeText(caption.text);
+    store.say("Copied.");
+    setTimeout(() => state.message?.text === "Copied." && store.say(""), 1500);
+  } catch {
+    store.say("This browser does not allow copying here.", true);
+  }
 }
 
 function discard(caption) {
@@ -67,14 +99,23 @@ function discard(caption) {
 }
 
 function Headline({ caption }) {
-  const [number, reading] = headline(caption);
-  const moved = caption.before === null ? 0 : caption.result.score.msd - caption.before;
-  return html`<div class="match">
-    <b>${number}</b><small>${reading}</small>
-    ${
-      Math.abs(moved) >= 0.0005 &&
-      html`<small class="moved">${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}</small>`
-    }
+  const { number, verdict, kind } = headline(caption);
+  const change = store.moved(caption);
+  return html`<div class=${`match ${kind}`}>
+    <b>${number}</b><small>${verdict}</small>
+    ${change && html`<small class="moved">${change}</small>`}
+  </div>`;
+}
+
+// The match from 0 to 100 %; the line is there from the start, so that nothing jumps when the answer comes.
+function Bar({ caption }) {
+  const match = caption.result?.readable === false ? null : caption.result?.score.match;
+  const kind = caption.result ? headline(caption).kind : "none";
+  const width = match == null ? "0" : `${100 * match}%`;
+  // An encoder without calibration has no match.
+  const bare = caption.result && match == null ? "bare" : "";
+  return html`<div class=${`track ${kind} ${bare}`} aria-hidden="true">
+    ${match != null && html`<i style=${{ width }}></i>`}
   </div>`;
 }
 
@@ -84,7 +125,8 @@ function Editor({ caption, place, shown }) {
   useEffect(() => {
     if (!caption.text && state.focus === caption.id) {
       state.focus = null;
-      field.current.focus();
+      field.current.focus({ preventScroll: true });
+      field.current.scrollIntoView({ block: "nearest" });
     }
   });
   const point = (event) => {
@@ -113,14 +155,14 @@ function Editor({ caption, place, shown }) {
       onPointerMove=${(event) => event.pointerType === "mouse" && point(event)}
       onPointerLeave=${() => state.word && ((state.word = null), changed())}
       onClick=${(event) => pin(caption, wordUnder(event, caption))}
-      onFocus=${() => (state.typing = true)}
-      onBlur=${() => ((state.typing = false), store.sortCards())}
+      onFocus=${() => ((state.typing = true), (state.active = caption.id))}
+      onBlur=${() => ((state.typing = false), store.sortCards(), store.rememberNow())}
     ></textarea>
     <span class="unseen" id=${`said-${caption.id}`}>${spoken(caption)}</span>
   </div>`;
 }
 
-// Words keep their colours while another part of the text changes: those at the start and at the end still match.
+// Words retain their colours while another part of the text changes: those at the start and at the end still match.
 function pieces(caption, shown) {
   const { text, result } = caption;
   if (!result) return text;
@@ -150,23 +192,28 @@ function pieces(caption, shown) {
   return [...nodes, text.slice(end)];
 }
 
+// The caption of a result with its words in colour, to read.
+export const coloured = ({ caption: text, result }) => pieces({ id: null, text, result }, -1);
+
 // The colours of a word on light and on dark pages; none for those that are neither supported nor in doubt.
 const colours = (look) =>
   look.back && {
     "--back": look.back,
-    "--ink": look.ink,
+    "--text": look.ink,
     "--dark-back": look.dark_back,
-    "--dark-ink": look.dark_ink,
+    "--dark-text": look.dark_ink,
   };
 
 export function meaning(word, look) {
   if (!look.judged) return "not judged";
   if (word.p_value != null) {
     const share = (100 * word.p_value).toPrecision(2);
-    return `${word.p_value < 0.1 ? "in doubt" : "not in doubt"}: ${share} % of true words look as unsupported`;
+    if (word.p_value < 0.1) return `likely wrong: only ${share} % of true words look this unsupported`;
+    const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
+    return `${verdict}: ${share} % of true words look like this`;
   }
   const size = Math.abs(word.gap).toFixed(2);
-  return word.gap > 0 ? `not supported, +${size} nats` : `supported, −${size} nats`;
+  return word.gap > 0 ? `likely wrong, +${size} nats` : `supported, −${size} nats`;
 }
 
 function spoken(caption) {
@@ -174,8 +221,9 @@ function spoken(caption) {
   const { words, look } = caption.result;
   const inDoubt = ({ p_value, gap }) => (p_value != null ? p_value < 0.1 : gap > 0);
   const doubt = words.filter((word, number) => look.words[number].judged && inDoubt(word)).map((word) => word.text);
-  const list = doubt.length ? `In doubt: ${doubt.join(", ")}.` : "";
-  return `${headline(caption).join(" ")}. ${list} Arrow keys show where each word looks.`;
+  const list = doubt.length ? `Likely wrong: ${doubt.join(", ")}.` : "";
+  const { number, verdict } = headline(caption);
+  return `${number} ${verdict}. ${list} Arrow keys show where each word looks.`;
 }
 
 function wordUnder(event, caption) {
@@ -194,7 +242,7 @@ export function pin(caption, number) {
   changed();
 }
 
-// Arrow keys walk over the text as ever; the word at the cursor shows where it looks.
+// Arrow keys move over the text as usual; the word at the cursor shows where it looks.
 function walk(event, caption) {
   if (!/^(Arrow|Home|End)/.test(event.key) || !store.isCurrent(caption)) return;
   const at = event.target.selectionStart;
@@ -233,106 +281,64 @@ function paste(event, caption) {
   for (const line of lines.slice(1)) after = store.add(line, { after }).id;
 }
 
-const ROW = 5; // pixels per part of the bar
-// What a bar spans at least, so that that of a lone caption is not always full: scores, and those of the paper's form.
-const USUAL = [-0.5, 1.25];
-const COSINES = [0, 0.5];
-
-// One bar from zero to the score, made of its parts in their own sizes; all cards share one scale.
-function partsOf(caption) {
-  const { score, look } = caption.result;
-  return [{ name: "similarity", size: score.similarity, role: null }, ...look.sum];
-}
-
-function stepsOf(caption) {
-  let at = 0;
-  return partsOf(caption).map((part) => {
-    const from = at;
-    at += part.size;
-    return { ...part, low: Math.min(from, at), high: Math.max(from, at), end: at };
-  });
-}
-
-function scaleOf(captions) {
-  const ends = captions
-    .filter((caption) => caption.result)
-    .flatMap((caption) => stepsOf(caption).flatMap((step) => [step.low, step.high]));
-  const [low, high] = captions.some((caption) => caption.result?.score.match != null) ? USUAL : COSINES;
-  return [Math.min(low, ...ends), Math.max(high, ...ends)];
-}
-
-function Waterfall({ caption, bounds: [low, high] }) {
-  const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
-  const steps = stepsOf(caption);
-  const { msd } = caption.result.score;
-  const sum = steps.map(({ name, size }, number) => {
-    const sign = number ? (size < 0 ? " − " : " + ") : "";
-    return `${sign}${name} ${number ? Math.abs(size).toFixed(2) : signed(size, 2)}`;
-  });
-  return html`<div class="waterfall">
-    <div class="track" aria-hidden="true" style=${{ height: `${steps.length * ROW}px` }}>
-      ${steps.map((step, number) => {
-        const width = `${(100 * (step.high - step.low)) / (high - low)}%`;
-        const style = { left: at(step.low), width, top: `${number * ROW}px`, height: `${ROW}px` };
-        if (step.role) style.background = colour(step.role, 0.85);
-        const title = `${step.name} ${signed(step.size)}`;
-        return html`<i key=${step.name} class=${step.role ? "" : "first"} style=${style} title=${title}></i>`;
-      })}
-      <u style=${{ left: at(0) }}></u><s style=${{ left: at(msd) }}></s>
-    </div>
-    <p class="sum">${sum} = <b>${signed(msd)}</b></p>
-  </div>`;
-}
-
-const HINTS = 5; // words that are probably also there
-
 function Hints({ caption }) {
-  const { missing = [], suggestions = [], words } = caption.result;
-  if (!store.isCurrent(caption) || (!missing.length && !suggestions.length)) return null;
+  const { suggestions = [], words } = caption.result;
+  if (!store.isCurrent(caption) || !suggestions.length) return null;
   const choice = (word, text) =>
     html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
-  return html`<div class="hints">
-    ${
-      suggestions.length > 0 &&
-      html`<p>
-      ${suggestions.map(
-        ({ number, instead }) =>
-          html`<span class="rather" key=${number}>
-            <q>${words[number].text}</q> rather: ${instead.map(({ word }) => choice(words[number], word))}
-          </span>`,
-      )}
-    </p>`
-    }
-    ${
-      missing.length > 0 &&
-      html`<p>probably also there: ${missing.slice(0, HINTS).map(({ word }) => choice(null, word))}</p>`
-    }
-  </div>`;
+  return html`<p class="hints">
+    ${suggestions.map(
+      ({ number, instead }) =>
+        html`<span class="rather" key=${number}>
+          <q>${words[number].text}</q> try: ${instead.map(({ word }) => choice(words[number], word))}
+        </span>`,
+    )}
+  </p>`;
 }
 
-// As if it were typed, so that the browser can undo it.
-function replace(caption, word, text) {
+// As if it were typed, so that the browser can undo it; without a word to replace, the text goes to the end.
+export function replace(caption, word, text) {
   const field = document.querySelector(`[data-card="${caption.id}"] textarea`);
   field.focus();
   field.setSelectionRange(word ? word.start : field.value.length, word ? word.end : field.value.length);
   document.execCommand("insertText", false, word ? text : ` ${text}`);
 }
 
-const HIDDEN = ["msd", "match", "reading", "alpha", "gamma", "balance", "candidates", "soft_msd"];
+const HIDDEN = ["msd", "match", "reading", "alpha", "gamma", "balance", "candidates", "soft_msd", "uncertainty"];
 
-function Numbers({ caption }) {
-  const { score } = caption.result;
-  const names = Object.keys(score).filter((name) => typeof score[name] === "number" && !HIDDEN.includes(name));
-  const shown = (value) => (Number.isInteger(value) ? value : signed(value));
-  return html`<details class="numbers">
-    <summary class="small">Numbers</summary>
-    <dl>
-      ${["msd", ...names].map((name) => html`<dt>${name === "msd" ? "MSD" : name}</dt><dd>${shown(score[name])}</dd>`)}
-    </dl>
-  </details>`;
+// The parts of the sum by name, as they are added up to MSD.
+function partsOf(caption) {
+  const { score, look } = caption.result;
+  return [{ name: "similarity", size: score.similarity }, ...look.sum];
 }
 
-// Two captions: the words that only one of them has, and what that changes.
+// The score as a sum: every number with its own value, and what it adds to MSD.
+function Numbers({ caption }) {
+  const { score } = caption.result;
+  const adds = Object.fromEntries(partsOf(caption).map(({ name, size }) => [name, size]));
+  const names = Object.keys(score).filter((name) => typeof score[name] === "number" && !HIDDEN.includes(name));
+  const all = [...new Set([...Object.keys(adds), ...names])];
+  const shown = (value) => (value === undefined ? "" : Number.isInteger(value) ? value : signed(value));
+  const added = (value) => (value === undefined ? "" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
+  return html`<table class="numbers">
+    <thead>
+      <tr><th scope="col">number</th><th scope="col">value</th><th scope="col">adds to MSD</th></tr>
+    </thead>
+    <tbody>
+      ${all.map(
+        (name) =>
+          html`<tr key=${name}>
+            <th scope="row">${name}</th><td>${shown(score[name])}</td><td>${added(adds[name])}</td>
+          </tr>`,
+      )}
+    </tbody>
+    <tfoot>
+      <tr><th scope="row">MSD</th><td></td><td>${signed(score.msd)}</td></tr>
+    </tfoot>
+  </table>`;
+}
+
+// Two captions: the words that only one of them has, and how their numbers differ.
 function Difference() {
   const [first, second] = state.compared.map(store.captionOf).filter((caption) => caption?.result);
   if (!second) return null;
@@ -343,19 +349,35 @@ function Difference() {
       const kind = plain(other).has(word.text.toLowerCase()) ? "w common" : style ? "w tinted" : "w";
       return html`<span class=${kind} style=${style}>${word.text}</span>${" "}`;
     });
+  const line = (caption, other) => {
+    const { number, kind } = headline(caption);
+    return html`<p dir="auto"><b class=${`match ${kind}`}>${number}</b> ${only(caption, other)}</p>`;
+  };
   const sizes = (caption) => Object.fromEntries(partsOf(caption).map((part) => [part.name, part.size]));
   const [a, b] = [sizes(first), sizes(second)];
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
-  const change = (name) => (b[name] ?? 0) - (a[name] ?? 0);
-  const shown = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(3)}`;
+  const row = (name, x = 0, y = 0) =>
+    html`<tr key=${name}>
+      <th scope="row">${name}</th><td>${signed(x)}</td><td>${signed(y)}</td>
+      <td>${y - x >= 0 ? "+" : "−"}${Math.abs(y - x).toFixed(3)}</td>
+    </tr>`;
   return html`<section id="difference" aria-label="Difference of two captions">
     <h2>Difference</h2>
-    <p dir="auto">${only(first, second)}</p>
-    <p dir="auto">${only(second, first)}</p>
-    <p class="sum">
-      second − first: ${names.map((name) => `${name} ${shown(change(name))}  `)} =${" "}
-      <b>${shown(second.result.score.msd - first.result.score.msd)}</b>
-    </p>
+    ${line(first, second)} ${line(second, first)}
+    <table class="numbers">
+      <thead>
+        <tr>
+          <th scope="col">adds to MSD</th><th scope="col">first</th><th scope="col">second</th>
+          <th scope="col">difference</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${names.map((name) => row(name, a[name], b[name]))}
+      </tbody>
+      <tfoot>
+        ${row("MSD", first.result.score.msd, second.result.score.msd)}
+      </tfoot>
+    </table>
   </section>`;
 }
 

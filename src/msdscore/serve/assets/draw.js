@@ -65,6 +65,35 @@ export function tint(canvas, bitmap, map) {
   pen.putImageData(image, 0, 0);
 }
 
+const SPOT = 160; // pixels of the longer side of a spotlight, which the browser scales smoothly
+const DIM = 0.78; // darkness where a word does not look
+
+// Darkness over the photograph, less of it where a word looks; strengths from 0 to 1.
+export function spotlight(canvas, { cells, strength }, ratio) {
+  canvas.width = Math.max(1, Math.round(ratio >= 1 ? SPOT : SPOT * ratio));
+  canvas.height = Math.max(1, Math.round(ratio >= 1 ? SPOT / ratio : SPOT));
+  const pen = canvas.getContext("2d"),
+    image = pen.createImageData(canvas.width, canvas.height);
+  const across = between(cells.columns, canvas.width),
+    down = between(cells.rows, canvas.height),
+    wide = cells.columns.length;
+  const smooth = (share) => share * share * (3 - 2 * share);
+  for (let y = 0, i = 3; y < canvas.height; y++) {
+    for (let x = 0; x < canvas.width; x++, i += 4) {
+      let light = 0;
+      if (across[x] && down[y]) {
+        const [c0, c1, c] = across[x],
+          [r0, r1, r] = down[y],
+          s = smooth(c);
+        const along = (row) => strength[row * wide + c0] * (1 - s) + strength[row * wide + c1] * s;
+        light = along(r0) * (1 - smooth(r)) + along(r1) * smooth(r);
+      }
+      image.data[i] = Math.round(255 * DIM * (1 - Math.sqrt(Math.min(1, Math.max(0, light)))));
+    }
+  }
+  pen.putImageData(image, 0, 0);
+}
+
 // A frame around one patch, light on dark so that it shows on any image.
 export function frame(canvas, cells, patch) {
   const wide = cells.columns.length,

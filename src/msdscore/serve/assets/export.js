@@ -1,11 +1,10 @@
-// What is on the page as files: figures drawn by the service, a script with the same numbers, and the page itself.
+// What is on the page as files: figures drawn by the service, a script with the same numbers, the page itself.
 import * as store from "./store.js";
 import { figure } from "./service.js";
-import { colour } from "./draw.js";
 
 const { state, say, signed } = store;
 
-function save(name, content, kind) {
+export function save(name, content, kind) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: kind }));
   link.download = name;
@@ -25,51 +24,101 @@ export async function exported(kind) {
   try {
     const compared = good().filter((caption) => state.compared.includes(caption.id));
     const captions = (compared.length === 2 ? compared : good()).map((caption) => caption.text);
-    save(`${base()}.${kind}`, await figure(kind, captions));
+    const drawn = kind === "png" && OTHER.test(captions.join()) ? rasterised : figure;
+    save(`${base()}.${kind}`, await drawn(state.image, kind, captions));
     say("");
   } catch (error) {
     say(error.message, true);
   }
 }
 
-// JSON's quotes are Python's too.
-const quoted = JSON.stringify;
+// Letters beyond Latin, Greek and Cyrillic, which the service's machine may have no font for; this one draws them.
+const OTHER = /[\u0530-\u1dff\u2070-\uffff]/;
+const SHARPER = 3; // pixels per point
 
+async function rasterised(image, kind, captions) {
+  const url = URL.createObjectURL(await figure(image, "svg", captions));
+  try {
+    const drawing = new Image();
+    drawing.src = url;
+    await drawing.decode();
+    const canvas = new OffscreenCanvas(SHARPER * drawing.naturalWidth, SHARPER * drawing.naturalHeight);
+    canvas.getContext("2d").drawImage(drawing, 0, 0, canvas.width, canvas.height);
+    return await canvas.convertToBlob({ type: "image/png" });
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+// The reference of the software and what was used, for a paper or a report.
+export async function cite() {
+  const { version, signature } = state.look;
+  const text = `@article{msdscore-paper,
+  title  = {{MSD-Score}: Multi-Scale Distributional Scoring for Reference-Free Image Caption Evaluation},
+  author = {Kan, Shichao and Zhang, Xuyang and Zhang, Haojie and Zhu, Zhe and Cen, Yigang and Liang, Yixiong and
+            Shan, Lianlei and Zhang, Linna and Qu, Zhe and Xia, Jiazhi}
+}
+@software{msdscore,
+  title   = {msdscore: judging image captions without references},
+  author  = {{The msdscore developers}},
+  version = {${version}},
+  note    = {${signature}}
+}`;
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied: a BibTeX entry with the version and the signature of these numbers.", false, close);
+  } catch {
+    say(text, false, close);
+  }
+}
+const close = { title: "Close", run: () => say("") };
+
+// A Python literal of any text in ASCII: nothing in a name or a caption can end it or change how the file is read.
+export function quoted(text) {
+  const escape = (char) => {
+    const code = char.codePointAt(0);
+    return code > 0xffff ? `\\U${code.toString(16).padStart(8, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  };
+  return JSON.stringify(text).replace(/[^\x20-\x7e]/gu, escape);
+}
+
+// Text of the user is in literals only, and not in the first two lines, in which Python looks for an encoding.
 function script() {
   const captions = good();
   const scorer = state.version?.scorer ?? "Scorer()";
   const names = scorer.includes("ScorerSpec") ? "Scorer, ScorerSpec" : "Scorer";
-  const name = state.image.file.name.replace(/[\r\n]/g, " ");
-  return `# Makes the numbers on the page again; ${name} must lie beside this file.
+  const close = state.image.sent === state.image.file ? "1e-3" : "0.1"; // of a smaller copy
+  return `# Computes the numbers of the page again; the image must be next to this file.
 from msdscore import ${names}
 
+image = ${quoted(state.image.file.name)}
 scorer = ${scorer}
 captions = [
 ${captions.map((caption) => `    ${quoted(caption.text)},`).join("\n")}
 ]
 expected = [${captions.map((caption) => caption.result.score.msd).join(", ")}]
-scores = [scorer.score(${quoted(state.image.file.name)}, caption) for caption in captions]
+scores = [scorer.score(image, caption) for caption in captions]
 for caption, score in zip(captions, scores):
     print(caption, score, sep="\\n  ")
 assert scores[0].signature == ${quoted(state.look.signature)}, "other settings, weights or version than the page"
-assert max(abs(a.msd - b) for a, b in zip(scores, expected)) < 1e-3, "another image than on the page?"
+assert max(abs(a.msd - b) for a, b in zip(scores, expected)) < ${close}, "another image than on the page?"
 `;
 }
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) => String(text).replace(/[&<>"]/g, (char) => ENTITIES[char]);
 
-const STYLE = `body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;padding:0 1rem;color:#16181d;
-background:#fff}img{max-width:100%;max-height:60vh}.t{font-size:1.2rem}.t span{border-radius:4px}
-section{border-top:1px solid #ddd}section b{font-weight:400;border-bottom:3px solid}
-footer{color:#555;font-size:.8rem;overflow-wrap:anywhere}`;
+const STYLE = `:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;
+padding:0 1rem}img{max-width:100%;max-height:60vh}.t{font-size:1.2rem}.t span{border-radius:4px}.t .none{opacity:.6}
+section{border-top:1px solid #8888}td,th{text-align:left;padding-right:1rem;font-weight:400}strong{font-size:1.4rem}
+footer{font-size:.8rem;overflow-wrap:anywhere}`;
 
 // The whole state in one file that needs nothing else: the image, the captions with their colours, the numbers.
 async function page() {
   const url = await new Promise((done) => {
     const reader = new FileReader();
     reader.onload = () => done(reader.result);
-    reader.readAsDataURL(state.image.file);
+    reader.readAsDataURL(state.image.sent);
   });
   return `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>${escaped(state.image.file.name)}: captions scored by msdscore</title>
@@ -81,24 +130,24 @@ ${good().map(card).join("\n")}
 }
 
 function card(caption) {
-  const { words, look, score, missing = [], suggestions = [] } = caption.result;
+  const { words, look, score, missing = [], suggestions = [], warnings = [] } = caption.result;
   let end = 0;
   const coloured = words.map((word, number) => {
-    const { back, ink } = look.words[number];
+    const { back, ink, dark_back, dark_ink, judged } = look.words[number];
     const before = escaped(caption.text.slice(end, word.start));
     end = word.end;
-    const style = back ? ` style="background:${back};color:${ink}"` : "";
+    const colours = `background:light-dark(${back},${dark_back});color:light-dark(${ink},${dark_ink})`;
+    const style = back ? ` style="${colours}"` : judged ? "" : ' class="none"';
     return `${before}<span${style}>${escaped(caption.text.slice(word.start, word.end))}</span>`;
   });
-  const parts = [{ name: "similarity", size: score.similarity }, ...look.sum].map(({ name, size, role }) => {
-    const line = role ? colour(role, 0.85) : "#888";
-    return `<b style="border-color:${line}">${escaped(name)} ${signed(size)}</b>`;
-  });
+  const parts = [{ name: "similarity", size: score.similarity }, ...look.sum].map(
+    ({ name, size }) => `${escaped(name)} ${signed(size)}`,
+  );
   const list = (named) => named.map(({ word }) => word).join(", ");
-  const hints = suggestions.map(({ word, instead }) => `“${word}” rather: ${list(instead)}`);
+  const hints = [...warnings, ...suggestions.map(({ word, instead }) => `“${word}” try: ${list(instead)}`)];
   if (missing.length) hints.push(`probably also there: ${list(missing)}`);
-  const [number, reading] = store.headline(caption);
+  const { number, verdict } = store.headline(caption);
   return `<section><p class="t" dir="auto">${coloured.join("")}${escaped(caption.text.slice(end))}</p>
-<p><strong>${number}</strong> ${reading} · ${parts.join(" ")} = ${signed(score.msd)}</p>
+<p><strong>${number}</strong> ${verdict} · MSD ${signed(score.msd)} = ${parts.join(" + ").replaceAll("+ −", "− ")}</p>
 ${hints.map((hint) => `<p>${escaped(hint)}</p>`).join("\n")}</section>`;
 }

@@ -1,12 +1,13 @@
-// The image: its maps with their legend, where a word looks, and which words tell of a region.
+// The image: its maps with their legend, where a word looks, which words mention a region, and the examples.
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
-import { meaning } from "./cards.js";
+import { meaning, replace } from "./cards.js";
 
 const { state, changed } = store;
 const LONGEST = 720;
-const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words tell of it.";
+const ALSO = 6; // words that are probably also in the image
+const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words mention it.";
 const LOST = "The image of these captions is not in this browser.";
 const UNSHOWN = "This browser cannot show the image; it is scored all the same.";
 
@@ -17,26 +18,22 @@ const mapNames = () => [
 const titleOf = (name) =>
   name === "image" ? "image" : (store.shownCaptions()[0]?.result.look.maps[name]?.title ?? state.look.titles[name]);
 
-// What colours the image: where a word looks, or the map that was picked, on the scale of all captions.
+// Where the word that is pointed at looks, from 0 at its weakest region to 1 at its strongest.
+function spotlightOf(caption) {
+  const shown = caption && store.shownWord();
+  const spread = shown?.caption === caption ? caption?.result.look.spreads[shown.number] : null;
+  if (!spread) return null;
+  const [low, high] = [Math.min(...spread), Math.max(...spread)];
+  return {
+    cells: caption.result.look.cells,
+    strength: spread.map((share) => (share - low) / (high - low || 1)),
+    title: `where “${caption.result.words[shown.number].text}” looks`,
+  };
+}
+
+// The map that was picked, on the scale of all captions.
 function mapOf(caption) {
-  if (!caption) return null;
-  const { look, words } = caption.result;
-  const shown = store.shownWord();
-  if (shown?.caption === caption) {
-    const spread = look.spreads[shown.number];
-    if (!spread) return null;
-    const high = Math.max(...spread);
-    const title = `where “${words[shown.number].text}” looks`;
-    return {
-      role: "leaning",
-      cells: look.cells,
-      strength: spread.map((share) => share / high),
-      title,
-      low: "0",
-      high: `${(100 * high).toPrecision(2)} % of it`,
-    };
-  }
-  const map = look.maps[state.map];
+  const map = caption?.result.look.maps[state.map];
   if (!map) return null;
   const all = state.captions.filter((other) => other.result).map((other) => other.result.look.maps[state.map]);
   const limit = Math.max(...all.map((other) => other.limit)) || 1;
@@ -44,7 +41,7 @@ function mapOf(caption) {
   const below = all.find((other) => other.below)?.below ?? null;
   return {
     role: state.map,
-    cells: look.cells,
+    cells: caption.result.look.cells,
     strength: map.strength.map((share) => (share * map.limit) / limit),
     title: map.title,
     low: widest.low,
@@ -54,20 +51,22 @@ function mapOf(caption) {
 }
 
 export function ImageView() {
-  const { image } = state;
+  const { image, opening } = state;
   const captions = store.shownCaptions();
   const stages = image?.bitmap ? (captions.length ? captions : [null]) : [];
   const stage = (caption, number) => html`<${Stage} key=${number} caption=${caption} paired=${stages.length > 1} />`;
-  return html`<section id="see" aria-label="Image">
-    <div id="drop">
+  return html`<section id="see" aria-label="Image" aria-busy=${String(opening)}>
+    <div id="drop" class=${opening ? "opening" : ""}>
       ${!image?.bitmap && html`<${Empty} />`}
       <div id="stages">${stages.map(stage)}</div>
     </div>
     ${image?.bitmap && image.error && html`<p class="note" id="image-error">${image.error}</p>`}
+    ${image?.note && html`<p class="small" id="image-note">${image.note}</p>`}
     <div id="maps" role="radiogroup" aria-label="What the image shows">
       ${mapNames().map((name) => html`<${Tab} key=${name} name=${name} />`)}
     </div>
     <${Legend} />
+    <${Also} />
     <${Samples} />
   </section>`;
 }
@@ -77,44 +76,56 @@ function Empty() {
   if (image) return html`<p id="empty">${image.error ?? UNSHOWN}</p>`;
   return html`<p id="empty">
     ${captions.some((caption) => caption.text) && LOST} <b>Drop an image here</b>, paste one, or${" "}
-    <button type="button" onClick=${choose}>choose a file</button>
+    <button type="button" class="primary" onClick=${choose}>choose a file</button>
+    <small>or start with one of the examples below</small>
   </p>`;
 }
 
 function Stage({ caption, paired }) {
   const canvas = useRef(null);
+  const veil = useRef(null);
   const map = mapOf(caption);
+  const spot = spotlightOf(caption);
   const cells = caption?.result.look.cells;
   const patch = caption && state.patch?.id === caption.id ? state.patch.number : -1;
   const { bitmap } = state.image;
   const share = Math.min(1, LONGEST / Math.max(bitmap.width, bitmap.height));
   const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * share)));
-  const key = JSON.stringify([state.image.key, map?.title, map?.role, map?.strength, patch, width]);
+  // A word shows the photograph in its colours, whatever map was picked.
+  const drawn = spot ? null : map;
+  const key = JSON.stringify([state.image.key, drawn?.role, drawn?.strength, patch, width]);
   useEffect(() => {
-    draw.tint(canvas.current, bitmap, map);
+    draw.tint(canvas.current, bitmap, drawn);
     if (cells && patch >= 0) draw.frame(canvas.current, cells, patch);
   }, [key, bitmap]);
+  useEffect(() => {
+    if (spot) draw.spotlight(veil.current, spot, width / height);
+  }, [spot?.title, caption?.id, spot && JSON.stringify(spot.strength), bitmap]);
   const point = (event) => {
     const box = canvas.current.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
     if (cells) region(caption, draw.patchAt(cells, x, y));
   };
-  const coloured = map ? `, coloured: ${map.title}` : "";
+  const title = spot?.title ?? map?.title;
+  const coloured = title ? `, ${spot ? "lit" : "coloured"}: ${title}` : "";
   return html`<figure>
-    <canvas
-      ref=${canvas}
-      width=${width}
-      height=${height}
-      role="img"
-      tabindex=${cells ? 0 : -1}
-      style=${{ aspectRatio: `${width} / ${height}`, "--ratio": width / height }}
-      aria-label=${`The image${coloured}${cells ? ". Arrow keys walk over its regions." : ""}`}
-      onMouseMove=${point}
-      onClick=${point}
-      onMouseLeave=${() => region(caption, -1)}
-      onBlur=${() => region(caption, -1)}
-      onKeyDown=${(event) => caption && step(caption, event)}
-    ></canvas>
+    <div class="stage" style=${{ aspectRatio: `${width} / ${height}`, "--ratio": width / height }}>
+      <canvas
+        class="base"
+        ref=${canvas}
+        width=${width}
+        height=${height}
+        role="img"
+        tabindex=${cells ? 0 : -1}
+        aria-label=${`The image${coloured}${cells ? ". Arrow keys move over its regions." : ""}`}
+        onMouseMove=${point}
+        onClick=${point}
+        onMouseLeave=${() => region(caption, -1)}
+        onBlur=${() => region(caption, -1)}
+        onKeyDown=${(event) => caption && step(caption, event)}
+      ></canvas>
+      <canvas class=${spot ? "veil on" : "veil"} ref=${veil} aria-hidden="true"></canvas>
+    </div>
     ${caption && (paired || state.map !== "image") && html`<figcaption dir="auto">${caption.text}</figcaption>`}
   </figure>`;
 }
@@ -131,7 +142,7 @@ function step(caption, event) {
   region(caption, row * wide + column);
 }
 
-// Show which words tell of a region; −1 is none.
+// Show which words mention a region; −1 is none.
 function region(caption, number) {
   if (!caption || (state.patch?.number ?? -1) === number || (number < 0 && state.patch.id !== caption.id)) return;
   state.patch = number < 0 ? null : { id: caption.id, number };
@@ -142,29 +153,51 @@ function region(caption, number) {
 
 function regionText(caption, number) {
   const words = (caption.result.look.told_by[number] ?? []).map((word) => caption.result.words[word].text);
-  return words.length ? `This region is told by: ${words.join(", ")}` : "No word tells of this region in particular.";
+  return words.length ? `This region is mentioned by: ${words.join(", ")}` : "No word mentions this region.";
 }
 
 function Legend() {
   const [caption] = store.shownCaptions();
   if (caption && state.patch?.id === caption.id)
     return html`<p id="legend">${regionText(caption, state.patch.number)}</p>`;
+  const spot = spotlightOf(caption);
+  if (spot) {
+    const { number } = store.shownWord();
+    const meant = meaning(caption.result.words[number], caption.result.look.words[number]);
+    return html`<p id="legend">
+      <b>${spot.title}</b> <span id="meant">${meant}</span>
+      ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}
+    </p>`;
+  }
   const map = mapOf(caption);
   if (!map) return html`<p id="legend" class="hint">${state.image ? HINT : ""}</p>`;
-  const shown = store.shownWord();
-  const meant =
-    shown && meaning(shown.caption.result.words[shown.number], shown.caption.result.look.words[shown.number]);
   return html`<p id="legend">
     <b>${map.title}</b> ${map.low}
     <i aria-hidden="true" style=${{ background: draw.gradient(map.role, map.below) }}></i>
-    ${map.high} ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}
-    ${meant && html`<span id="meant">${meant}</span>`}
+    ${map.high}
   </p>`;
 }
 
 function unpin() {
   state.pinned = state.word = null;
   changed();
+}
+
+// Words that are probably in the image and not in the caption that was edited last, else the best one.
+function Also() {
+  const edited = store.captionOf(state.active);
+  const caption = edited && store.isCurrent(edited) ? edited : store.inOrder().find(store.isCurrent);
+  const missing = caption?.result.readable === false ? [] : (caption?.result.missing ?? []);
+  if (!missing.length) return html`<p id="also"></p>`;
+  return html`<p id="also">
+    Probably also there:
+    ${missing.slice(0, ALSO).map(
+      ({ word }) =>
+        html`<button type="button" class="word" key=${word} onClick=${() => replace(caption, null, word)}>
+            ${word}
+          </button>`,
+    )}
+  </p>`;
 }
 
 function Tab({ name }) {
@@ -200,12 +233,19 @@ function pick(name) {
 const choose = () => document.getElementById("file").click();
 
 function Samples() {
-  return html`<div id="samples" role="group" aria-label="Images">
+  const current = (sample) => (state.image?.sample === sample.file ? "true" : undefined);
+  return html`<div id="samples" role="group" aria-label="Examples">
     <button type="button" class="choose" onClick=${choose}>Your own<br />image</button>
     ${state.samples.map(
       (sample) =>
-        html`<button type="button" key=${sample.file} title=${sample.credit} onClick=${() => store.openSample(sample)}>
-          <img src=${`samples/${sample.file}`} alt=${`Sample: ${sample.name}`} />
+        html`<button
+          type="button"
+          key=${sample.file}
+          title=${`${sample.name} (${sample.credit})`}
+          aria-current=${current(sample)}
+          onClick=${() => store.openSample(sample)}
+        >
+          <img src=${`samples/${sample.file}`} alt=${`Example: ${sample.name}`} loading="lazy" />
         </button>`,
     )}
   </div>`;

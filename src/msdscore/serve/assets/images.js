@@ -1,6 +1,29 @@
-// Images of the reader's own, kept in this browser for a reload and for Back; nothing is sent anywhere for it.
+// Image files: opened in this browser, made small enough for the service, stored for a reload and for Back.
 const DAY = 24 * 60 * 60 * 1000;
+const KNOWN = /^image\/(jpeg|png|webp|gif|bmp|tiff|x-ms-bmp)$/; // formats that the service reads
+const QUALITY = 0.92;
 const opened = new Map(); // those of this visit, by key
+
+// The image as this browser shows it (null if it cannot), and the file to send: a JPEG if the image is over a limit of
+// the service or in a format that only browsers read, such as HEIC.
+export async function prepare(file, { max_pixels, max_body }) {
+  let bitmap = null;
+  try {
+    bitmap = await createImageBitmap(file);
+  } catch {
+    return { bitmap, sent: file, note: null }; // the service may still read it
+  }
+  const pixels = bitmap.width * bitmap.height;
+  const most = file.size > 0.9 * max_body ? Math.min(max_pixels, 0.8 * pixels) : max_pixels;
+  const share = Math.min(1, Math.sqrt(most / pixels));
+  if (share === 1 && (KNOWN.test(file.type) || !file.type)) return { bitmap, sent: file, note: null };
+  const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.floor(side * share)));
+  const canvas = new OffscreenCanvas(width, height);
+  canvas.getContext("2d").drawImage(bitmap, 0, 0, width, height);
+  const sent = await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY });
+  const note = share < 1 ? `Shrunk from ${(pixels / 1e6).toFixed(0)} to ${(most / 1e6).toFixed(0)} megapixels.` : null;
+  return { bitmap, sent, note };
+}
 
 const done = (request) =>
   new Promise((resolve, reject) => {

@@ -1,55 +1,117 @@
 // The page: everything is drawn again from the state after each change; keyed nodes stay where they are.
-import { html, render } from "./preact.js";
+import { html, render, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
 import * as draw from "./draw.js";
 import { Cards, addCard } from "./cards.js";
 import { ImageView } from "./image.js";
-import { ScoredFile, openRows } from "./rows.js";
-import { exported } from "./export.js";
+import { FileView, openImages, openRows } from "./rows.js";
+import { cite, exported } from "./export.js";
 
 const { state, changed, say } = store;
 const EXPORTS = { png: "PNG", svg: "SVG", pdf: "PDF", html: "HTML", json: "JSON", python: "Python", page: "This page" };
 
 function App() {
-  const { message, view } = state;
+  const { view } = state;
   return html`<header>
       <h1><span class="name">msdscore</span> How well does a caption fit the image?</h1>
       <nav aria-label="Views">
         <button type="button" id="to-image" aria-current=${view === "image" ? "page" : "false"} onClick=${viewImage}>
-          An image
+          One image
         </button>
         <button type="button" id="to-file" aria-current=${view === "file" ? "page" : "false"} onClick=${store.viewFile}>
-          A scored file
+          Many images
         </button>
+        <${Theme} />
       </nav>
       <p id="what" hidden=${view !== "image"}>
         Write what you see. The score needs no reference captions; colours show which words the image supports.
       </p>
       ${state.look.signature.includes("enc:toy") && html`<b id="toy">${TOY}</b>`}
     </header>
-    <main hidden=${view !== "image"}>
-      <${ImageView} />
-      <section id="say" aria-label="Captions">
-        <${Key} />
-        <p id="spoken" class="unseen" aria-live="polite">${state.spoken}</p>
-        <${Cards} />
-        <div class="tools">
-          <button id="add" type="button" onClick=${addCard}>Add a caption</button>
-          <${Exports} />
-        </div>
-        <${How} />
-      </section>
+    <${Progress} />
+    <main>
+      <div id="one" hidden=${view !== "image"}>
+        <${ImageView} />
+        <section id="say" aria-label="Captions">
+          <${Key} />
+          <p id="spoken" class="unseen" aria-live="polite">${state.spoken}</p>
+          <${Cards} />
+          <div class="tools">
+            <button id="add" type="button" onClick=${addCard}>Add a caption</button>
+            <${Exports} />
+          </div>
+          <${How} />
+        </section>
+      </div>
+      <${FileView} hidden=${view !== "file"} />
     </main>
-    <${ScoredFile} hidden=${view !== "file"} />
-    <footer><code id="signature">${state.look.signature}</code> <a href="docs">API</a> <${Token} /></footer>
-    <p id="status" role="status" class=${message?.wrong ? "error" : ""}>${message?.text ?? ""}</p>`;
+    <footer>
+      <button type="button" class="small" id="cite" onClick=${cite}>Cite</button>
+      <a href="docs">API</a> <code id="signature">${state.look.signature}</code> <${Token} />
+    </footer>
+    <${Message} />`;
 }
 
-const TOY = "This is the toy encoder: it knows colours and places alone.";
+const TOY = "This is the toy encoder: it knows only colours and positions.";
+
+// A line at the top while the service works, and how far it is with many captions.
+function Progress() {
+  const { working, opening } = state;
+  const many = working?.total > 1;
+  const width = many ? { width: `${Math.max(4, (100 * working.done) / working.total)}%` } : {};
+  return html`<div id="progress" class=${working || opening ? "on" : ""}>
+    <i class=${many ? "" : "unknown"} style=${width} aria-hidden="true"></i>
+    <span>${many ? `${working.done} of ${working.total} scored` : ""}</span>
+  </div>`;
+}
+
+function Message() {
+  const { message } = state;
+  return html`<p id="status" role="status" class=${message?.wrong ? "error" : ""}>
+    ${message?.text ?? ""}${
+      message?.action &&
+      html` <button type="button" class="small" onClick=${message.action.run}>${message.action.title}</button>`
+    }
+  </p>`;
+}
 
 function viewImage() {
   if (state.view === "file") history.back();
+}
+
+// Light or dark as the system says, until one of them is picked here.
+const THEME = "msdscore-theme";
+const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function Theme() {
+  const other = isDark() ? "light" : "dark";
+  const pick = () => {
+    document.documentElement.dataset.theme = other;
+    try {
+      localStorage.setItem(THEME, other);
+    } catch {
+      // A browser that stores nothing: the choice lasts until a reload.
+    }
+    changed();
+  };
+  const title = `Switch to ${other} colours`;
+  return html`<button type="button" id="theme" title=${title} aria-label=${title} onClick=${pick}>
+    <svg class="icon" viewBox="0 0 24 24" aria-hidden="true">
+      <path d="M12 3a9 9 0 1 0 9 9 7 7 0 0 1-9-9z" />
+    </svg>
+  </button>`;
+}
+
+function applyTheme() {
+  try {
+    const theme = localStorage.getItem(THEME);
+    if (theme) document.documentElement.dataset.theme = theme;
+  } catch {
+    // As the system says.
+  }
+  dark.addEventListener("change", changed);
 }
 
 function Key() {
@@ -58,7 +120,7 @@ function Key() {
     "--dark-back": draw.gradient("penalty", "support", "dark_ramps"),
   };
   return html`<p id="key">
-    supported <i class="tinted" style=${style} aria-hidden="true"></i> not supported
+    supported <i class="tinted" style=${style} aria-hidden="true"></i> likely wrong
     <span class="none">grey: not judged</span>
   </p>`;
 }
@@ -76,9 +138,9 @@ function Exports() {
 
 const MEANINGS = {
   match: "The probability that the caption belongs to this image rather than to another one of its kind.",
-  "the bar":
-    "The score MSD from zero: the similarity of image and caption as a whole, and what words and regions add or take.",
-  colours: "Orange words are in doubt, blue ones are supported, plain ones neither. Grey words are not judged.",
+  "good, doubtful, poor": "A match from 70 % on, from 30 % on, and below.",
+  colours: "Orange words are likely wrong, blue ones are supported, plain ones neither. Grey words are not judged.",
+  Σ: "The score MSD, which ranks captions, as a sum: what each number of the caption adds to it.",
 };
 
 function How() {
@@ -91,48 +153,62 @@ function How() {
 }
 
 function Token() {
-  if (!state.token.wanted) return null;
+  const field = useRef(null);
+  useEffect(() => {
+    if (state.needsToken && !service.hasToken()) field.current.focus();
+  }, [state.needsToken]);
+  if (!state.needsToken) return null;
   const take = async (event) => {
-    state.token.value = event.target.value;
+    event.preventDefault();
+    service.useToken(document.getElementById("token").value);
     state.version = await service.version().catch(() => null);
-    store.score();
+    store.tryAgain();
   };
-  const focus = (node) => node && !state.token.value && node.focus();
-  return html`<label id="token-label"
-    >Token <input id="token" type="password" autocomplete="off" ref=${focus} onChange=${take}
-  /></label>`;
+  return html`<form id="token-form" onSubmit=${take}>
+    <label>Token <input id="token" type="password" autocomplete="off" ref=${field} /></label>
+    <button type="submit" class="small">Use it</button>
+  </form>`;
 }
 
 const ROWS = /\.(parquet|jsonl|ndjson|json|csv|tsv)$/i;
+const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
 
-// A file that was dropped or pasted: an image, or a scored file.
-function openAny(file) {
-  if (!file) return;
-  if (!ROWS.test(file.name)) return store.open(file);
+// Files that were dropped or pasted: an image, several images, or a scored file.
+function openAny(files) {
+  const rows = files.find(({ name }) => ROWS.test(name));
+  const pictures = files.filter(isImage);
+  if (pictures.length > 1) {
+    store.viewFile();
+    return openImages(files);
+  }
+  if (!rows) return store.open(files[0]);
   store.viewFile();
-  openRows(file);
+  openRows(rows);
 }
 
 function listen() {
   document.getElementById("file").addEventListener("change", (event) => {
-    store.open(event.target.files[0]);
+    openAny([...event.target.files]);
     event.target.value = "";
   });
   for (const name of ["dragover", "dragleave", "drop"])
     document.addEventListener(name, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return; // text may be dragged into a caption
       event.preventDefault();
-      document.getElementById("drop").classList.toggle("over", name === "dragover");
-      if (name === "drop") openAny(event.dataTransfer.files[0]);
+      document.body.classList.toggle("over", name === "dragover");
+      if (name === "drop" && event.dataTransfer.files.length) openAny([...event.dataTransfer.files]);
     });
   document.addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find(({ type }) => type.startsWith("image/"));
     if (file) store.open(file);
   });
   addEventListener("popstate", () => store.restore());
+  addEventListener("pagehide", store.rememberNow);
+  addEventListener("online", store.tryAgain);
   store.watchPointer();
 }
 
-// Cards that change places keep the focus: a node that is moved would lose it.
+// Cards that change places retain the focus: a node that is moved would lose it.
 function drawOn(root) {
   const { activeElement } = document;
   render(html`<${App} />`, root);
@@ -141,8 +217,9 @@ function drawOn(root) {
 }
 
 async function start() {
-  state.look = await (await fetch("assets/look.json")).json();
-  state.samples = await (await fetch("samples/samples.json")).json();
+  applyTheme();
+  state.look = await service.look();
+  state.samples = await service.samples();
   draw.load(state.look);
   const root = document.getElementById("page");
   root.replaceChildren();
@@ -151,7 +228,7 @@ async function start() {
   changed();
   if (location.hash === "#file") history.replaceState(null, "", "#"); // its file is gone with the reload
   await store.restore();
-  state.version = await service.version();
+  state.version = await service.version().catch(() => null);
 }
 
 start().catch((error) => say(error.message, true));

@@ -1,11 +1,16 @@
-// A scored file: its histogram, filters and worst rows, a page at a time; a row opens as a card.
+// Many images: a scored file with its tiles, histogram, filters and worst rows, or images that are scored here.
 import { html, useEffect, useState } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
+import * as images from "./images.js";
+import { save } from "./export.js";
+import { coloured } from "./cards.js";
 
-const { changed, signed } = store;
+const { changed, percent, signed, state } = store;
 const PAGE = 20;
 const ALL = { low: "", high: "", contains: "" };
+const AT_ONCE = 2; // images that are scored in parallel
+const READINGS = { good: [0.7, 1], doubtful: [0.3, 0.7], poor: [0, 0.3] };
 
 const parts = (path) =>
   String(path ?? "")
@@ -23,7 +28,7 @@ export function indexed(files) {
   return index;
 }
 
-// The file of a row's image: its path must end as the row's does, by more than the bare name where there are folders.
+// The file of a row's image: its path must end as the row's does, by more than the bare name if there are folders.
 export function fileOf(image, index) {
   const wanted = parts(image);
   let best = { length: 0, files: [] };
@@ -39,10 +44,11 @@ export function fileOf(image, index) {
 }
 
 const view = {
-  file: null,
-  name: null,
+  file: null, // a scored file
+  name: null, // its name at the service
   table: null,
   images: new Map(),
+  scored: null, // rows that are scored here: { file, caption, result, error }
   start: 0,
   by: "",
   ...ALL,
@@ -55,6 +61,8 @@ function change(values) {
   Object.assign(view, values);
   changed();
 }
+
+// A scored file ---------------------------------------------------------------------------------
 
 // The file is sent once; later questions name it. A slow answer never overwrites a newer one.
 async function read(values) {
@@ -71,19 +79,173 @@ async function read(values) {
 }
 
 export function openRows(file) {
-  if (file) read({ file, name: null, table: null, by: "", ...ALL });
+  if (file) read({ file, name: null, table: null, scored: null, by: "", ...ALL });
 }
 
-export function ScoredFile({ hidden }) {
-  const { table, note, wrong } = view;
-  return html`<section id="scored" hidden=${hidden} aria-label="A scored file">
-    <p>
-      Open a file that <code>msdscore score</code> wrote (.parquet, .jsonl, .json, .csv or .tsv) and, to see them, the
-      folder of the images. The images stay in the browser until you open one.
-    </p>
+// Images that are scored here --------------------------------------------------------------------
+
+const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
+const stem = (name) => name.replace(/\.[^.]*$/, "");
+
+// Captions of images: a text of the same name next to each, or lines of "image,caption" (.csv, .tsv) or JSON (.jsonl).
+async function captionsIn(files) {
+  const captions = new Map();
+  const put = (name, text) => {
+    const key = parts(name).at(-1);
+    if (!key || !text?.trim()) return;
+    captions.set(key, [...(captions.get(key) ?? []), text.trim()]);
+  };
+  for (const file of files) {
+    const end = file.name.split(".").at(-1).toLowerCase();
+    if (!["txt", "csv", "tsv", "jsonl", "ndjson"].includes(end)) continue;
+    const lines = (await file.text()).split(/\r?\n/).filter((line) => line.trim());
+    if (end === "txt") lines.forEach((line) => put(stem(file.name), line));
+    else if (end.endsWith("json") || end === "jsonl") lines.forEach((line) => fromJson(line, put));
+    else lines.forEach((line) => put(...fromCells(line, end === "tsv" ? "\t" : ",")));
+  }
+  return captions;
+}
+
+function fromJson(line, put) {
+  try {
+    const { image, caption, captions = [caption] } = JSON.parse(line);
+    for (const text of captions) put(image?.path ?? image, text);
+  } catch {
+    // A line that is not JSON has no caption.
+  }
+}
+
+function fromCells(line, sign) {
+  const at = line.indexOf(sign);
+  const text = at < 0 ? "" : line.slice(at + 1).trim();
+  return [line.slice(0, Math.max(at, 0)), text.startsWith('"') ? text.slice(1, -1).replaceAll('""', '"') : text];
+}
+
+export async function openImages(files) {
+  const captions = await captionsIn(files);
+  const rows = files.filter(isImage).flatMap((file) => {
+    const own = captions.get(file.name) ?? captions.get(stem(file.name)) ?? [""];
+    return own.map((caption) => ({ file, caption, result: null, error: null }));
+  });
+  const note = rows.length ? "" : "There is no image among these files.";
+  change({ scored: rows.length ? rows : null, table: null, file: null, note, wrong: Boolean(note), start: 0, ...ALL });
+  scoreAll();
+}
+
+async function openExamples() {
+  const loaded = await Promise.all(
+    state.samples.map(async ({ file, captions }) => {
+      const bytes = await service.sample(file);
+      return captions.map((caption) => [new File([bytes], file, { type: bytes.type }), caption]);
+    }),
+  ).catch((error) => change({ note: error.message, wrong: true }));
+  if (!loaded) return;
+  const rows = loaded.flat().map(([file, caption]) => ({ file, caption, result: null, error: null }));
+  change({ scored: rows, table: null, file: null, note: "", wrong: false, start: 0, ...ALL });
+  scoreAll();
+}
+
+// One image at a time by each of a few workers; rows that changed since are scored again.
+async function scoreAll() {
+  const rows = view.scored ?? [];
+  const due = () => rows.find((row) => row.caption.trim() && row.at !== row.caption && !row.busy);
+  const work = async () => {
+    for (let row = due(); row && view.scored === rows; row = due()) {
+      const { caption } = row;
+      row.busy = true;
+      try {
+        row.image ??= { file: row.file, ...(await images.prepare(row.file, state.look.limits)), id: null };
+        const [item] = await service.explain(row.image, [caption]);
+        row.result = item.explanations[0];
+        row.error = item.error ?? item.errors[0];
+      } catch (error) {
+        row.result = null;
+        row.error = error.message;
+        if (error.status === 401) state.needsToken = true;
+      }
+      if (row.image) row.image.bitmap = null; // not needed any more
+      row.busy = false;
+      row.at = caption;
+      changed();
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+}
+
+const COLUMNS = ["image", "caption", "match", "reading", "msd", "similarity", "warnings", "error"];
+
+function cells(row) {
+  const { score = {}, warnings = [], readable } = row.result ?? {};
+  const known = readable === false ? {} : score;
+  const { match = "", reading = "", msd = "", similarity = "" } = known;
+  return [row.file.name, row.caption, match, reading, msd, similarity, warnings.join("; "), row.error ?? ""];
+}
+
+// A cell that a spreadsheet would read as a formula is made a text.
+const safe = (value) => (typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
+const csvCell = (value) => (/[",\n\r]/.test(safe(value)) ? `"${safe(value).replaceAll('"', '""')}"` : safe(value));
+
+function saveCsv() {
+  const lines = [COLUMNS, ...view.scored.map(cells)].map((line) => line.map(csvCell).join(","));
+  save("scores.csv", `${lines.join("\r\n")}\r\n`, "text/csv");
+}
+
+async function copyTable() {
+  const lines = [COLUMNS, ...view.scored.map(cells)];
+  const text = lines.map((line) => line.map((value) => safe(value).replace(/[\t\r\n]/g, " ")).join("\t")).join("\n");
+  try {
+    await navigator.clipboard.writeText(text);
+    change({ note: "Copied: paste it into a spreadsheet.", wrong: false });
+  } catch {
+    change({ note: "This browser does not allow copying here; save the CSV instead.", wrong: true });
+  }
+}
+
+// The view ---------------------------------------------------------------------------------------
+
+export function FileView({ hidden }) {
+  const { table, scored, note, wrong } = view;
+  return html`<section id="scored" hidden=${hidden} aria-label="Many images">
+    ${!table && !scored && html`<${Invitation} />`}
+    <p id="rows-note" role="status" class=${wrong ? "note" : "small"}>${note}</p>
+    ${table && html`<${ScoredFile} table=${table} />`} ${scored && html`<${ScoredHere} rows=${scored} />`}
+    ${
+      (table || scored) &&
+      html`<p class="tools">
+        <button type="button" class="small" onClick=${() => change({ table: null, scored: null, note: "" })}>
+          Open something else
+        </button>
+      </p>`
+    }
+  </section>`;
+}
+
+function Invitation() {
+  return html`<div id="invite">
+    <p><b>Drop files here</b>: images to score, or a file that <code>msdscore score</code> wrote.</p>
     <p class="tools">
-      <label>
-        Scores
+      <label class="pick">
+        Choose images
+        <input
+          id="many-images"
+          type="file"
+          multiple
+          accept="image/*,.heic,.heif,.txt,.csv,.tsv,.jsonl"
+          onChange=${(event) => openImages([...event.target.files])}
+        />
+      </label>
+      <label class="pick">
+        Choose a folder
+        <input
+          id="many-folder"
+          type="file"
+          webkitdirectory
+          multiple
+          onChange=${(event) => openImages([...event.target.files])}
+        />
+      </label>
+      <label class="pick">
+        Choose a scored file
         <input
           id="rows-file"
           type="file"
@@ -91,8 +253,49 @@ export function ScoredFile({ hidden }) {
           onChange=${(event) => openRows(event.target.files[0])}
         />
       </label>
-      <label>
-        Images
+      <button type="button" id="try-examples" onClick=${openExamples}>Try the examples</button>
+    </p>
+    <p class="small">
+      Captions of images come from texts of the same name (dog.jpg, dog.txt) or from lines “image,caption” (.csv, .tsv)
+      or JSON (.jsonl) among the files; or write them here.
+    </p>
+  </div>`;
+}
+
+// How many captions are good, doubtful and poor; each tile is a filter.
+function Tiles({ counts, onPick, picked }) {
+  const total = Math.max(
+    1,
+    Object.values(counts).reduce((sum, count) => sum + count, 0),
+  );
+  return html`<div class="tiles">
+    ${Object.entries(counts).map(
+      ([reading, count]) =>
+        html`<button
+          type="button"
+          key=${reading}
+          class=${`tile ${reading}`}
+          aria-pressed=${String(picked === reading)}
+          onClick=${() => onPick(reading)}
+        >
+          <b>${count}</b> ${reading} <small>${percent(count / total)}</small>
+        </button>`,
+    )}
+  </div>`;
+}
+
+function ScoredFile({ table }) {
+  const picked = Object.keys(READINGS).find(
+    (name) => view.by === "match" && view.low === String(READINGS[name][0]) && view.high === String(READINGS[name][1]),
+  );
+  const pick = (reading) => {
+    const [low, high] = picked === reading ? ["", ""] : READINGS[reading].map(String);
+    read({ by: "match", low, high });
+  };
+  return html`<p class="tools">
+      <b id="file-name">${view.file.name}</b>
+      <label class="pick">
+        Show images from a folder
         <input
           id="rows-images"
           type="file"
@@ -101,15 +304,18 @@ export function ScoredFile({ hidden }) {
           onChange=${(event) => change({ images: indexed(event.target.files) })}
         />
       </label>
+      <span class="small">They stay in the browser until you open one.</span>
     </p>
-    <p id="rows-note" role="status" class=${wrong ? "note" : "small"}>${note}</p>
-    ${table && html`<${Filters} table=${table} />`}
+    ${table.readings && html`<${Tiles} counts=${table.readings} picked=${picked} onPick=${pick} />`}
+    <${Filters} table=${table} />
     <ol id="rows" aria-label="Worst rows first">
-      ${table?.rows.map((row) => html`<${Row} key=${row.row} row=${row} by=${table.by} />`)}
+      ${table.rows.map((row) => html`<${FileRow} key=${row.row} row=${row} by=${table.by} />`)}
     </ol>
-    ${table && html`<${Pages} table=${table} />`}
-  </section>`;
+    <${Pages} table=${table} />`;
 }
+
+const shownNumber = (name, value) => (name === "match" ? percent(value) : signed(value));
+const readingOf = (match) => (match == null ? "none" : match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor");
 
 function Pages({ table }) {
   const { start } = view;
@@ -132,12 +338,15 @@ function Filters({ table }) {
   const most = Math.max(...counts, 1);
   const bar = (count, number) => {
     const [low, high] = [String(edges[number]), String(edges[number + 1])];
-    const label = `${table.by} ${signed(edges[number])} to ${signed(edges[number + 1])}: ${count} rows`;
+    const ends = [edges[number], edges[number + 1]].map((edge) => shownNumber(table.by, edge));
+    const label = `${table.by} ${ends.join(" to ")}: ${count} rows`;
     const on = view.low === low && view.high === high;
+    const kind = table.by === "match" ? readingOf((edges[number] + edges[number + 1]) / 2) : "none";
     const filter = () => read(on ? { low: "", high: "" } : { by: table.by, low, high });
     return html`<button
       type="button"
       key=${number}
+      class=${kind}
       title=${label}
       aria-label=${label}
       aria-pressed=${String(on)}
@@ -147,9 +356,10 @@ function Filters({ table }) {
     </button>`;
   };
   const order = (event) => read({ by: event.target.value, low: "", high: "" });
+  const end = (edge) => shownNumber(table.by, edge);
   return html`<div id="filters">
     <div id="histogram" role="group" aria-label=${`Histogram of ${table.by}`}>${counts.map(bar)}</div>
-    <p id="edges" aria-hidden="true"><span>${signed(edges[0])}</span>${table.by}<span>${signed(edges.at(-1))}</span></p>
+    <p id="edges" aria-hidden="true"><span>${end(edges[0])}</span>${table.by}<span>${end(edges.at(-1))}</span></p>
     <p class="tools">
       <label>
         worst by
@@ -169,24 +379,91 @@ function Filters({ table }) {
   </div>`;
 }
 
-function Row({ row, by }) {
+const openCard = async (file, caption) => {
+  await store.open(file, { captions: [caption ?? ""] });
+  scrollTo(0, 0);
+};
+
+function FileRow({ row, by }) {
   const file = fileOf(row.image, view.images);
-  const show = async () => {
-    await store.open(file, { captions: [row.caption ?? ""] });
-    scrollTo(0, 0);
-  };
+  const number = row[by] === undefined ? "no score" : shownNumber(by, row[by]);
   return html`<li class="card">
     ${file && html`<${Thumbnail} file=${file} />`}
-    <div>
-      <b>${row[by] === undefined ? "no score" : `${by} ${signed(row[by])}`}</b>
-      <small> row ${row.row + 1}${row.image ? ` · ${row.image}` : ""}</small>
+    <div class="body">
       <p dir="auto">${row.caption ?? ""}</p>
+      <small>row ${row.row}${row.image ? ` · ${row.image}` : ""}</small>
       ${[row.error, row.warnings].filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
     </div>
+    <div class=${`match ${readingOf(row.match)}`}><b>${number}</b><small>${by}</small></div>
     ${
       file &&
-      html`<button type="button" class="small" aria-label=${`Open row ${row.row + 1}`} onClick=${show}>Open</button>`
+      html`<button
+        type="button"
+        class="small"
+        aria-label=${`Open row ${row.row}`}
+        onClick=${() => openCard(file, row.caption)}
+      >
+        Open
+      </button>`
     }
+  </li>`;
+}
+
+function ScoredHere({ rows }) {
+  const known = rows.filter((row) => row.result && row.result.readable !== false);
+  const matches = known.filter((row) => row.result.score.match != null);
+  const counts = { good: 0, doubtful: 0, poor: 0 };
+  for (const row of matches) counts[row.result.score.reading]++;
+  const [picked, setPicked] = useState(null);
+  const shown = picked ? matches.filter((row) => row.result.score.reading === picked) : rows;
+  const waiting = rows.filter((row) => row.caption.trim() && row.at !== row.caption).length;
+  const pick = (reading) => setPicked(picked === reading ? null : reading);
+  return html`${matches.length > 0 && html`<${Tiles} counts=${counts} picked=${picked} onPick=${pick} />`}
+    <p class="tools">
+      <output id="here-place">${rows.length - waiting} of ${rows.length} captions scored</output>
+      <button type="button" id="save-csv" disabled=${!known.length} onClick=${saveCsv}>Save as CSV</button>
+      <button type="button" id="copy-table" disabled=${!known.length} onClick=${copyTable}>Copy table</button>
+    </p>
+    <ol id="here" aria-label="Images and captions">
+      ${shown.map((row) => html`<${HereRow} key=${rows.indexOf(row)} row=${row} number=${rows.indexOf(row)} />`)}
+    </ol>`;
+}
+
+function HereRow({ row, number }) {
+  const { result } = row;
+  const current = result && row.at === row.caption;
+  const { number: text, verdict, kind } = current ? store.headline(row) : { number: "", verdict: "", kind: "none" };
+  const edit = (event) => {
+    row.caption = event.target.value;
+    changed();
+  };
+  return html`<li class="card">
+    <${Thumbnail} file=${row.file} />
+    <div class="body">
+      ${
+        current
+          ? html`<p dir="auto" class="said">${coloured(row)}</p>`
+          : html`<input
+            class="describe"
+            value=${row.caption}
+            placeholder=${`Describe ${row.file.name}`}
+            aria-label=${`Caption of ${row.file.name}`}
+            onInput=${edit}
+            onChange=${scoreAll}
+          />`
+      }
+      <small>row ${number} · ${row.file.name}</small>
+      ${[row.error, ...(result?.warnings ?? [])].filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
+    </div>
+    <div class=${`match ${kind}`}><b>${row.busy ? "…" : text}</b><small>${verdict}</small></div>
+    <button
+      type="button"
+      class="small"
+      aria-label=${`Open row ${number}`}
+      onClick=${() => openCard(row.file, row.caption)}
+    >
+      Open
+    </button>
   </li>`;
 }
 

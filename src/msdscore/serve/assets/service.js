@@ -1,11 +1,37 @@
-// Requests to the service that the page came from.
-import { changed, state } from "./store.js";
-
+// Requests to the service that the page came from; its only state is the token.
 const BUSY_TRIES = 4;
+const TOKEN = "msdscore-token"; // its key in this tab's storage
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
+// Why a request failed; `status` is 0 if the service could not be reached.
+export class Refusal extends Error {
+  constructor(message, status, options) {
+    super(message, options);
+    this.status = status;
+  }
+  get passes() {
+    return [0, 502, 503, 504].includes(this.status);
+  }
+}
+
+let token = "";
+try {
+  token = sessionStorage.getItem(TOKEN) ?? "";
+} catch {
+  // A browser that stores nothing: the token is asked for again after a reload.
+}
+export const hasToken = () => Boolean(token);
+export function useToken(text) {
+  token = text.trim();
+  try {
+    sessionStorage.setItem(TOKEN, token);
+  } catch {
+    // As above.
+  }
+}
+
 async function call(path, { body, json, signal } = {}) {
-  const headers = state.token.value ? { Authorization: `Bearer ${state.token.value}` } : {};
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
   if (json) headers["Content-Type"] = "application/json";
   const options = { method: body || json ? "POST" : "GET", headers, body: json ? JSON.stringify(json) : body, signal };
   for (let tries = 1; ; tries++) {
@@ -14,64 +40,76 @@ async function call(path, { body, json, signal } = {}) {
       answer = await fetch(path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Error("The service cannot be reached. Is it still running?", { cause: error });
+      throw new Refusal("The service cannot be reached.", 0, { cause: error });
     }
     if (answer.ok) return answer;
     if (answer.status === 503 && tries < BUSY_TRIES) {
       await pause(Number(answer.headers.get("Retry-After")) || 1);
       continue;
     }
-    const refusal = await answer.json().catch(() => ({}));
     if (answer.status === 401) {
-      state.token.wanted = true;
-      changed();
-      throw new Error("This service wants its token: type it below.");
+      const wrong = "The service does not accept this token: check it below.";
+      throw new Refusal(token ? wrong : "This service needs a token: enter it below.", 401);
     }
-    throw new Error(refusal.error || `The service answered ${answer.status}.`);
+    const refusal = await answer.json().catch(() => ({}));
+    throw new Refusal(refusal.error || `The service answered ${answer.status}.`, answer.status);
   }
 }
 
-// The image is sent once; the service gives it a name by its content.
+const read = async (path, options) => (await call(path, options)).json();
+
+// The image is sent once; the service names it by its content.
 async function nameOf(image, signal) {
   if (!image.id) {
     const form = new FormData();
-    form.append("image", image.file, image.file.name);
-    image.id = (await (await call("v1/images", { body: form, signal })).json()).image;
+    form.append("image", image.sent, image.file.name);
+    image.id = (await read("v1/images", { body: form, signal })).image;
   }
   return image.id;
 }
 
-// One answer per caption, each scored alone.
+// One answer per caption, each scored alone; at most `max_items` captions.
 export async function explain(image, captions, signal, again = true) {
   const name = await nameOf(image, signal);
   const items = captions.map((caption) => ({ image: name, captions: [caption] }));
-  const answer = await (await call("v1/explain", { json: { items }, signal })).json();
+  const answer = await read("v1/explain", { json: { items }, signal });
   if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
-    image.id = null; // the service was started again, or has dropped it
+    image.id = null; // the service was restarted, or has dropped it
     return explain(image, captions, signal, false);
   }
   return answer.items;
 }
 
-export async function figure(kind, captions) {
+// The score of one caption of an image file, without its explanation.
+export async function scoreFile(file, caption, signal) {
   const form = new FormData();
-  form.append("image", state.image.file, state.image.file.name);
+  form.append("image", file, file.name);
+  form.append("caption", caption);
+  return (await read("v1/score", { body: form, signal })).items[0].scores[0];
+}
+
+export async function figure(image, kind, captions) {
+  const form = new FormData();
+  form.append("image", image.sent, image.file.name);
   for (const caption of captions) form.append("caption", caption);
   return (await call(`v1/figure?kind=${kind}`, { body: form })).blob();
 }
 
-export const version = async () => (await call("version")).json();
+export const version = () => read("version");
+export const look = () => read("assets/look.json");
+export const samples = () => read("samples/samples.json");
+export const sample = async (name) => (await call(`samples/${name}`)).blob();
 
-// The file of a view is sent where the service has not seen it, else its name.
+// The file of a view is sent if the service has not seen it, else its name.
 export async function rows(view, fields, again = true) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
   if (view.name) form.append("file", view.name);
   else form.append("file", view.file, view.file.name);
   try {
-    return await (await call("v1/rows", { body: form })).json();
+    return await read("v1/rows", { body: form });
   } catch (error) {
     if (!again || !error.message.includes("unknown file")) throw error;
-    return rows({ ...view, name: null }, fields, false); // the service was started again, or has dropped it
+    return rows({ ...view, name: null }, fields, false); // the service was restarted, or has dropped it
   }
 }

@@ -1,15 +1,20 @@
-// The state of the page: one image, its captions, and what the service answered about them.
+// The state of the page: one image, its captions, and the answers of the service about them.
 import * as service from "./service.js";
 import * as images from "./images.js";
 
 const PAUSE = 60; // milliseconds without a key before the service is asked
+const BATCH = 16; // captions per request, so that the first answers of many come early
+const REMEMBERED = 400; // milliseconds between two changes of the address; Safari allows 100 in ten seconds
+const LONGEST_WAIT = 15_000; // milliseconds between two tries to reach the service
+const UNDONE = 8000; // milliseconds for which a removal can be taken back
 
 export const state = {
-  view: "image", // or "file": a scored file
-  image: null, // { file, bitmap, sample, id, error, key }
-  captions: [], // { id, text, scored, result, error, before }
+  view: "image", // or "file": a scored file, or many images
+  image: null, // { file, sent, bitmap, sample, id, error, key, note }
+  captions: [], // { id, text, scored, result, error, before, numbers }
   order: [], // ids of captions as they are shown
-  typing: false, // a field has the focus: cards keep their places
+  typing: false, // a field has the focus: cards stay at their positions
+  active: null, // id of the caption that was edited last
   map: "image",
   word: null, // { id, number } that the mouse points at
   pinned: null, // { id, number } that was tapped, or reached with the arrow keys
@@ -18,9 +23,11 @@ export const state = {
   look: null,
   version: null,
   samples: [],
-  message: null, // { text, wrong }
+  opening: false, // an image is on its way
+  working: null, // { done, total } captions of the present run
+  message: null, // { text, wrong, action: { title, run } }
   spoken: "",
-  token: { wanted: false, value: "" },
+  needsToken: false,
 };
 
 let draw = () => {};
@@ -37,8 +44,8 @@ export function changed() {
   });
 }
 
-export function say(text, wrong = false) {
-  state.message = text ? { text, wrong } : null;
+export function say(text, wrong = false, action = null) {
+  state.message = text ? { text, wrong, action } : null;
   changed();
 }
 
@@ -49,10 +56,19 @@ export function tell(text) {
 }
 
 let next = 0;
-const newCaption = (text) => ({ id: next++, text, scored: null, result: null, error: null, before: null });
+const newCaption = (text) => ({
+  id: next++,
+  text,
+  scored: null,
+  result: null,
+  error: null,
+  before: null,
+  numbers: false,
+});
 export const captionOf = (id) => state.captions.find((caption) => caption.id === id);
 export const inOrder = () => state.order.map(captionOf).filter(Boolean);
 export const isCurrent = (caption) => Boolean(caption.result) && caption.scored === caption.text;
+const isDue = (caption) => Boolean(caption.text.trim()) && caption.scored !== caption.text;
 
 // The word whose map is shown: the one under the mouse, else the one that was pinned.
 export function shownWord() {
@@ -70,7 +86,37 @@ export function shownCaptions() {
   return caption ? [caption] : [];
 }
 
-// Best first, but never under a finger or a mouse that is down: its click would miss.
+// Numbers -----------------------------------------------------------------------------------------
+
+export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+// The number of a card: the match if the encoder is calibrated, else MSD; null for a text it cannot read.
+export function shownValue(caption) {
+  const { readable, score } = caption.result;
+  return readable === false ? null : (score.match ?? score.msd);
+}
+
+// The same as text, its reading in a word, and which one it is: good, doubtful, poor, or none.
+export function headline(caption) {
+  const { readable, score } = caption.result;
+  if (readable === false) return { number: "–", verdict: "cannot be judged", kind: "none" };
+  if (score.match == null) return { number: signed(score.msd), verdict: "MSD", kind: "none" };
+  return { number: percent(score.match), verdict: `${score.reading} match`, kind: score.reading };
+}
+
+// How far the number of a card moved with the last edit, in its own unit.
+export function moved(caption) {
+  if (caption.before === null || shownValue(caption) === null) return "";
+  const change = shownValue(caption) - caption.before;
+  const sign = change > 0 ? "▲ +" : "▼ −";
+  if (caption.result.score.match == null) return Math.abs(change) < 0.0005 ? "" : sign + Math.abs(change).toFixed(3);
+  const points = Math.round(100 * shownValue(caption)) - Math.round(100 * caption.before);
+  return points ? `${sign}${Math.abs(points)} points` : "";
+}
+
+// Best first by the number that is shown, but never under a finger or a mouse that is down: its click would miss.
+// Cards without a number stay where they are.
 let pressed = false;
 export function watchPointer() {
   document.addEventListener("pointerdown", () => (pressed = true), true);
@@ -87,8 +133,10 @@ export function watchPointer() {
 
 export function sortCards() {
   if (state.typing || pressed) return;
-  const value = (caption) => caption.result?.score.msd ?? -Infinity;
-  const order = [...state.captions].sort((a, b) => value(b) - value(a) || a.id - b.id).map((caption) => caption.id);
+  const value = (caption) => shownValue(caption) ?? -Infinity;
+  const better = (a, b) => value(b) - value(a) || b.result.score.msd - a.result.score.msd || a.id - b.id;
+  const scored = state.captions.filter((caption) => caption.result).sort(better);
+  const order = inOrder().map((caption) => (caption.result ? scored.shift() : caption).id);
   if (order.join() === state.order.join()) return;
   state.order = order;
   changed();
@@ -101,6 +149,7 @@ let running = null;
 
 export function edit(caption, text) {
   caption.text = text;
+  state.active = caption.id;
   state.pinned = state.word = null;
   if (!text.trim()) caption.result = caption.scored = caption.error = null;
   clearTimeout(timer);
@@ -121,12 +170,25 @@ export function add(text = "", { after = null } = {}) {
 }
 
 export function remove(caption) {
+  const at = state.order.indexOf(caption.id);
+  const { image } = state;
   state.captions = state.captions.filter((other) => other !== caption);
   state.order = state.order.filter((id) => id !== caption.id);
   state.compared = state.compared.filter((id) => id !== caption.id);
   if (state.pinned?.id === caption.id) state.pinned = null;
   remember();
-  changed();
+  const back = () => {
+    say("");
+    if (state.image !== image) return;
+    state.captions.push(caption);
+    state.order.splice(at, 0, caption.id);
+    remember();
+    score();
+  };
+  if (!caption.text.trim()) return changed();
+  say("Caption removed.", false, { title: "Undo", run: back });
+  const { message } = state;
+  setTimeout(() => state.message === message && say(""), UNDONE);
 }
 
 export function compare(caption, on) {
@@ -140,26 +202,45 @@ export async function score() {
   running?.abort();
   clearTimeout(timer);
   const { image } = state;
-  const due = state.captions.filter((caption) => caption.text.trim() && caption.scored !== caption.text);
-  if (!image || !due.length) return;
-  running = new AbortController();
-  const texts = due.map((caption) => caption.text);
+  // The one that is being edited first.
+  const due = inOrder()
+    .filter(isDue)
+    .sort((a, b) => (b.id === state.active) - (a.id === state.active));
+  if (!image || !due.length) return finished(running);
+  const run = (running = new AbortController());
+  state.working = { done: 0, total: due.length };
+  changed();
   try {
-    const items = await service.explain(image, texts, running.signal);
-    if (state.image !== image) return;
-    due.forEach((caption, number) => accept(caption, texts[number], items[number]));
-    say("");
-    sortCards();
+    for (let start = 0; start < due.length; start += BATCH) {
+      const part = due.slice(start, start + BATCH);
+      const texts = part.map((caption) => caption.text);
+      const items = await service.explain(image, texts, run.signal);
+      if (state.image !== image || running !== run) return;
+      part.forEach((caption, number) => accept(caption, texts[number], items[number]));
+      state.working.done += part.length;
+      sortCards();
+      changed();
+    }
+    reached();
     announce();
   } catch (error) {
-    if (error.name !== "AbortError") say(error.message, true);
+    if (error.name !== "AbortError" && running === run) failed(error, score);
+  } finally {
+    if (running === run) finished(run);
   }
+}
+
+function finished(run) {
+  if (running === run) running = null;
+  if (!state.working) return;
+  state.working = null;
+  changed();
 }
 
 function accept(caption, text, item) {
   if (caption.text !== text) return;
   state.image.error = item.error;
-  caption.before = caption.result?.score.msd ?? null;
+  caption.before = caption.result ? shownValue(caption) : null;
   caption.scored = text;
   caption.result = item.explanations[0];
   caption.error = item.error ? null : item.errors[0];
@@ -167,53 +248,90 @@ function accept(caption, text, item) {
 
 function announce() {
   const best = inOrder().find((caption) => caption.result);
-  if (best) tell(`Scored. First: ${best.text}, ${headline(best).join(" ")}.`);
+  if (best) tell(`Scored. First: ${best.text}, ${headline(best).number} ${headline(best).verdict}.`);
 }
 
-// The one number of a card and its plain reading.
-export function headline(caption) {
-  const { match, msd, reading } = caption.result.score;
-  if (match === null || match === undefined) return [signed(msd), "MSD"];
-  return [`${Math.round(100 * match)} %`, `${reading ?? (match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor")} match`];
+// Failures ----------------------------------------------------------------------------------------
+
+let tries = 0;
+let waiting = null;
+let again = null;
+
+// What fails because the service or the network is away is tried again until it is back.
+export function failed(error, action) {
+  state.needsToken ||= error.status === 401;
+  if (!error.passes) {
+    again = action; // a token that is entered tries it too
+    return say(error.message, true);
+  }
+  again = action;
+  clearTimeout(waiting);
+  waiting = setTimeout(tryAgain, Math.min(LONGEST_WAIT, 1000 * 2 ** tries++));
+  say(`${error.message} Trying again…`, true, { title: "Try now", run: tryAgain });
 }
 
-export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
+export function tryAgain() {
+  clearTimeout(waiting);
+  const action = again;
+  again = null;
+  action?.();
+}
+
+function reached() {
+  tries = 0;
+  again = null;
+  clearTimeout(waiting);
+  state.needsToken = false;
+  if (!state.message?.action || state.message.wrong) say("");
+}
 
 // Images ------------------------------------------------------------------------------------------
 
+let choice = 0; // of an image; a slower answer about an earlier one is dropped
+
 export async function open(file, { captions = null, sample = null, key = null, push = true } = {}) {
   if (!file) return;
+  const mine = ++choice;
   running?.abort();
-  let bitmap = null;
-  try {
-    bitmap = await createImageBitmap(file);
-  } catch {
-    // A format that this browser cannot show; the service may still read it.
+  state.opening = true;
+  changed();
+  const prepared = await images.prepare(file, state.look.limits);
+  if (mine !== choice) return;
+  // Captions that wait for their image, from an address that somebody shared, are retained.
+  const texts = state.image || captions ? null : state.captions.map((caption) => caption.text);
+  const image = { file, ...prepared, sample, id: null, error: null, key: key ?? `image-${Date.now()}` };
+  if (push && (state.image || state.view !== "image")) {
+    rememberNow();
+    history.pushState(null, "", location.hash);
   }
-  // Captions that wait for their image, from an address that somebody shared, are kept.
-  const waiting = state.image || captions ? null : state.captions.map((caption) => caption.text);
-  const image = { file, bitmap, sample, id: null, error: null, key: key ?? `image-${Date.now()}` };
-  if (push && (state.image || state.view !== "image")) history.pushState(null, "", location.hash);
-  show(image, captions ?? (waiting?.length ? waiting : [""]));
+  show(image, captions ?? (texts?.length ? texts : [""]));
   if (!sample) images.keep(image.key, file);
   await score();
 }
 
 function show(image, captions) {
-  state.view = "image";
-  state.image = image;
+  Object.assign(state, { view: "image", image, opening: false, compared: [], active: null });
   state.message = state.word = state.pinned = state.patch = null;
-  state.compared = [];
   state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);
-  remember();
+  rememberNow();
   changed();
 }
 
 export async function openSample(sample, captions = sample.captions, push = true) {
-  const bytes = await (await fetch(`samples/${sample.file}`)).blob();
-  const file = new File([bytes], sample.file, { type: "image/jpeg" });
-  await open(file, { captions, sample: sample.file, key: sample.file, push });
+  const mine = ++choice;
+  state.opening = true;
+  changed();
+  try {
+    const bytes = await service.sample(sample.file);
+    if (mine !== choice) return;
+    const file = new File([bytes], sample.file, { type: bytes.type || "image/jpeg" });
+    await open(file, { captions, sample: sample.file, key: sample.file, push });
+  } catch (error) {
+    if (mine !== choice) return;
+    state.opening = false;
+    failed(error, () => openSample(sample, captions, push));
+  }
 }
 
 // The address has the sample and the captions, so that it can be shared, reloaded and gone back to.
@@ -224,18 +342,39 @@ function address() {
   return `#${fields}`;
 }
 
+let remembering = null;
+let remembered = -Infinity;
+
+// At once, or as soon as enough time has passed since the last change.
 function remember() {
-  if (state.image) history.replaceState(null, "", address());
+  const left = remembered + REMEMBERED - performance.now();
+  if (left <= 0) rememberNow();
+  else remembering ??= setTimeout(rememberNow, left);
+}
+
+export function rememberNow() {
+  clearTimeout(remembering);
+  remembering = null;
+  remembered = performance.now();
+  if (!state.image || state.view !== "image") return;
+  try {
+    history.replaceState(null, "", address());
+  } catch {
+    remember(); // more changes than the browser allows in that time
+  }
 }
 
 export function viewFile() {
   if (state.view === "file") return;
+  rememberNow();
   state.view = "file";
   history.pushState(null, "", "#file");
   changed();
 }
 
 export async function restore(push = false) {
+  clearTimeout(remembering); // it was about another address
+  remembering = null;
   if (location.hash === "#file") {
     state.view = "file";
     return changed();
@@ -244,13 +383,15 @@ export async function restore(push = false) {
     state.view = "image";
     return changed();
   }
+  const mine = ++choice;
   const fields = new URLSearchParams(location.hash.slice(1));
   const captions = fields.has("c") ? fields.getAll("c") : [""];
   const key = fields.get("image");
   const sample = state.samples.find(({ file }) => file === fields.get("sample"));
   if (sample) return openSample(sample, captions, push);
-  if (!key) return openSample(state.samples[0], fields.has("c") ? captions : undefined, push);
-  const file = await images.kept(key);
+  if (!key && !fields.has("sample")) return openSample(state.samples[0], fields.has("c") ? captions : undefined, push);
+  const file = key && (await images.kept(key));
+  if (mine !== choice) return;
   if (file) return open(file, { captions, key, push });
   show(null, captions);
 }

@@ -1,0 +1,84 @@
+"""Make the screenshots of the documentation anew: `python tools/screenshots.py`.
+
+It needs Chromium on the PATH and the extras serve, mini and demo.
+Every image in `docs/images` that shows a page comes from here, from the pages as they are now and the default encoder.
+"""
+
+import sys
+import time
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import Browser, chromium  # type: ignore[import-not-found]  # noqa: E402
+from msdscore import Scorer  # noqa: E402
+from msdscore.report import demo  # noqa: E402
+from serving import served  # type: ignore[import-not-found]  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+QUALITY = 85
+DESK, PHONE, TALL = (1360, 900), (390, 844), (1120, 1260)
+CAT = ["a close up of an orange cat looking at the camera", "an orange cat wearing a blue hat next to a dog"]
+READY = (
+    "document.querySelector('.w') && !document.querySelector('.stale') && !document.querySelector('#progress.on') "
+    "&& document.querySelectorAll('#captions .match').length === document.querySelectorAll('#captions .card').length"
+)
+ALL_SCORED = "document.getElementById('here-place')?.textContent.match(/^(\\d+) of \\1 /)"
+
+
+def main() -> None:
+    """Open every page and write what the window shows."""
+    scorer = Scorer()
+    with served(scorer.pipeline) as address, chromium(*DESK) as browser:
+        for name, (width, height), dark in (
+            ("page", DESK, False),
+            ("page-dark", DESK, True),
+            ("page-phone", PHONE, False),
+        ):
+            browser.view(width, height, dark=dark)
+            browser.open(address)
+            browser.wait(READY, seconds=120)
+            write(browser, name)
+        browser.view(*DESK)
+        browser.open(address)
+        browser.wait(READY, seconds=120)
+        browser.hover(".card:nth-child(1) .w.tinted")
+        browser.wait("document.querySelector('.veil.on')")
+        write(browser, "page-word")
+        browser.hover("h1")
+        browser.click("#to-file")
+        browser.click("#try-examples")
+        browser.wait(ALL_SCORED, seconds=300)
+        write(browser, "page-many")
+        with TemporaryDirectory() as folder:
+            browser.view(*TALL)
+            browser.open(demo.write(demo.show(scorer), Path(folder)))
+            write(browser, "demo")
+            browser.view(*DESK)
+    figure = scorer.contrast(ROOT / "src/msdscore/serve/assets/samples/chelsea.jpg", CAT)
+    save(BytesIO(figure._repr_png_() or b""), "why-cat", width=DESK[0])
+
+
+def write(browser: Browser, name: str) -> None:
+    """Write what the window shows as a JPEG."""
+    time.sleep(0.6)  # bars and fades end
+    with TemporaryDirectory() as folder:
+        browser.screenshot(Path(folder) / "shot.png")
+        save(BytesIO((Path(folder) / "shot.png").read_bytes()), name)
+
+
+def save(image: BytesIO, name: str, *, width: int | None = None) -> None:
+    """Write an image as a JPEG, made smaller if it is wider than `width`."""
+    shot = Image.open(image).convert("RGB")
+    if width is not None and shot.width > width:
+        shot = shot.resize((width, round(shot.height * width / shot.width)), Image.Resampling.LANCZOS)
+    shot.save(IMAGES / f"{name}.jpg", quality=QUALITY, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
