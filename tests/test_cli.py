@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
 
+import pyarrow.parquet as pq
 import pytest
 import typer
 from PIL import Image
@@ -441,3 +442,36 @@ def test_every_encoder_that_is_not_ours_has_a_citation():
     for row in built_in():
         assert row.name == "toy" or row.citations, row.name
         assert set(row.citations) <= entries.keys(), row.name
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "told"),
+    [
+        ("<&-", "score - -o out.jsonl --encoder toy", 2, "msdscore: -: standard input is closed; expected JSON lines"),
+        (">&-", "encoders", 2, "Bad file descriptor"),
+        (">&-", "score rows.jsonl -o out.parquet --encoder toy", 0, ""),
+        ("<&- >&- 2>&-", "score rows.jsonl -o out.parquet --encoder toy", 0, ""),
+    ],
+)
+def test_closed_streams_are_one_line_and_no_other_file_takes_their_place(tmp_path, closed, arguments, code, told):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "a.png")
+    (tmp_path / "rows.jsonl").write_text('{"image": "a.png", "caption": "a red square"}\n')
+    command = f"{sys.executable} -m msdscore {arguments} {closed}"
+    answer = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == code, answer.stderr
+    assert told in answer.stderr
+    assert "Traceback" not in answer.stderr
+    if code == 0:
+        assert pq.read_table(tmp_path / "out.parquet").num_rows == 1
+
+
+def test_control_characters_of_captions_are_printed_visibly(tmp_path):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "a.png")
+    caption = "a red \x1b[31msquare\x07 \u202eback"
+    for command in ("explain", "score"):
+        answer = CliRunner().invoke(app, [command, str(tmp_path / "a.png"), caption, "--encoder", "toy"])
+        assert answer.exit_code == 0
+        assert "\x1b" not in answer.output
+        assert "\x07" not in answer.output
+        assert "\u202e" not in answer.output
+        assert r"\x1b[31m" in answer.output

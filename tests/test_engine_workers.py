@@ -4,8 +4,11 @@ import itertools
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -254,7 +257,9 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),
         (["a.tar", "-o", "out", "--address", "auto"], "--address is for a Ray cluster; add --engine ray"),
         (["a.tar", "-o", "out", "--part", "4/4"], "a part looks like 0/100 to 99/100, got '4/4'"),
-        (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix and --input-format are for files of rows"),
+        (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix, --input-format and --excel-safe are for files of rows"),
+        (["a.tar", "-o", "/dev/null"], "/dev/null: unknown kind of output"),
+        (["a.tar", "-o", "/dev/full"], "/dev/full: unknown kind of output"),
         (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
         (["*.tar", "-o", "out"], "no shards there"),
     ],
@@ -275,3 +280,57 @@ def test_a_worker_that_hangs_is_ended(tmp_path, monkeypatch):
     assert not multiprocessing.active_children()
     with pytest.raises(ConfigError, match="a time limit must be positive"):
         list(score_on_workers(TOY, [job], ShardOptions(), time_limit=0))
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_time_limit_is_a_positive_number(tmp_path, limit, engine):
+    write_shards(tmp_path, count=1)
+    arguments = ["score", str(tmp_path / "00000.tar"), "-o", str(tmp_path / "out"), "--encoder", "toy"]
+    result = CliRunner().invoke(app, [*arguments, "--time-limit", limit, "--engine", engine])
+    assert isinstance(result.exception, ConfigError)
+    assert "a time limit must be a positive number of seconds" in str(result.exception)
+
+
+KILLED = """
+import os, sys
+from msdscore.run.shards import ShardOptions
+from msdscore.run.workers import plan_jobs, score_on_workers
+from msdscore.scoring.spec import ScorerSpec
+
+class Slow(ScorerSpec):
+    def build(self):
+        import time
+        pipeline = super().build()
+        score = pipeline.score
+        def late(*given, **named):
+            open(os.environ["BEGUN"], "a").write(f"{os.getpid()}\\n")
+            time.sleep(3)
+            return score(*given, **named)
+        object.__setattr__(pipeline, "remembering", lambda: type("P", (), {"score": staticmethod(late)})())
+        return pipeline
+
+if __name__ == "__main__":
+    spec = Slow(encoder="toy", device="cpu")
+    list(score_on_workers(spec, plan_jobs([sys.argv[1]], sys.argv[2]), ShardOptions(), workers=2))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_command_that_is_killed_and_write_nothing_later(tmp_path):
+    pattern, begun = write_shards(tmp_path / "in", count=2), tmp_path / "begun"
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py"), pattern, str(tmp_path / "out")]
+    with subprocess.Popen(command, env=os.environ | {"BEGUN": str(begun)}) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and (not begun.exists() or len(set(begun.read_text().split())) < 2):
+            time.sleep(0.05)
+        process.kill()
+    workers = [int(number) for number in set(begun.read_text().split())]
+    time.sleep(1)
+    assert len(workers) == 2
+    for worker in workers:
+        state = Path(f"/proc/{worker}/stat")
+        assert not state.exists() or state.read_text().split()[2] == "Z"
+    time.sleep(3)
+    assert not contents(tmp_path / "out")

@@ -1,14 +1,17 @@
 import csv
+import gzip
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -452,7 +455,7 @@ def test_parquet_times_and_numbers_keep_their_types(tmp_path):
         (row,) = source.read()
         assert source.schema is not None
         assert source.schema.field("small").type == pa.int16()
-    assert row.columns["when"].isoformat() == "2023-11-14T22:13:20.123456"
+    assert row.columns["when"] == "2023-11-14 22:13:20.123456789"
     assert row.id == "5"
 
 
@@ -652,3 +655,116 @@ def test_column_names_in_any_case(tmp_path, writer):
 
 def _beside(path: Path) -> Path:
     return path if path.is_dir() else path.parent
+
+
+def spreadsheet(path, rows, dimension=None):
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    if dimension is not None:
+        change_member(path, "xl/worksheets/sheet1.xml", lambda text: re.sub(rb'ref="[^"]*"', dimension, text, count=1))
+    return path
+
+
+def change_member(path, name, change):
+    """Rewrite one member of a packed file."""
+    with zipfile.ZipFile(path) as packed:
+        members = {member: packed.read(member) for member in packed.namelist()}
+    members[name] = change(members[name])
+    with zipfile.ZipFile(path, "w") as packed:
+        for member, content in members.items():
+            packed.writestr(member, content)
+
+
+def test_a_spreadsheet_is_read_whole_whatever_size_it_states(tmp_path):
+    rows = [["image", "caption", "n"], *([f"{number}.jpg", f"caption {number}", number] for number in range(10))]
+    path = spreadsheet(tmp_path / "rows.xlsx", rows, b'ref="A1:B4"')
+    read = rows_of(path)
+    assert [row.caption for row in read] == [f"caption {number}" for number in range(10)]
+    assert read[9].columns["n"] == 9
+
+
+def test_cells_of_a_spreadsheet_without_a_name_fail_their_row_and_missing_ones_are_empty(tmp_path):
+    rows = [
+        ["image", "caption", "n"],
+        ["a.jpg", "x"],
+        ["b.jpg", "y", 1, "more"],
+        [None, None, None, None],
+        ["c.jpg", "z"],
+    ]
+    short, long, last = rows_of(spreadsheet(tmp_path / "rows.xlsx", rows))
+    assert short.columns == {"image": "a.jpg", "caption": "x", "n": None}
+    assert long.error == "row 3: expected 3 cells, got 4"
+    assert last.caption == "z"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<worksheet", b"<a></b>", b"<worksheet><sheetData><row r='x'/></sheetData></worksheet>"]
+)
+def test_a_spreadsheet_with_damaged_xml_is_one_line(tmp_path, content):
+    path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
+    change_member(path, "xl/worksheets/sheet1.xml", lambda _: content)
+    with pytest.raises(InputError, match=r"rows\.xlsx: (cannot be read as an Excel file|expected a name)"):
+        rows_of(path)
+
+
+def test_a_spreadsheet_that_fills_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.io.inputs.tables._SHEET", 1000)
+    path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
+    with pytest.raises(InputError, match=r"expands to [\d,]+ bytes, more than 1,000; save it as CSV"):
+        rows_of(path)
+
+
+def test_coco_images_with_one_id_twice_are_refused(tmp_path):
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+    document = {"images": images, "annotations": [{"image_id": 1, "caption": "x"}]}
+    (row,) = rows_of(write(tmp_path / "same.json", json.dumps(document)))
+    assert row.columns["file_name"] == "a.jpg"
+    images.append({"id": "1", "file_name": "c.jpg"})
+    with pytest.raises(InputError, match=r"two images have the id 1 \('a\.jpg' and 'c\.jpg'\); expected each id once"):
+        rows_of(write(tmp_path / "twice.json", json.dumps(document)))
+
+
+@pytest.mark.parametrize("depth", [64, 200, 900])
+def test_values_too_deep_for_a_table_become_text(tmp_path, depth):
+    deep = "[" * depth + "]" * depth
+    line = f'{{"image": "a.jpg", "caption": "x", "extra": {deep}, "flat": [1]}}'
+    for name, text in (("rows.jsonl", line), ("rows.json", f"[{line}]")):
+        (row,) = rows_of(write(tmp_path / name, text))
+        assert row.error is None
+        assert row.columns["flat"] == [1]
+        assert row.columns["extra"] == deep
+    document = f'{{"images": [], "annotations": [{line}]}}'
+    assert rows_of(write(tmp_path / "coco.json", document))[0].columns["extra"] == deep
+
+
+def test_a_line_that_is_too_long_is_a_failed_row_and_the_next_ones_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.io.inputs.text._LONGEST", 200)
+    long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
+    lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
+    rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
+    assert [row.caption for row in rows] == ["x", None, "z", None]
+    assert re.match(r"line 2: more than [\d,]+ bytes in one row; expected an image and its captions", rows[1].error)
+    with pytest.raises(InputError, match=r"more than [\d,]+ bytes in one row.* at character 37"):
+        rows_of(write(tmp_path / "rows.json", f"[{lines[0]}, {long[:-2]}"))
+    with pytest.raises(InputError, match=r"rows\.csv: line 2: more than [\d,]+ bytes in one row"):
+        rows_of(write(tmp_path / "rows.csv", "image,caption\na.jpg," + "y" * 900))
+
+
+def test_an_archive_that_expands_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.io.inputs.formats._EXPANDED", 1 << 20)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b" " * (8 << 20)))
+    with pytest.raises(InputError, match=r"rows\.jsonl\.gz: expands to more than 1,048,576 bytes, 100 times its size"):
+        rows_of(path)
+    assert not list(Path(gettempdir()).glob("msdscore-*.input"))
+
+
+@pytest.mark.parametrize(
+    "state", ["[]", "{", '{"_data_files": 3}', '{"_data_files": [1]}', '{"_data_files": [{}]}', "[" * 9999]
+)
+def test_a_saved_dataset_whose_state_is_damaged_is_one_line(tmp_path, state):
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(InputError, match=r"is damaged|old version"):
+        rows_of(tmp_path)

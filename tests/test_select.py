@@ -19,9 +19,12 @@ from PIL import Image
 from msdscore.errors import ConfigError
 from msdscore.io import stores
 from msdscore.io.outputs.shards import ShardFacts, write_shard
+from msdscore.run.shards import score_shard
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule
 from msdscore.select.run import select
 from msdscore.select.scores import open_scores
+from tar_shards import add, jpeg
 from test_cli import msdscore
 
 ROWS = 50  # of a shard
@@ -527,3 +530,38 @@ def test_scores_of_any_store_are_read(shards, tmp_path):
         assert (tmp_path / f"{number}.txt").read_bytes() == (tmp_path / "0.txt").read_bytes()
     empty = msdscore("select", f"file://{tmp_path}", "-o", tmp_path / "none.txt", "--keep", "20")
     assert "expected score shards in this folder, found none" in empty.stderr
+
+
+def test_a_key_of_several_samples_is_refused_in_a_list_of_keys(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        for colour, key in (("red", "1"), ("green", "2"), ("blue", "1")):
+            add(shard, f"{key}.jpg", jpeg(colour))
+            add(shard, f"{key}.txt", f"a {colour} square".encode())
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.tar", tmp_path / "scores" / "a.parquet")
+    answer = msdscore("select", tmp_path / "scores", "-o", tmp_path / "keys.txt", "--keep", "3")
+    assert (answer.returncode, "key '1' names rows of two rows of" in answer.stderr) == (2, True)
+    table = pq.read_table(tmp_path / "scores" / "a.parquet")
+    alone = f"msd={table['msd'][1].as_py() - 1e-9!r}", f"msd={table['msd'][1].as_py() + 1e-9!r}"
+    assert (
+        msdscore(
+            "select", tmp_path / "scores", "-o", tmp_path / "keys.txt", "--min", alone[0], "--max", alone[1]
+        ).returncode
+        == 0
+    )
+    assert keys_of(tmp_path / "keys.txt") == ["2"]
+
+
+def test_the_highest_uncertainty_comes_first_as_the_page_says(tmp_path):
+    pq.write_table(pa.table({"key": ["a", "b"], "uncertainty": [0.1, 0.9]}), tmp_path / "a.parquet")
+    select([str(tmp_path / "a.parquet")], Rule(by="uncertainty", keep=Quota.parse("1")), str(tmp_path / "keys.txt"))
+    assert keys_of(tmp_path / "keys.txt") == ["b"]
+
+
+@pytest.mark.parametrize("output", ["/dev/null", "/dev/full"])
+def test_a_device_is_no_folder_for_tars(shards, output):
+    root, _ = shards
+    answer = msdscore("select", root, "-o", output, "--keep", "1")
+    assert (answer.returncode, f"{output}: is a file; expected the name of a folder for tars" in answer.stderr) == (
+        2,
+        True,
+    )

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from msdscore.cli.options import flattened
-from msdscore.cli.progress import be_quiet
+from msdscore.cli.progress import be_quiet, visible
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
@@ -117,6 +117,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     # Characters that standard output cannot hold are written as JSON writes them, \u00e9, in place of an error.
     codecs.register_error("msdscore", _escaped)
+    _fill_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="msdscore")
     try:
@@ -125,7 +126,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except MSDScoreError as error:
-        typer.echo(f"msdscore: {shortened(str(error), 2000)}", err=True)
+        typer.echo(f"msdscore: {visible(shortened(str(error), 2000))}", err=True)
         sys.exit(2)
     except UnicodeEncodeError as error:
         name = error.object.encode("utf-8", "backslashreplace").decode()
@@ -140,6 +141,15 @@ def main() -> None:
         reason = error.strerror or str(error)
         typer.echo(f"msdscore: {name}: {reason}; check the path, its rights and the disk", err=True)
         sys.exit(2)
+
+
+def _fill_closed() -> None:
+    """Put something in the place of standard streams that are closed, so that no other file becomes one of them."""
+    while (place := os.open(os.devnull, os.O_RDONLY)) <= 2:
+        pass
+    os.close(place)
+    if sys.stdout is None:  # what is printed has nowhere to go, and that is an error
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, a number, for as long as the process lives
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, option_in
-from msdscore.cli.progress import print_json
+from msdscore.cli.progress import print_json, visible
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
@@ -75,7 +75,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     screen, limit = console(), word_limit(explained)
     for item in explained:
         lines = (*str(item.score).splitlines(), *in_words(item))
-        screen.print(coloured(item, limit), *(Text(f"  {line}") for line in lines), sep="\n", soft_wrap=True)
+        screen.print(coloured(item, limit), *(Text(f"  {visible(line)}") for line in lines), sep="\n", soft_wrap=True)
     if screen.is_terminal:
         screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))
     screen.print(Text(explained[0].score.signature), soft_wrap=True)

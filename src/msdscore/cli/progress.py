@@ -1,6 +1,7 @@
 """What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from msdscore.lab.align.run.session import Event
 
 KEPT = "stopped; finished parts are kept, and the same command goes on from there"
+# Control characters, which a terminal obeys, and marks that turn the direction of text around.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -28,10 +31,19 @@ def be_quiet(wanted: bool) -> None:
     _QUIET.set(wanted)
 
 
+def visible(text: str) -> str:
+    r"""Text for a terminal, with control characters as escapes: captions and names may come from anyone.
+
+    >>> visible("a \x1b[31mdog")
+    'a \\x1b[31mdog'
+    """
+    return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+
+
 def tell(text: str) -> None:
     """A line for people on standard error; none with `--quiet`. Errors are told in any case."""
     if not _QUIET.get():
-        typer.echo(text, err=True)
+        typer.echo(visible(text), err=True)
 
 
 def print_json(value: Any) -> None:

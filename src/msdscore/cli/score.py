@@ -14,7 +14,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
-from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, tell_reasons
+from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, tell_reasons, visible
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class TargetOptions:
         ),
     ] = None
     prefix: Annotated[str, option_in(OUTPUT, help="Prefix of the names of added columns.")] = ""
+    excel_safe: Annotated[
+        bool, option_in(OUTPUT, "--excel-safe", help="For .csv and .tsv: put ' before text that spreadsheets compute.")
+    ] = False
     copy_column: Annotated[
         list[str], option_in(OUTPUT, help="For shards: input column to copy next to the scores. Repeatable.")
     ] = field(default_factory=list)
@@ -138,8 +141,8 @@ def score(
     spec = scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
     if output is not None and is_folder(output, source):
-        if target.prefix or rows.input_format:
-            raise ConfigError("--prefix and --input-format are for files of rows; shards are recognised by their names")
+        if target.prefix or rows.input_format or target.excel_safe:
+            raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
         from msdscore.run.shards import ShardOptions
 
         how_to_read = ShardOptions(
@@ -156,7 +159,10 @@ def score(
         return
     if is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify)
+    how = RunOptions(
+        overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify,
+        excel_safe=target.excel_safe,
+    )  # fmt: skip
     with open_rows(source, images=rows.images, format=rows.input_format, columns=names) as opened:
         result = score_file(spec, opened, file, how, as_json=target.json)
     options.print_cache_use(batch.cache, result.cache)
@@ -181,7 +187,7 @@ def score_image(
     if as_json:
         print_json({"image": image, **scores.to_dict()})
     elif output is None:
-        typer.echo(str(scores))
+        typer.echo(visible(str(scores)))
 
 
 def score_file(
@@ -234,11 +240,13 @@ def is_folder(output: str, source: str) -> bool:
     (True, False, True)
     """
     from msdscore.io.outputs.files import known_outputs
-    from msdscore.io.stores import base_name
+    from msdscore.io.stores import base_name, is_address
     from msdscore.io.tar import is_image_name
 
     if is_image_name(Path(source)):
         return False
+    if not is_address(output) and Path(output).exists() and not Path(output).is_dir():
+        return False  # a file without a suffix, or a device such as /dev/null
     suffix = Path(base_name(output)).suffix.lower()
     return not suffix or output.endswith("/") or (suffix not in known_outputs() and Path(output).is_dir())
 

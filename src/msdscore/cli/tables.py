@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msdscore.cli.progress import visible
+
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanation
     from msdscore.lab.benchmarks.results.grids import Grid
@@ -20,7 +22,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
     for row in rows:
-        table.add_row(*(_text(row.get(column)) for column in columns))
+        table.add_row(*(Text(_text(row.get(column))) for column in columns))
     console().print(table)
 
 
@@ -29,7 +31,7 @@ def fields_table(row: Mapping[str, Any]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in row.items():
         if value not in (None, "", {}, ()):
-            table.add_row(name.replace("_", " "), _text(value))
+            table.add_row(name.replace("_", " "), Text(_text(value)))
     console().print(table)
 
 
@@ -46,10 +48,10 @@ def grid_table(grid: "Grid") -> None:
         for at in columns:
             table.add_column(_title(grid.columns[at]), justify="right" if at else "left", no_wrap=True)
         for line, row in enumerate(grid.rows):
-            table.add_row(*(Text(row[at], style="bold" if (line, at) in grid.best else "") for at in columns))
+            table.add_row(*(Text(visible(row[at]), style="bold" if (line, at) in grid.best else "") for at in columns))
         screen.print(table)
     for note in grid.notes:
-        screen.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        screen.print(visible(note), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def console() -> Console:
@@ -61,7 +63,7 @@ def console() -> Console:
 def _fitting(grid: "Grid", width: int) -> list[list[int]]:
     """Numbers of the columns of each table, as many as fit beside the first."""
     wide = [
-        max(cell_len(text) for text in (_title(column), *(row[at] for row in grid.rows))) + 1
+        max(cell_len(text) for text in (_title(column), *(visible(row[at]) for row in grid.rows))) + 1
         for at, column in enumerate(grid.columns)
     ]
     tables: list[list[int]] = [[0]]
@@ -80,8 +82,8 @@ def _text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1_000_000:
         return f"{value / 1e6:,.0f} M"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+        return visible(", ".join(map(str, value)))
+    return "" if value is None else visible(str(value))
 
 
 def demo_table(shown: "Sequence[Shown]") -> None:
@@ -107,7 +109,7 @@ def coloured(item: "Explanation", limit: float) -> Text:
 
     text = Text()
     for piece in spans(item, limit):
-        text.append(piece.text, style=on_screen(piece.back, piece.ink) if piece.back else "")
+        text.append(visible(piece.text), style=on_screen(piece.back, piece.ink) if piece.back else "")
     return text
 
 

@@ -40,7 +40,7 @@ OBJECTS = 3072  # bytes of an item beside its numbers: tensors, layout and key, 
 _IMAGE, _TEXT = "i", "t"  # first letter of a key
 _HALF = ",kept:float16"  # in the signature, since rounding changes vectors
 
-_FORMAT = 2
+_FORMAT = 3
 _CHECK = 16  # bytes of the checksum before the content of a file
 _LAYOUT = "layout"  # name of the tensor that holds a layout as JSON bytes
 _MARK, _LOCK, _TEMPORARY = "signature.txt", ".removing.lock", ".tmp"
@@ -279,7 +279,7 @@ class VectorFiles:
         path = self._path(key)
         with suppress(OSError):
             content = path.read_bytes()
-            if blake2b(content[_CHECK:], digest_size=_CHECK).digest() == content[:_CHECK]:
+            if _checksum(key, content[_CHECK:]) == content[:_CHECK]:
                 with suppress(OSError):  # a folder that may be read alone serves as well
                     os.utime(path)
                 return _embeddings(content[_CHECK:], device)
@@ -296,7 +296,7 @@ class VectorFiles:
         path, content = self._path(key), _content(vectors)
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-            _replace(path, blake2b(content, digest_size=_CHECK).digest() + content)
+            _replace(path, _checksum(key, content) + content)
             self._written += _CHECK + len(content)
             limit, total, written = self._limit, self._total, self._written
             if limit is None or (total is not None and written < limit / _LOOK_AGAIN and total + written <= limit):
@@ -354,6 +354,11 @@ def _replace(path: Path, content: bytes) -> None:
         os.replace(temporary, path)  # noqa: PTH105, the same call by its clearer name
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _checksum(key: str, content: bytes) -> bytes:
+    """A hash of the item's key too, so that a file under another item's name is not taken for that one's."""
+    return blake2b(content, digest_size=_CHECK, person=blake2b(key.encode(), digest_size=16).digest()).digest()
 
 
 def _content(vectors: Embeddings) -> bytes:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from glob import glob
+from glob import escape, glob
 from hashlib import blake2b, file_digest
 from io import SEEK_END
 from itertools import product
@@ -43,7 +43,7 @@ def open_store(name: str) -> tuple[FileSystem, str]:
 
     fsspec opens it; where the library for a scheme is not installed, pyarrow's own file systems are tried.
     """
-    fsspec = require("fsspec", extra="cluster")
+    fsspec = require("fsspec", extra="ray")
     try:
         fs, path = fsspec.core.url_to_fs(name)
     except ImportError as missing:
@@ -216,7 +216,9 @@ def expand(pattern: str) -> list[str]:
     ['part-a/08.tar', 'part-a/09.tar', 'part-a/10.tar', 'part-b/08.tar']
     """
     if not is_address(pattern) and Path(pattern).is_dir():
-        return matching(str(Path(pattern) / "*.tar"))
+        return matching(str(Path(escape(pattern)) / "*.tar"))
+    if not is_address(pattern) and Path(pattern).is_file():  # whatever signs are in its name
+        return [pattern]
     choices: list[Sequence[str | int]] = []
     widths: list[int] = []
     for number, text in enumerate(_BRACES.split(pattern)):  # every second one stood in braces
@@ -233,7 +235,7 @@ def expand(pattern: str) -> list[str]:
     for parts in product(*choices):
         name = "".join(str(part).zfill(width) for part, width in zip(parts, widths, strict=True))
         is_glob = any(sign in parted(name)[0] for sign in "*?[")
-        shards += matching(name) if is_glob else [name]
+        shards += matching(name) or ([name] if exists(name) else []) if is_glob else [name]
     return shards
 
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ class RayOptions:
         if self.least < 1 or (self.most is not None and self.most < self.least):
             raise ConfigError(f"expected at least 1 actor, and no fewer at most, got {self.least} to {self.most}")
         gpus = self.gpus or 0.0
-        if self.cpus < 0 or gpus < 0 or (gpus > 1 and gpus % 1):
+        if self.time_limit is not None and not 0 < self.time_limit < inf:
+            raise ConfigError(f"a time limit must be a positive number of seconds, got {self.time_limit:g}")
+        if not (0 <= self.cpus < inf and 0 <= gpus < inf) or (gpus > 1 and gpus % 1):
             raise ConfigError(
                 f"expected cores, and a part of one GPU or whole ones, per actor, got {self.cpus:g} and {gpus:g}"
             )

@@ -18,7 +18,7 @@ from msdscore.io.hashing import file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, RowSource
-from msdscore.io.outputs.files import check_output
+from msdscore.io.outputs.files import check_output, without_formulas
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
@@ -42,7 +42,8 @@ class RunOptions:
 
     `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
     image file has changed, appeared or become readable since. `verify` knows image files of any size by their
-    content; without it those beyond 8 MiB by size and time.
+    content; without it those beyond 8 MiB by size and time. `excel_safe` puts ' before text that a spreadsheet would
+    compute, in CSV and TSV outputs.
     """
 
     overwrite: bool = False
@@ -50,10 +51,13 @@ class RunOptions:
     prefix: str = ""
     part_rows: int = PART_ROWS
     verify: bool = False
+    excel_safe: bool = False
 
     def __post_init__(self) -> None:
         if self.part_rows < 1:
             raise ConfigError(f"part_rows must be at least 1, got {self.part_rows}")
+        if not self.prefix.isprintable():
+            raise ConfigError(f"a prefix must be printable, since it begins names of columns; got {self.prefix!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ def score_rows(
     """
     how = options or RunOptions()
     check_output(output, inputs=[source.name])
+    if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
+        raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:
         images = (row.source for row in source.read() if isinstance(row.source, str))
         refuse_inputs([output, *run_files(output)], images)
@@ -122,8 +128,9 @@ def score_rows(
             again = (part.key for part in _parts(source.read(), how))
             return all(new == key or key == _NEVER for new, key in zip_longest(again, keys))
 
+        tables = kept.tables(collect(run.tables(), pipeline.config), naming)
         summary = run.finish(
-            kept.tables(collect(run.tables(), pipeline.config), naming),
+            map(without_formulas, tables) if how.excel_safe else tables,
             metadata={"msdscore": pipeline.signature},
             notes={
                 "parts": keys,
@@ -170,6 +177,7 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
         "limits": asdict(limits),
         "prefix": how.prefix,
         "part_rows": how.part_rows,
+        **({"excel_safe": True} if how.excel_safe else {}),
     }
 
 

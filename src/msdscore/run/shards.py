@@ -1,6 +1,5 @@
 """Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 
 from msdscore.encoders.cached import CacheUse
@@ -32,7 +32,6 @@ from msdscore.scoring.spec import ScorerSpec
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
 _REASONS = 3  # of failed rows, that a shard's facts name
-_WHOLE = re.compile("#[0-9a-f]+")
 _SLIP = 0.8  # names of columns so much alike are taken for one
 # Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
 THREADS = 2
@@ -44,8 +43,8 @@ Watch = Callable[[Iterator[Row]], Iterator[Row]]
 class ShardOptions:
     """How rows of a shard are read, and what its scores hold besides the numbers.
 
-    `copied` are input columns that the scores keep. `retry` scores a finished shard again where rows of it failed,
-    `overwrite` one that another scorer has made.
+    `copied` are input columns that the scores contain too; a finished shard gets and loses them without scoring.
+    `retry` scores a finished shard again if rows of it failed, `overwrite` any.
     """
 
     columns: ColumnNames = field(default_factory=ColumnNames)
@@ -96,13 +95,13 @@ def score_shard(
 ) -> ShardResult:
     """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, put in place in one step.
 
-    A finished output of the same scorer and the same input is left as it is, without loading the encoder. `build` gives
-    the pipeline of a described scorer where a worker keeps one for many shards; rows pass through `watch` as they are
-    read; both names may be addresses (s3://…).
+    A finished output of the same scorer and the same input is left as it is, without loading the encoder; one of
+    another input or scorer is never replaced without `overwrite`. `build` gives the pipeline of a described scorer if a
+    worker has one for many shards; rows pass through `watch` as they are read; both names may be addresses (s3://…).
 
     Raises:
         InputError: the shard cannot be read at all.
-        RunError: the output holds something else, or is what the shard is read from.
+        RunError: the output contains something else, or is what the shard is read from.
     """
     how, name, target = options or ShardOptions(), str(source), str(output)
     # The same for every worker on every device.
@@ -110,15 +109,18 @@ def score_shard(
     fingerprint = _fingerprint(name, target, how)
     refuse_inputs([Path(target)], [name])  # the shard itself, and the metadata beside it
     facts = None if how.overwrite else read_facts(target)
-    is_finished = facts is not None and _is_of(facts, target, fingerprint, how)
-    if facts is not None and is_finished and record is not None and facts.spec == record:
-        return _result(facts, target, fresh=False)
+    is_finished = facts is not None and not (how.retry and facts.failed) and is_intact(target, verify=how.verify)
+    finished = facts if is_finished else None
+    if finished is not None:
+        _refuse_changed(finished, name, target, fingerprint, how)
+        if record is not None and finished.spec == record:
+            return _finished(finished, name, target, how)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
     if facts is not None and facts.signature != pipeline.signature:
         held = f"holds scores of {facts.signature}, not of {pipeline.signature}"
         raise RunError(f"{shortened(target)}: {held}; {REMEDY}")
-    if facts is not None and is_finished:
-        return _result(facts, target, fresh=False)
+    if finished is not None:
+        return _finished(finished, name, target, how)
     rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
         source_rows = _read(name, how, stack)
@@ -159,13 +161,39 @@ def _beside(name: str) -> str | None:
     return table if stores.exists(table) else None
 
 
-def _is_of(facts: ShardFacts, target: str, fingerprint: str, how: ShardOptions) -> bool:
-    """Whether an output holds this work, as far as it does not depend on the scorer."""
-    if (how.retry and facts.failed) or dict(facts.options) != how.reading():
-        return False
-    # Of a run with `verify` the fingerprint holds hashes of all bytes too, which count when they are asked for.
-    known = facts.fingerprint if how.verify else _WHOLE.sub("", facts.fingerprint)
-    return known == fingerprint and is_intact(target, verify=how.verify)
+def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str, how: ShardOptions) -> None:
+    """Refuse to score a finished shard again because its input, or how it is read, is another one than it was."""
+    again = "it is not scored again without --overwrite"
+    before, now = facts.fingerprint.split("+"), fingerprint.split("+")
+    if len(before) != len(now) or not all(map(_is_same_input, before, now)):
+        raise RunError(
+            f"{shortened(name)}: was changed or touched after {shortened(target)} was scored from it; {again}"
+        )
+    for option, value in how.reading().items():
+        if option != "copied" and facts.options.get(option) != value:
+            raise RunError(f"{shortened(target)}: was scored with other {option}; {again}")
+
+
+def _is_same_input(before: str, now: str) -> bool:
+    """Whether two marks are of the same bytes; with hashes of all of them in both, the time does not matter."""
+    (state, _, whole), (state_now, _, whole_now) = before.partition("#"), now.partition("#")
+    return whole == whole_now if whole and whole_now else state == state_now
+
+
+def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
+    """The result of a finished shard, with the columns to copy added, and those of an earlier run removed."""
+    if facts.options.get("copied") != list(how.copied):
+        rows = ShardRows(how.copied)
+        with stores.reading(target) as file:
+            table = pq.read_table(file)
+        with ExitStack() as stack:
+            count = sum(1 for _ in rows.watch(_read(name, how, stack))) if how.copied else len(table)
+        if count != len(table):
+            raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
+        own = table.column_names[: table.column_names.index("error") + 1]
+        facts = replace(facts, options=how.reading())
+        write_shard(rows.with_copied({column: table[column] for column in own}), target, facts)
+    return _result(facts, target, fresh=False)
 
 
 def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
@@ -235,7 +263,11 @@ class ShardRows:
             "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
             "error": scores["error"],
         }
-        copied = table_from_columns(self._others)
+        return self.with_copied(columns)
+
+    def with_copied(self, columns: dict[str, Any]) -> pa.Table:
+        """A table of these columns, and behind them the copied ones of the input."""
+        columns, copied = dict(columns), table_from_columns(self._others)
         for name in copied.column_names:
             kept = name
             while kept in columns or (kept != name and kept in self._copied):

@@ -10,9 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
 from typing import Self
@@ -23,6 +25,7 @@ from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
 from msdscore.io.decoders import cores
 from msdscore.io.inputs.rows import Row
+from msdscore.io.outputs.targets import refuse_inputs
 from msdscore.io.stores import expand_all, score_names
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
@@ -35,7 +38,10 @@ GPU_SHARDS = 2
 def plan_jobs(patterns: Sequence[str], folder: str) -> list[ShardJob]:
     """One job per shard that the patterns name, with its scores in a folder or under an address."""
     shards = expand_all(patterns)
-    return [ShardJob(shard, stores.join(folder, name)) for shard, name in zip(shards, score_names(shards), strict=True)]
+    outputs = [stores.join(folder, name) for name in score_names(shards)]
+    # Every input of every shard: scores of one may have the name of another's table of images.
+    refuse_inputs([] if stores.is_address(folder) else map(Path, outputs), shards)
+    return [ShardJob(shard, output) for shard, output in zip(shards, outputs, strict=True)]
 
 
 def score_on_workers(
@@ -53,8 +59,8 @@ def score_on_workers(
     every two cores; with one, everything runs in this process. Each has `at_once` shards in work, see `score_jobs`.
     With a `time_limit` (in seconds) a worker that has a shard for longer is ended, as if it had died.
     """
-    if time_limit is not None and time_limit <= 0:
-        raise ConfigError(f"a time limit must be positive, got {time_limit:g} seconds")
+    if time_limit is not None and not 0 < time_limit < inf:
+        raise ConfigError(f"a time limit must be a positive number of seconds, got {time_limit:g}")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     count = min(workers or default_workers(spec), len(jobs))
@@ -192,7 +198,7 @@ class _Pool:
 
 
 def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connection) -> None:
-    """Score the shards that come through a pipe, until it is closed."""
+    """Score the shards that come through a pipe, and end with the process at its other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked us ends us
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sending = Lock()
@@ -207,9 +213,13 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
         with sending, suppress(BrokenPipeError):
             pipe.send(error or done.result())
 
-    with suppress(EOFError, BrokenPipeError), Overlapping(ShardWorker(spec, options, at_once)) as shards:
-        while True:
-            shards.submit(pipe.recv()).add_done_callback(answer)
+    with Overlapping(ShardWorker(spec, options, at_once)) as shards:
+        try:
+            while True:
+                shards.submit(pipe.recv()).add_done_callback(answer)
+        except (EOFError, ConnectionError):
+            # It was killed: at once, since another run may have finished these shards before this one has.
+            os._exit(1)
 
 
 class StoppedError(Exception):

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
-from msdscore.io.inputs.tar_samples import TarSamples
+from msdscore.io.inputs.tar_samples import SHARED_KEY, TarSamples
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.io.tar import TarImage, sample_key
@@ -102,7 +102,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
         return
     local = not stores.is_address(output)
     if not suffix:
-        if local and Path(output).is_file():
+        if local and Path(output).exists() and not Path(output).is_dir():
             raise RunError(f"{name}: is a file; expected the name of a folder for tars")
         return
     if suffix not in SUFFIXES:
@@ -174,18 +174,20 @@ def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
 
 
 def _refuse_shared_keys(table: Table) -> None:
-    """Refuse keys that do not say which row is meant: in several files, or twice in a file of rows."""
+    """Refuse keys that do not say which row is meant: in several files, of several samples, twice in a file of rows."""
     names = list(dict.fromkeys(file.key_name for file in table.files))
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
-    rows = [number for number, file in enumerate(table.files) if file.facts is None]
+    rows = [number for number, file in enumerate(table.files) if not _is_of_tar(file)]
+    warned = any("warnings" in file.schema.names for file in table.files)
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
+    alone += f" OR bool_or(warnings LIKE '%{SHARED_KEY}%')" if warned else ""
     shared: Any = None
     # By their hashes first, in a third of the memory: where these differ the keys do.
     for value in (f"hash({key})", key):
         shared = table.ask(
-            f"SELECT key, min(file), max(file) FROM (SELECT {value} AS key, file, kept.row AS kept FROM scores "
-            "LEFT JOIN kept USING (row)) GROUP BY key HAVING count(kept) > 0 "
-            f"AND (min(file) <> max(file){alone}) LIMIT 1"
+            f"SELECT key, min(file), max(file) FROM (SELECT {value} AS key, file, kept.row AS kept"
+            f"{', warnings' if warned else ''} FROM scores LEFT JOIN kept USING (row)) "
+            f"GROUP BY key HAVING count(kept) > 0 AND (min(file) <> max(file){alone}) LIMIT 1"
         ).fetchone()
         if shared is None:
             return
@@ -218,7 +220,7 @@ def _write_tars(table: Table, folder: str, rule: Rule, *, overwrite: bool, progr
     names: list[str] = []
     for file in table.files:
         source = "" if file.facts is None else file.facts.source
-        if not stores.parted(source)[0].lower().endswith(".tar"):
+        if not _is_of_tar(file):
             raise InputError(f"{shortened(file.name)}: was not scored from a tar; write a list of keys: -o keys.txt")
         if stores.base_name(source) in names:
             raise InputError(f"two tars are called {stores.base_name(source)}; select from them apart")
@@ -233,6 +235,10 @@ def _write_tars(table: Table, folder: str, rule: Rule, *, overwrite: bool, progr
         if not stores.exists(target):
             _copy_samples(file, table.kept_of(number), target)
         progress(number + 1, len(table.files))
+
+
+def _is_of_tar(file: ScoreFile) -> bool:
+    return file.facts is not None and stores.parted(file.facts.source)[0].lower().endswith(".tar")
 
 
 def _parent(name: str) -> str:

@@ -1,7 +1,7 @@
 """Inputs by format: which reader opens which, and the records of named values that all of them give."""
 
+import json
 import math
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +30,9 @@ _READERS = {
     "tar": ("tar_samples", "TarSamples"),
 }
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
+DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
+# Text packs to a tenth, rarely to a fiftieth; what expands to more is made to fill the disk.
+_EXPANDED, _EXPANDS = 1 << 30, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,29 @@ def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+def shallow(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, with those that nest more than `DEEPEST` levels as JSON text: no table can hold them otherwise.
+
+    Raises:
+        RecursionError: a value nests too deep even for that.
+
+    >>> shallow({"a": [1], "b": json.loads("[" * 50 + "]" * 50)})["b"][-3:]
+    ']]]'
+    """
+    deep = [name for name, value in values.items() if isinstance(value, dict | list) and _is_deep(value)]
+    return values | {name: json.dumps(values[name], ensure_ascii=False) for name in deep} if deep else values
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        inner = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def valid_text(value: Any) -> Any:
     """The value with lone surrogates replaced in all its texts; they are no Unicode and cannot be written.
 
@@ -160,13 +186,17 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         )
     module, reader_name = _READERS[kind]
     reader: Callable[[Path], Records] = getattr(import_module(f"{__package__}.{module}"), reader_name)
+    if name == "-" and sys.stdin is None:
+        raise InputError("-: standard input is closed; expected JSON lines there")
     if name == "-":
         return reader(_spool(sys.stdin.buffer, until))
     codec = _CODECS.get(path.suffix.lower())
     if codec and not path.is_dir():
         try:
             with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
-                path = _spool(stream, until)
+                path = _spool(stream, until, most=max(_EXPANDED, _EXPANDS * path.stat().st_size))
+        except InputError as error:
+            raise InputError(f"{shortened(name)}: {error}") from error
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
@@ -181,11 +211,17 @@ def _named(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() in _CODECS else path
 
 
-def _spool(stream: Any, until: ExitStack) -> Path:
-    """Copy a stream to a file that can be read again."""
+def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:
+    """Copy a stream of at most `most` bytes to a file that can be read again."""
     # Closed and deleted by hand: Windows opens no file a second time while it is open.
     file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115
     until.callback(Path(file.name).unlink, missing_ok=True)
     with file:
-        shutil.copyfileobj(stream, file, 1 << 20)
+        while block := stream.read(1 << 20):
+            file.write(block)
+            if most is not None and file.tell() > most:
+                raise InputError(
+                    f"expands to more than {most:,} bytes, {_EXPANDS} times its size; "
+                    "if that is meant, decompress it and score the result"
+                )
     return Path(file.name)

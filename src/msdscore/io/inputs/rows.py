@@ -186,7 +186,13 @@ class RowSource(ExitStack):
         Raises:
             RunError: its content has changed.
         """
-        fingerprint, marks = self._current_state()
+        try:
+            fingerprint, marks = self._current_state()
+        except OSError as error:
+            raise RunError(
+                f"{shortened(self.name)}: cannot be read any more ({error.strerror or error}); put the file back and "
+                "run the command again, which resumes after the finished parts"
+            ) from error
         if fingerprint != self.fingerprint or (marks != self._marks and not reread()):
             raise RunError(
                 f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "

@@ -6,20 +6,21 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from msdscore.errors import InputError, require
+from msdscore.errors import InputError, MSDScoreError, require, shortened
 from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import Record, Records, not_finite, require_distinct
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20
 _SLICE = 64  # rows turned into Python values at once; images may be inside
+_SHEET = 1 << 30  # bytes of all parts of an .xlsx file, which is a packed folder
 
 
 class ParquetTable(Records):
@@ -45,13 +46,18 @@ class SavedDataset(Records):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if (splits := path / "dataset_dict.json").is_file():
-            names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
-            choices = ", ".join(str(path / name) for name in names)
+            names = _facts(splits).get("splits")
+            choices = ", ".join(str(path / str(name)) for name in names) if isinstance(names, list) else "none"
             raise InputError(f"{path}: a dataset with several splits; name one of them: {choices}")
         if not (path / "state.json").is_file():
             raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        self.files = tuple(path / entry["filename"] for entry in state.get("_data_files", ()))
+        state = _facts(path / "state.json")
+        entries = state.get("_data_files")
+        known = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+        names = [entry.get("filename") for entry in entries] if known else []
+        if not all(isinstance(name, str) and name for name in names):
+            raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
+        self.files = tuple(path / name for name in names)
         if not self.files or state.get("_indices_data_files"):
             raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
         with _readable(path), _stream(self.files[0]) as reader:
@@ -73,6 +79,17 @@ class SavedDataset(Records):
                 yield from reader
 
 
+def _facts(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a saved dataset."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is damaged ({shortened(str(error))})") from error
+    if not isinstance(facts, dict):
+        raise InputError(f"{path}: is damaged; expected an object, got {type(facts).__name__}")
+    return facts
+
+
 @contextmanager
 def _stream(path: Path) -> Iterator[pa.RecordBatchReader]:
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
@@ -83,7 +100,7 @@ def _stream(path: Path) -> Iterator[pa.RecordBatchReader]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # a time that Python has no value for is a ValueError
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a table ({reason})") from error
 
@@ -94,7 +111,7 @@ def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[R
             table = pa.Table.from_batches([batch.slice(start, _SLICE)])
             # NaN is how tables say that a number is missing.
             is_odd = any(map(_has_infinity, table.columns))
-            for values in _python(table.cast(schema, safe=False)):
+            for values in _python(_with_python_values(table.cast(schema))):
                 yield _NOT_TEXT if values is None else Record(values, warning=not_finite(values) if is_odd else None)
 
 
@@ -125,11 +142,16 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return _plain(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", tz=kind.tz)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return pa.duration("us")
     return kind
+
+
+def _with_python_values(table: pa.Table) -> pa.Table:
+    """The table with nanoseconds, which Python's times do not have, as text, and durations of them as numbers."""
+    for index, entry in enumerate(table.schema):
+        if getattr(entry.type, "unit", None) == "ns":
+            kind = pa.int64() if pa.types.is_duration(entry.type) else pa.string()
+            table = table.set_column(index, entry.name, table.column(index).cast(kind))
+    return table
 
 
 class Spreadsheet(Records):
@@ -138,7 +160,7 @@ class Spreadsheet(Records):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         with self._rows() as rows:
-            header = next(rows, ())
+            header = _without_empty_end(next(rows, ()))
         names = [str(name) for name in header if name is not None]
         if len(names) < len(header) or not names:
             raise InputError(f"{self.path}: expected a name for every column in the first row, got {names}")
@@ -149,18 +171,37 @@ class Spreadsheet(Records):
         """The rows below the header that hold anything, in order."""
         with self._rows() as rows:
             next(rows, ())
-            for cells in rows:
-                if any(cell is not None for cell in cells):
-                    yield Record(dict(zip(self.columns or (), cells, strict=False)))
+            names = self.columns or ()
+            for number, cells in enumerate(map(_without_empty_end, rows), start=2):
+                if len(cells) > len(names):
+                    yield Record(error=f"row {number}: expected {len(names)} cells, got {len(cells)}")
+                elif cells:
+                    yield Record(dict.fromkeys(names) | dict(zip(names, cells, strict=False)))
 
     @contextmanager
     def _rows(self) -> Iterator[Iterator[tuple[Any, ...]]]:
         openpyxl: Any = require("openpyxl", extra="xlsx")
         try:
+            with ZipFile(self.path) as parts:
+                size = sum(part.file_size for part in parts.infolist())
+            if size > _SHEET:
+                raise InputError(f"{self.path}: expands to {size:,} bytes, more than {_SHEET:,}; save it as CSV")
             book = openpyxl.load_workbook(self.path, read_only=True, data_only=True)
-        except (BadZipFile, KeyError, ValueError, OSError, openpyxl.utils.exceptions.InvalidFileException) as error:
-            raise InputError(f"{self.path}: cannot be read as an Excel file ({error})") from error
-        try:
-            yield book.worksheets[0].iter_rows(values_only=True)
-        finally:
-            book.close()
+            try:
+                # The size that the file states may be an older one.
+                book.worksheets[0].reset_dimensions()
+                yield book.worksheets[0].iter_rows(values_only=True)
+            finally:
+                book.close()
+        except MSDScoreError:
+            raise
+        except Exception as error:  # a damaged file ends in any error of zip, XML or openpyxl
+            reason = shortened(" ".join(str(error).split())) or type(error).__name__
+            raise InputError(f"{self.path}: cannot be read as an Excel file ({reason})") from error
+
+
+def _without_empty_end(cells: tuple[Any, ...]) -> tuple[Any, ...]:
+    count = len(cells)
+    while count and cells[count - 1] is None:
+        count -= 1
+    return cells[:count]

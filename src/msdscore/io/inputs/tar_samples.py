@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 from msdscore.errors import InputError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
-from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, valid_text
+from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, shallow, valid_text
 from msdscore.io.stores import mark
 from msdscore.io.tar import TarSample, read_samples
 
 TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")
+SHARED_KEY = "is that of several samples"  # in the warning of such a key
 DOWNLOADED = "success"  # img2dataset's status of an image that it has fetched
 _BESIDE = ("key", "uid", "caption", "text", "status", "error_message")  # columns that are read of the table beside
 
@@ -41,7 +42,7 @@ class TarSamples(Records):
         first: dict[int, int] = {}
         for place, sample in enumerate(read_samples(self.path, (*TEXT_ENDINGS, "json"))):
             if first.setdefault(text_key(sample.key), place) != place:
-                sample.warnings.append(f"the key {shortened(valid_text(sample.key))} is that of several samples")
+                sample.warnings.append(f"the key {shortened(valid_text(sample.key))} {SHARED_KEY}")
             yield from _records(sample, self._metadata)
 
     @cached_property
@@ -101,6 +102,7 @@ def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
         return {}, sample.error
     try:
         found = JSON.decode(text)
+        found = shallow(found) if isinstance(found, dict) else found
     except RepeatedNameError as error:
         return {}, f"{sample.key}.json: {error}"
     except (ValueError, RecursionError) as error:

@@ -17,13 +17,15 @@ from msdscore.io.inputs.formats import (
     RepeatedNameError,
     not_finite,
     require_distinct,
+    shallow,
     valid_text,
 )
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
-_LONGEST = 64 << 20  # characters of one row; more is a document of another kind
+_LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; more is no row
+_TOO_LONG = f"more than {_LONGEST:,} bytes in one row; expected an image and its captions"
 _EXPECTED = (
     'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
     'or COCO annotations {"images": […], "annotations": […]}'
@@ -46,13 +48,17 @@ class JsonLines(Records):
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 if content.strip():
                     yield number, content
+                while len(line) >= _LONGEST and not line.endswith(b"\n"):
+                    line = file.readline(_LONGEST)  # the rest of a line that is too long
 
 
 def _json_record(line: bytes, where: str) -> Record:
+    if len(line) > _LONGEST:
+        return Record(error=f"{where}: {_TOO_LONG}")
     try:
         text = line.rstrip().decode("utf-8")
         value = JSON.decode(text)
@@ -71,6 +77,10 @@ def _object_record(value: Any, where: str, text: str) -> Record:
     """The record of one JSON object, written as `text`."""
     if not isinstance(value, dict):
         return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
+    try:
+        value = shallow(value)
+    except RecursionError:
+        return Record(error=f"{where}: not usable JSON (lists or objects within each other, too deep)")
     if _may_escape_surrogate(text) and (clean := valid_text(value)) != value:
         return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
     return Record(value, warning=not_finite(value))
@@ -112,7 +122,7 @@ class Delimited(Records):
         """The last line number and the fields, or the reason why there are none; blank lines are left out."""
         # Bytes that are no UTF-8 come through as surrogates, so that one bad row does not end the reading.
         with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+            reader = csv.reader(self._lines(file), delimiter=self.delimiter, strict=True)
             while True:
                 try:
                     fields = next(reader)
@@ -129,6 +139,12 @@ class Delimited(Records):
                 else:
                     if fields:
                         yield reader.line_num, fields
+
+    def _lines(self, file: TextIO) -> Iterator[str]:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), ""), start=1):
+            if len(line) > _LONGEST:
+                raise InputError(f"{self.path}: line {number}: {_TOO_LONG}")
+            yield line
 
 
 class TabDelimited(Delimited):
@@ -169,7 +185,12 @@ class JsonDocument(Records):
                 value, text = scanner.value()
                 yield _object_record(value, f"item {number}", text)
         elif next((key in _COCO and scanner.peek() in ("[", "{") for key, _ in scanner.names()), False):
-            names = {str(image.get("id")): image.get("file_name") for image in _section(file, "images")}
+            names: dict[str, Any] = {}
+            for image in _section(file, "images"):
+                key, name = str(image.get("id")), image.get("file_name")
+                if names.setdefault(key, name) != name:
+                    both = " and ".join(shortened(repr(one)) for one in (names[key], name))
+                    raise _MalformedError(f"two images have the id {shortened(key)} ({both}); expected each id once")
             for annotation in _section(file, "annotations"):
                 name = names.get(str(annotation.get("image_id")))
                 values = annotation if name is None else {"file_name": name, **annotation}
@@ -210,7 +231,7 @@ def _section(file: TextIO, name: str) -> Iterator[dict[str, Any]]:
             value, text = scanner.value()
             if not isinstance(value, dict):
                 raise _MalformedError(f"expected objects under {name!r}, got {type(value).__name__}")
-            yield valid_text(value) if _may_escape_surrogate(text) else value
+            yield valid_text(shallow(value)) if _may_escape_surrogate(text) else shallow(value)
     if not has_section or scanner.peek():
         raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
 
@@ -272,7 +293,9 @@ class _Scanner:
                 # A string that is cut by the window is reported at its start, anything else close to the cut.
                 cut = "string" in error.msg or error.pos > len(self._text) - 16
                 reason = f"{error.msg.removesuffix(' at')} at character {self._passed + error.pos}"
-                if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
+                if cut and len(self._text) - self._at > _LONGEST:
+                    raise _MalformedError(f"{_TOO_LONG}, at character {self._passed + self._at}") from error
+                if not cut or not self._fill():
                     raise _MalformedError(f"not valid JSON ({reason})") from error
                 continue
             # A number that ends with the window may go on behind it.

@@ -24,6 +24,7 @@ _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _EXACT = 1 << 53  # up to here every integer is a float too
 _WIDE = b"msdscore.wide"  # marks a column of integers that floats cannot hold
 _QUOTED = frozenset(',\t"\r\n')
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how text begins that a spreadsheet computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,24 @@ def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     # Integers past 2⁶³ have a type of their own; Arrow does not find it by itself.
     for wanted in (kind, None, pa.uint64()):
         try:
-            array = pa.array(values, type=wanted)
+            array = _nanoseconds(values, wanted) if _is_time_in_text(wanted) else pa.array(values, type=wanted)
         except _CONVERSION:
             continue
         if not _has_empty_struct(array.type):
             return array
     return pa.array([as_text(value) for value in values], type=pa.string())
+
+
+def _is_time_in_text(kind: pa.DataType | None) -> bool:
+    """Whether values of a type come as text: times of nanoseconds, which Python does not have."""
+    return getattr(kind, "unit", None) == "ns" and not pa.types.is_duration(kind)
+
+
+def _nanoseconds(values: list[Any], kind: pa.DataType) -> pa.Array:
+    text = pa.array(values, type=pa.string())
+    if pa.types.is_time(kind):  # Arrow parses no time without its day
+        text = pc.binary_join_element_wise("1970-01-01", text, " ").cast(pa.timestamp("ns"))
+    return text.cast(kind)
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -237,6 +250,25 @@ def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
     for row in _rows(table):
         # A blank line would be no record.
         yield delimiter.join(map(_csv_field, row.values())) or '""'
+
+
+def without_formulas(table: pa.Table | JsonRows) -> pa.Table | JsonRows:
+    """The table with ' before names and text that a spreadsheet would compute, as OWASP advises.
+
+    >>> without_formulas(pa.table({"a": ["=1+1", "a - b", None]})).to_pydict()
+    {'a': ["'=1+1", 'a - b', None]}
+    """
+    if isinstance(table, JsonRows):
+        return table
+    names = [f"'{name}" if name.startswith(_FORMULA) else name for name in table.column_names]
+    return pa.table([_plain_text(column) for column in table.columns], names=names)
+
+
+def _plain_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    starts = pc.is_in(pc.utf8_slice_codeunits(column, 0, 1), pa.array(_FORMULA, column.type))
+    return pc.if_else(starts, pc.binary_join_element_wise("'", column, ""), column)
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

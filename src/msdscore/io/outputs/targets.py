@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.atomic import write_bytes
 from msdscore.io.inputs.formats import is_known
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.inputs.rows import image_tables, open_rows
 from msdscore.io.stores import is_address
 from msdscore.io.tar import is_image_name
 
@@ -113,7 +113,7 @@ def _read_with(source: Source) -> Iterator[Path]:
     if is_image_name(path) or path.is_dir():
         return
     yield path.with_name(path.name + RUN_NOTES)
-    yield path.with_name(f"{path.stem}.images.parquet")
+    yield from image_tables(str(path))
     if path.suffix.lower() == ".tar":
         table, metadata = path.with_suffix(".parquet"), None
         with suppress(OSError, ValueError, pa.ArrowException):

@@ -80,8 +80,10 @@ class Endpoint:
             try:
                 content = reply.json()
                 text, used = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
-                return Answer(str(text), int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+                # Half a surrogate pair, which JSON can spell, is no text that a file can contain.
+                said = str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                return Answer(said, int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
                 raise _PassingError(f"no chat completion in the reply ({type(error).__name__})") from error
         said = " ".join(reply.text[:2000].split())[:200]
         if reply.status_code in _AGAIN:
