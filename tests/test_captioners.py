@@ -307,3 +307,15 @@ def test_wrong_settings_and_checkpoints_are_one_line(tmp_path) -> None:
         endpoint_writer(Endpoint(url="ftp://x", model="m"), GREEDY)
     with pytest.raises(WeightsError):
         load_writer(str(make_tiny_clip(tmp_path / "clip")), GREEDY, device="cpu")
+
+
+def test_a_reply_with_half_a_surrogate_or_nested_without_end_stops_no_run(server, tmp_path) -> None:
+    (tmp_path / "one").mkdir()
+    Image.new("RGB", (20, 16), "red").save(tmp_path / "one" / "red.png")
+    nested = b'{"choices": ' + b"[" * 100_000
+    half = b'{"choices": [{"message": {"content": "a \\ud800 dog"}}]}'
+    server.replies = [(200, nested, {"Retry-After": "0"}), (200, half, {})]
+    out = tmp_path / "captions.jsonl"
+    done = CliRunner().invoke(app, command(tmp_path / "one", "-m", "gpt", "--url", server.url, "-o", out))
+    assert done.exit_code == 0, done.output
+    assert rows_of(out)[0]["caption"] == "a \ufffd dog"

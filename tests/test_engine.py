@@ -829,7 +829,11 @@ def test_a_value_nested_very_deep_stops_no_run(tmp_path, depth, suffix):
     lines[1] = f'{lines[1][:-1]}, "extra": {deep}}}'
     path.write_text("\n".join(lines))
     result = run(Scorer("toy"), path, tmp_path / f"out.{suffix}")
-    assert (result.rows, result.failed) == (3, 0)
+    assert result.rows == 3
+    if depth == 960:  # near the limit of Python's parser, which depends on the caller: a failed row, or text
+        assert result.failed <= 1
+        return
+    assert result.failed == 0
     with ExitStack() as stack:
         values = [row.values for row in open_records(tmp_path / f"out.{suffix}", format=None, until=stack).read()]
     assert values[1]["extra"] == deep
@@ -868,3 +872,16 @@ def test_formulas_are_text_for_a_spreadsheet_when_asked(tmp_path, suffix):
         ConfigError, match=r"--excel-safe is for outputs that spreadsheets open; expected \.csv or \.tsv"
     ):
         run(Scorer("toy"), path, tmp_path / "safe.parquet", excel_safe=True)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("s", tz="UTC"), pa.date32(), pa.duration("s")])
+def test_times_that_python_does_not_have_stay_as_they_are(tmp_path, kind):
+    _, rows = make_input(tmp_path, rows=3)
+    far = pa.array([2**31 - 1 if kind == pa.date32() else 2**55, None, 7])
+    far = far.cast(pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+    table = pa.Table.from_pylist(rows).append_column("far", far)
+    pq.write_table(table, tmp_path / "far.parquet")
+    for suffix in ("parquet", "csv", "jsonl"):
+        assert run(Scorer("toy"), tmp_path / "far.parquet", tmp_path / f"out.{suffix}").failed == 0
+    written = pq.read_table(tmp_path / "far.parquet")["far"]
+    assert pq.read_table(tmp_path / "out.parquet")["far"].equals(written)

@@ -24,6 +24,7 @@ from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
 from msdscore.run.workers import plan_jobs
 from msdscore.scoring.spec import ScorerSpec
+from msdscore.select.scores import open_scores
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 
 COLUMNS = columns_of(Paper.columns)
@@ -197,7 +198,9 @@ def test_metadata_of_datacomp_beside_the_tar(tmp_path, keyed):
     with pytest.raises(RunError, match="is an input of this command"):
         score_shard(TOY, path, path.with_suffix(".parquet"))
     pq.write_table(pa.table(keys | columns | {"text": ["x red", "y red", "z red"]}), path.with_suffix(".parquet"))
-    assert score_shard(TOY, path, tmp_path / "out.parquet").fresh
+    with pytest.raises(RunError, match="was changed or touched"):
+        score_shard(TOY, path, tmp_path / "out.parquet")
+    assert score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(overwrite=True)).fresh
 
 
 def test_scores_may_lie_beside_their_tars(tmp_path):
@@ -446,3 +449,13 @@ def test_names_that_are_not_utf8(tmp_path):
     table = pq.read_table(io.BytesIO((Path(folder) / "out.parquet").read_bytes()))
     assert (result.failed, table["key"][-1].as_py()) == (0, "\N{REPLACEMENT CHARACTER}")
     assert not score_shard(TOY, source, Path(folder) / "out.parquet").fresh
+
+
+@pytest.mark.parametrize("facts", [b"[]", b'{"x": 1}', b"{", b"[" * 100_000])
+def test_scores_whose_metadata_is_damaged_are_refused_in_one_line(tmp_path, facts):
+    table = pa.table({"key": ["1"]}).replace_schema_metadata({b"msdscore.shard": facts})
+    pq.write_table(table, tmp_path / "out.parquet")
+    with pytest.raises(RunError, match=r"cannot be read as scores \(damaged metadata of a score shard"):
+        score_shard(TOY, write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet")
+    with pytest.raises(InputError, match=r"damaged metadata of a score shard"):
+        open_scores([str(tmp_path / "out.parquet")], tmp_path)

@@ -551,6 +551,12 @@ def test_a_key_of_several_samples_is_refused_in_a_list_of_keys(tmp_path):
     assert keys_of(tmp_path / "keys.txt") == ["2"]
 
 
+def test_scores_may_have_the_signs_of_patterns_in_their_names(tmp_path):
+    for name in ("s[1].parquet", "s{1,2}.parquet", "s*.parquet"):
+        pq.write_table(pa.table({"key": ["a"], "msd": [0.1]}), tmp_path / name)
+        assert msdscore("select", tmp_path / name, "-o", tmp_path / f"{name}.txt", "--keep", "1").returncode == 0
+
+
 def test_the_highest_uncertainty_comes_first_as_the_page_says(tmp_path):
     pq.write_table(pa.table({"key": ["a", "b"], "uncertainty": [0.1, 0.9]}), tmp_path / "a.parquet")
     select([str(tmp_path / "a.parquet")], Rule(by="uncertainty", keep=Quota.parse("1")), str(tmp_path / "keys.txt"))

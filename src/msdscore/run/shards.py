@@ -192,7 +192,9 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
             raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
         own = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.reading())
-        write_shard(rows.with_copied({column: table[column] for column in own}), target, facts)
+        # Parquet calls the items of lists by another name than we do.
+        lists = {column: table[column].cast(pa.list_(pa.string())) for column in ("worst_words",)}
+        write_shard(rows.with_copied({column: table[column] for column in own} | lists), target, facts)
     return _result(facts, target, fresh=False)
 
 

@@ -81,7 +81,7 @@ def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """The files of a name or pattern, and whether only score shards among them count, as in a folder."""
     if "{" in name:
         for path in expand(name):
-            yield from _expanded(path)
+            yield from [(name, False)] if path == name else _expanded(path)
     elif "*" in name:
         yield from ((path, False) for path in stores.matching(name))
     elif _is_parquet(name) or not (stores.is_address(name) or Path(name).is_dir()):
@@ -101,13 +101,14 @@ def _opened(name: str, copy: Path) -> ScoreFile:
             with stores.fetched(name) as fetched:
                 path = fetched.replace(copy)
         metadata = pq.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+        facts = facts_of(schema)
     except FileNotFoundError as error:
         raise InputError(f"{shortened(name)}: no such file") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{shortened(name)}: cannot be read as Parquet ({error})") from error
-    schema = metadata.schema.to_arrow_schema()
     signature = (schema.metadata or {}).get(SIGNATURE_KEY, b"").decode()
-    return ScoreFile(name, path, metadata.num_rows, schema, signature, facts_of(schema))
+    return ScoreFile(name, path, metadata.num_rows, schema, signature, facts)
 
 
 def _from_text(name: str, copy: Path) -> ScoreFile:

@@ -100,7 +100,7 @@ def _stream(path: Path) -> Iterator[pa.RecordBatchReader]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError) as error:  # a time that Python has no value for is a ValueError
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # times that Python has no value for
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a table ({reason})") from error
 
@@ -122,13 +122,19 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
-def _python(data: pa.Table | pa.Array) -> list[Any]:
+def _python(table: pa.Table) -> list[Any]:
     """Python values, None for a row whose text is not valid; Arrow does not look at it before."""
     try:
-        return list(data.to_pylist())
+        return list(table.to_pylist())
     except UnicodeDecodeError:
-        rows = [data.slice(index, 1) for index in range(len(data))]
-    return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
+        rows = [table.slice(index, 1) for index in range(len(table))]
+        return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
+    except (OverflowError, ValueError):  # times of years that Python does not have, as numbers
+        for index, entry in enumerate(table.schema):
+            if pa.types.is_temporal(entry.type):
+                kind = pa.int32() if entry.type.bit_width == 32 else pa.int64()
+                table = table.set_column(index, entry.name, table.column(index).cast(kind))
+        return list(table.to_pylist())
 
 
 def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
@@ -182,16 +188,15 @@ class Spreadsheet(Records):
     def _rows(self) -> Iterator[Iterator[tuple[Any, ...]]]:
         openpyxl: Any = require("openpyxl", extra="xlsx")
         try:
-            with ZipFile(self.path) as parts:
+            # Opened here: of a damaged file openpyxl would leave it open.
+            with self.path.open("rb") as file, ZipFile(file) as parts:
                 size = sum(part.file_size for part in parts.infolist())
-            if size > _SHEET:
-                raise InputError(f"{self.path}: expands to {size:,} bytes, more than {_SHEET:,}; save it as CSV")
-            book = openpyxl.load_workbook(self.path, read_only=True, data_only=True)
-            try:
+                if size > _SHEET:
+                    raise InputError(f"{self.path}: expands to {size:,} bytes, more than {_SHEET:,}; save it as CSV")
+                book = openpyxl.load_workbook(file, read_only=True, data_only=True)
                 # The size that the file states may be an older one.
                 book.worksheets[0].reset_dimensions()
                 yield book.worksheets[0].iter_rows(values_only=True)
-            finally:
                 book.close()
         except MSDScoreError:
             raise

@@ -58,9 +58,12 @@ def facts_of(schema: pa.Schema) -> ShardFacts | None:
     metadata = schema.metadata or {}
     if SHARD_KEY not in metadata:
         return None
-    facts = json.loads(metadata[SHARD_KEY])
-    facts["reasons"] = tuple(facts.get("reasons", ()))
-    return ShardFacts(signature=metadata.get(SIGNATURE_KEY, b"").decode(), **facts)
+    try:
+        facts = json.loads(metadata[SHARD_KEY])
+        facts["reasons"] = tuple(facts.get("reasons", ()))
+        return ShardFacts(signature=metadata.get(SIGNATURE_KEY, b"").decode(), **facts)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"damaged metadata of a score shard: {shortened(str(error))}") from error
 
 
 def read_facts(name: str) -> ShardFacts | None:
