@@ -46,18 +46,16 @@ class SavedDataset(Records):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if (splits := path / "dataset_dict.json").is_file():
-            names = _facts(splits).get("splits")
-            choices = ", ".join(str(path / str(name)) for name in names) if isinstance(names, list) else "none"
+            parts = _facts(splits).get("splits")
+            choices = ", ".join(str(path / str(part)) for part in parts) if isinstance(parts, list) else "none"
             raise InputError(f"{path}: a dataset with several splits; name one of them: {choices}")
         if not (path / "state.json").is_file():
             raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
         state = _facts(path / "state.json")
-        entries = state.get("_data_files")
-        known = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-        names = [entry.get("filename") for entry in entries] if known else []
-        if not all(isinstance(name, str) and name for name in names):
+        entries = state.get("_data_files", [])
+        if not isinstance(entries, list) or not all(_names_file(entry) for entry in entries):
             raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
-        self.files = tuple(path / name for name in names)
+        self.files = tuple(path / entry["filename"] for entry in entries)
         if not self.files or state.get("_indices_data_files"):
             raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
         with _readable(path), _stream(self.files[0]) as reader:
@@ -77,6 +75,10 @@ class SavedDataset(Records):
         for path in self.files:
             with _readable(path), _stream(path) as reader:
                 yield from reader
+
+
+def _names_file(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("filename"), str) and entry["filename"] != ""
 
 
 def _facts(path: Path) -> dict[str, Any]:
