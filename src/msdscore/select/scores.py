@@ -79,9 +79,11 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """The files of a name or pattern, and whether only score shards among them count, as in a folder."""
-    if "{" in name:
+    if not stores.is_address(name) and Path(name).is_file():  # whatever signs are in its name
+        yield name, False
+    elif "{" in name:
         for path in expand(name):
-            yield from [(name, False)] if path == name else _expanded(path)
+            yield from _expanded(path)
     elif "*" in name:
         yield from ((path, False) for path in stores.matching(name))
     elif _is_parquet(name) or not (stores.is_address(name) or Path(name).is_dir()):

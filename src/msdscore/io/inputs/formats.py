@@ -148,6 +148,25 @@ def valid_text(value: Any) -> Any:
     return value
 
 
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python values; nanoseconds, which Python does not have, as text, their durations as numbers.
+
+    Times of years that Python does not have are numbers too.
+    """
+    for index, entry in enumerate(table.schema):
+        if getattr(entry.type, "unit", None) == "ns":
+            kind = pa.int64() if pa.types.is_duration(entry.type) else pa.string()
+            table = table.set_column(index, entry.name, table.column(index).cast(kind))
+    try:
+        return list(table.to_pylist())
+    except OverflowError:
+        for index, entry in enumerate(table.schema):
+            if pa.types.is_temporal(entry.type):
+                kind = pa.int32() if entry.type.bit_width == 32 else pa.int64()
+                table = table.set_column(index, entry.name, table.column(index).cast(kind))
+        return list(table.to_pylist())
+
+
 def known_inputs() -> tuple[str, ...]:
     """The names of the input formats; all but `dataset`, which is a folder, are file suffixes.
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import InputError, MSDScoreError, require, shortened
 from msdscore.io.hashing import file_key
-from msdscore.io.inputs.formats import Record, Records, not_finite, require_distinct
+from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20
@@ -113,7 +113,7 @@ def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[R
             table = pa.Table.from_batches([batch.slice(start, _SLICE)])
             # NaN is how tables say that a number is missing.
             is_odd = any(map(_has_infinity, table.columns))
-            for values in _python(_with_python_values(table.cast(schema))):
+            for values in _python(table.cast(schema)):
                 yield _NOT_TEXT if values is None else Record(values, warning=not_finite(values) if is_odd else None)
 
 
@@ -127,16 +127,10 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 def _python(table: pa.Table) -> list[Any]:
     """Python values, None for a row whose text is not valid; Arrow does not look at it before."""
     try:
-        return list(table.to_pylist())
+        return list(python_rows(table))
     except UnicodeDecodeError:
         rows = [table.slice(index, 1) for index in range(len(table))]
         return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
-    except (OverflowError, ValueError):  # times of years that Python does not have, as numbers
-        for index, entry in enumerate(table.schema):
-            if pa.types.is_temporal(entry.type):
-                kind = pa.int32() if entry.type.bit_width == 32 else pa.int64()
-                table = table.set_column(index, entry.name, table.column(index).cast(kind))
-        return list(table.to_pylist())
 
 
 def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
@@ -151,15 +145,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     return kind
-
-
-def _with_python_values(table: pa.Table) -> pa.Table:
-    """The table with nanoseconds, which Python's times do not have, as text, and durations of them as numbers."""
-    for index, entry in enumerate(table.schema):
-        if getattr(entry.type, "unit", None) == "ns":
-            kind = pa.int64() if pa.types.is_duration(entry.type) else pa.string()
-            table = table.set_column(index, entry.name, table.column(index).cast(kind))
-    return table
 
 
 class Spreadsheet(Records):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError
+from msdscore.io.inputs.formats import python_rows
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 _SLICE = 4096  # rows turned into Python values at once
@@ -273,7 +274,7 @@ def _plain_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     for start in range(0, table.num_rows, _SLICE):
-        yield from table.slice(start, _SLICE).to_pylist()
+        yield from python_rows(table.slice(start, _SLICE))
 
 
 def _csv_field(value: Any) -> str:
