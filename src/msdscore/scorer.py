@@ -14,14 +14,16 @@ from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form, Measurement
+from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
 from msdscore.forms.registry import preset as named_preset
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.io.inputs.columns import SEVERAL, ColumnNames
+from msdscore.io.inputs.columns import REFERENCES, SEVERAL, ColumnNames, read_references
 from msdscore.io.tar import TarImage, is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import compare_texts
 from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches, split_pairs
@@ -136,18 +138,43 @@ class Scorer:
     def __repr__(self) -> str:
         return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
 
-    def score(self, image: ImageSource, caption: str) -> Score:
-        """Score one caption. Alone it has no candidate set, so its soft score is its MSD."""
-        return self.rank(image, [caption])[0]
+    def score(self, image: ImageSource, caption: str, references: Sequence[str] | None = None) -> Score:
+        """Score one caption. Alone it has no candidate set, so its soft score is its MSD.
 
-    def rank(self, image: ImageSource, captions: Iterable[str]) -> Scores:
-        """Score captions of one image as a candidate set; `ranking` and `best` order them by Soft-MSD."""
+        With `references`, captions of the same image by people, the score has `ref_msd` and its parts too. A reference
+        that is the caption itself is left out, and `warnings` say so.
+        """
+        return self.rank(image, [caption], references)[0]
+
+    def rank(self, image: ImageSource, captions: Iterable[str], references: Sequence[str] | None = None) -> Scores:
+        """Score captions of one image as a candidate set; `ranking` and `best` order them by Soft-MSD.
+
+        With `references` they are ordered by `ref_msd`.
+        """
         texts = _listed(captions)
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _refuse_swapped(image, texts)
         measured = self.measure([image], texts, [0] * len(texts))
-        return Scores.of(texts, numbers(measured, self.config), [0] * len(texts), self.config, self.signature)
+        rows = numbers(measured, self.config)
+        if references is not None:
+            compared = compare_texts(self.pipeline, texts, [check_references(references)] * len(texts))
+            rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
+        return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
+
+    def compare(self, caption: str, references: Sequence[str]) -> Score:
+        """Compare a caption with references, without an image.
+
+        The score has `reference_score` and its parts, but neither `msd` nor `ref_msd`.
+
+        >>> score = Scorer("toy").compare("a red square", ["a red box", "a small red square"])
+        >>> score.reference_count, score.warnings
+        (2.0, ('no image: compared with the references only',))
+        """
+        (row,) = self.pipeline.score([], [caption], [-1], references=[check_references(references)])
+        if isinstance(row, RowError):
+            raise row
+        return Scores.of([caption], [row], [0], self.config, self.signature)[0]
 
     def score_batch(
         self,
@@ -155,6 +182,7 @@ class Scorer:
         captions: Sequence[str],
         *,
         owner: Iterable[int] | None = None,
+        references: Sequence[Sequence[str] | None] | Sequence[str] | None = None,
         progress: Progress = lambda done, total: None,
     ) -> Scores:
         """Scores of many pairs, in the order of the captions.
@@ -162,7 +190,8 @@ class Scorer:
         Without `owner` there is one image per caption, and each caption is scored alone; or a single image, whose
         captions are a candidate set. With it, `owner[i]` is the number of the image of caption i, and captions of one
         image are a candidate set. An image or caption that cannot be read leaves a row of NaN with the reason in
-        `errors`. `progress` is called with the captions done and the captions in all.
+        `errors`. `references[i]` are the references of image i, or None; those of a single image may be given as they
+        are. `progress` is called with the captions done and the captions in all.
 
         >>> from PIL import Image
         >>> Scorer("toy").score_batch(Image.new("RGB", (64, 64), "red"), ["a blue square", "a red square"]).best
@@ -184,7 +213,9 @@ class Scorer:
         if owner is None:
             owner = [0] * len(texts) if lone else range(len(texts))
         numbers = _owners(owner, len(texts), len(sources))
-        return self._scores(sources, texts, numbers, numbers, progress)
+        lists = _reference_lists(references, len(sources), lone=lone)
+        own = [lists[image] for image in numbers] if lists else []
+        return self._scores(sources, texts, numbers, numbers, own, progress)
 
     def score_table(
         self,
@@ -200,8 +231,9 @@ class Scorer:
         A pandas DataFrame or a pyarrow Table; of another table with the Arrow interface (polars, datasets) a pyarrow
         Table. Images are paths (relative ones in `images`), bytes, `{"bytes", "path"}` cells or, in pandas, anything
         that `score` takes. As in files of rows, captions of one image are a candidate set, a column `group` goes
-        before, and a row with a list of captions becomes one row per caption. `columns` names columns that are not
-        called as usual, `prefix` is put before the names of those that are added.
+        before, and a row with a list of captions becomes one row per caption. A column `references` has lists of
+        captions by people, and adds `ref_msd` and its parts; with it a row needs no image. `columns` names
+        columns that are not called as usual, `prefix` is put before the names of those that are added.
 
         >>> import pyarrow as pa
         >>> pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
@@ -213,14 +245,15 @@ class Scorer:
 
         names, given = columns or ColumnNames(), as_table(table)
         pairs = list(read_pairs(given, names, None if images is None else Path(images)))
-        sources = {pair.image_key: pair.image for pair in pairs}
+        sources = {pair.image_key: pair.image for pair in pairs if pair.image is not None}
         numbers = {key: number for number, key in enumerate(sources)}
         sets = {key: number for number, key in enumerate(dict.fromkeys(pair.candidate_set for pair in pairs))}
         scores = self._scores(
             list(sources.values()),
             [pair.caption for pair in pairs],
-            [numbers[pair.image_key] for pair in pairs],
+            [numbers.get(pair.image_key, -1) for pair in pairs],
             [sets[pair.candidate_set] for pair in pairs],
+            [pair.references for pair in pairs] if any(pair.references is not None for pair in pairs) else [],
             progress,
         )
         return with_scores(given, pairs, scores, names, prefix)
@@ -231,9 +264,10 @@ class Scorer:
         captions: Sequence[str],
         owner: Sequence[int],
         sets: Sequence[int],
+        references: Sequence[Sequence[str] | None],
         progress: Progress,
     ) -> Scores:
-        batches = split_pairs(images, captions, owner, size=self.pipeline.batch_size)
+        batches = split_pairs(images, captions, owner, size=self.pipeline.batch_size, references=references)
         rows: dict[int, Numbers | RowError] = {}
         progress(0, len(captions))
         results = score_batches(self.pipeline, (batch for _, batch in batches))
@@ -247,25 +281,32 @@ class Scorer:
 
         A row is a pair `(image, caption)` or a mapping with `image` and `caption`, and each caption is scored alone. A
         list in the place of the caption, or under `captions`, is a candidate set and gives one `Score` per caption. A
-        row that cannot be scored gives a `Score` with an `error`.
+        mapping may have `references`, and with them needs no image. A row that cannot be scored gives a `Score` with
+        an `error`.
 
         >>> from PIL import Image
         >>> row = {"image": Image.new("RGB", (64, 64), "red"), "captions": ["a red square", "a blue square"]}
         >>> [score.candidates for score in Scorer("toy").stream([row])]
         [2, 2]
         """
-        pairs, waiting = map(_pair, rows), deque[Batch]()
+        pairs, waiting, groups = map(_pair, rows), deque[Batch](), deque[list[int]]()
 
         def batches() -> Iterator[Batch]:
             while sets := list(islice(pairs, self.pipeline.batch_size)):
-                owner = [number for number, (_, captions) in enumerate(sets) for _ in captions]
-                texts = [caption for _, captions in sets for caption in captions]
-                waiting.append(Batch([image for image, _ in sets], texts, owner))
+                images = [image for image, _, _ in sets if image is not None]
+                place, owner = -1, list[int]()
+                for image, captions, _ in sets:
+                    place += image is not None
+                    owner += [-1 if image is None else place] * len(captions)
+                texts = [caption for _, captions, _ in sets for caption in captions]
+                own = [references for _, captions, references in sets for _ in captions]
+                groups.append([number for number, (_, captions, _) in enumerate(sets) for _ in captions])
+                waiting.append(Batch(images, texts, owner, own if any(one is not None for one in own) else ()))
                 yield waiting[-1]
 
         for scored in score_batches(self.pipeline, batches()):
             done = waiting.popleft()
-            yield from Scores.of(done.captions, scored, done.owner, self.config, self.signature)
+            yield from Scores.of(done.captions, scored, groups.popleft(), self.config, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
         """Similarity and terms of many captions; `owner[i]` is the number of the image of caption i.
@@ -322,19 +363,33 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _pair(row: ImageAndCaption) -> tuple[ImageSource, Sequence[str]]:
-    """Image and captions of a row of `stream`."""
+def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
+    """Image, captions and references of a row of `stream`."""
+    references = None
     if isinstance(row, Mapping):
         name = "caption" if "caption" in row else SEVERAL
-        if "image" not in row or name not in row:
+        references = read_references(row.get(REFERENCES))
+        if name not in row or ("image" not in row and references is None):
             raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
-        image, captions = row["image"], row[name]
+        image, captions = row.get("image"), row[name]
     elif isinstance(row, tuple | list) and len(row) == 2:
         image, captions = row
     else:
         raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
-    # An empty list is a caption that holds nothing: a row with an error, not a hole.
-    return image, (list(captions) or [""]) if isinstance(captions, list | tuple) else [captions]
+    # An empty list is a caption without words: a row with an error, not a missing row.
+    return image, (list(captions) or [""]) if isinstance(captions, list | tuple) else [captions], references
+
+
+def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequence[str] | None]:
+    """The references of every image; none at all if there are none."""
+    if references is None:
+        return []
+    lists = _listed(references)
+    if lone and lists and all(isinstance(text, str) for text in lists):
+        lists = [lists]
+    if len(lists) != images or any(isinstance(own, str) for own in lists):
+        raise ConfigError(f"expected one list of references per image, got {len(lists)} for {images} images")
+    return [None if own is None else list(own) for own in lists]
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:

@@ -167,6 +167,11 @@ class CachedEncoder:
 
         return self._recall(_IMAGE, images, [prepared_key(image) for image in images], encode)
 
+    def encode_sentences(self, texts: Sequence[str]) -> Tensor | None:
+        """Sentence vectors of the wrapped encoder, which are not cached; None for an encoder without them."""
+        sentences = getattr(self._encoder, "encode_sentences", None)
+        return None if sentences is None else sentences(texts)
+
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""
         digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20) for text in texts]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msdscore.core.evidence import Bank
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.forms import evidence, paper
+from msdscore.forms import evidence, paper, references
 from msdscore.forms.base import Column, Form
 
 
@@ -37,7 +37,7 @@ LAST = (
     Column("error", "error"),
 )
 FORM_COLUMNS = tuple(column for row in FORMS for column in row.columns)
-COLUMNS = {column.name: column for column in (*FIRST, *FORM_COLUMNS, *LAST)}
+COLUMNS = {column.name: column for column in (*FIRST, *FORM_COLUMNS, *references.COLUMNS, *LAST)}
 LOWER_IS_BETTER = frozenset(name for name, column in COLUMNS.items() if column.lower_is_better)
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError, RunError
+from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import source_key, text_key
@@ -119,7 +120,8 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
         "reading": pa.array(_readings(match.tolist(), table["warnings"].to_pylist()), pa.string()),
         "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
     }
-    names = (*(["words"] if "words" in table.column_names else []), *columns_of(form.columns))
+    own = references.NAMES if table[references.NAMES[0]].null_count < count else ()
+    names = (*(["words"] if "words" in table.column_names else []), *columns_of((*form.columns, *own)))
     return pa.table({name: added[name] if name in added else table[name] for name in names})
 
 

@@ -26,6 +26,7 @@ from msdscore.encoders.base import (
     Encoder,
     Prepared,
     TextMemory,
+    TokenLayout,
     computes_in_half,
     encode_by_length,
     encode_in_batches,
@@ -271,11 +272,18 @@ class Pipeline:
         )
 
     def score(
-        self, decoded: Sequence[Decoded | RowError], captions: Sequence[str], owner: Sequence[int], *, worst: int = 0
+        self,
+        decoded: Sequence[Decoded | RowError],
+        captions: Sequence[str],
+        owner: Sequence[int],
+        *,
+        worst: int = 0,
+        references: Sequence[Sequence[str] | None] = (),
     ) -> list[Numbers | RowError]:
-        """Numbers or a reason for every caption; `owner[i]` is the number of the image of caption i.
+        """Numbers or an error for every caption; `owner[i]` is the index of the image of caption i, -1 for none.
 
-        With `worst`, the numbers name up to that many of the least supported words.
+        With `worst`, the numbers name up to that many of the least supported words. `references[i]` are the references
+        of caption i, or None; a caption without an image has only the numbers of its references.
         """
         # On a GPU the host waits for the device once, for the numbers: all that it can know before is known by then.
         late = self.encoder.device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
@@ -286,7 +294,7 @@ class Pipeline:
                 results: list[Numbers | RowError | None] = [
                     images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
                 ]
-                good = [item for item, reason in enumerate(results) if reason is None]
+                good = [item for item, reason in enumerate(results) if reason is None and owner[item] >= 0]
                 fetch = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
             measured = None if fetch is None else fetch()
         if measured is not None:
@@ -295,7 +303,33 @@ class Pipeline:
             rows = numbers(measured, self.config, worst=worst)
             for item, row in zip(good, rows, strict=True):
                 results[item] = row
+        if references or -1 in owner:
+            self._add_references(results, texts, captions, references)
         return [row for row in results if row is not None]
+
+    def _add_references(
+        self,
+        results: list[Numbers | RowError | None],
+        texts: Embedded,
+        captions: Sequence[str],
+        references: Sequence[Sequence[str] | None],
+    ) -> None:
+        """Compare captions with their references, and fill in the results of captions without an image."""
+        from msdscore.scoring.references import Comparison, compare_texts
+
+        own = references or [None] * len(captions)
+        chosen = [item for item, row in enumerate(results) if own[item] is not None and not isinstance(row, RowError)]
+        compared = compare_texts(self, [captions[item] for item in chosen], [own[item] or () for item in chosen])
+        known = dict(zip(chosen, compared, strict=True))
+        for item, row in enumerate(results):
+            if isinstance(row, Numbers) and item in known:
+                results[item] = known[item].added_to(row)
+            elif row is None:
+                place = texts.row(item)
+                layout = texts.vectors.layout[place]
+                windows, warnings = (layout.windows, layout.warnings) if isinstance(layout, TokenLayout) else (1, ())
+                length = int(texts.vectors.mask[place].sum())
+                results[item] = known.get(item, Comparison()).alone(length, windows, warnings)
 
     def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes | TarImage) -> Prepared:
         content = read_source(source, limits=self.limits)

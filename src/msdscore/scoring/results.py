@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, RowError, require
+from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
 from msdscore.scoring.measurement import Numbers, soften
@@ -26,14 +27,15 @@ Ints = npt.NDArray[np.int64]
 COUNTS = ("length", "windows")
 SHARED = ("similarity", "msd", *COUNTS, "match")  # numbers of every form; match only if the bank can tell it
 # Numbers that not every score has.
-OPTIONAL = (*(column.name for column in FORM_COLUMNS), "match")
+OPTIONAL = (*(column.name for column in FORM_COLUMNS), *references.NAMES, "match")
 # The numbers of a caption that depend only on its own image, of all forms.
 NUMBERS = (*SHARED[:-1], *OPTIONAL)
 # The columns that scoring may add to a row, whatever the form.
 ALL_COLUMNS = columns_of(OPTIONAL[:-1])
-_BEFORE, _AFTER = ("soft_msd", "msd", "similarity"), ("match", "reading")
+_BEFORE, _AFTER = ("ref_msd", "soft_msd", "msd", "similarity"), ("match", "reading")
+_SHOWN_REFERENCES = ("reference_similarity", "reference_support", "reference_coverage")
 # The columns that a table of scores shows, in order.
-SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *_AFTER)
+SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *_SHOWN_REFERENCES, *_AFTER)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -87,8 +89,14 @@ class Score:
         if self.error is not None:
             return f"not scored: {self.error}"
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
-        others = [name for name in shown([self]) if name not in ("msd", "soft_msd", "reading")]
+        others = [name for name in shown([self]) if name not in ("ref_msd", "msd", "soft_msd", "reading")]
         line = f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})"
+        if (count := self.values.get("reference_count")) and not math.isnan(self.values["reference_score"]):
+            has_image = not math.isnan(self.msd)
+            line = (
+                f"Ref-MSD {self.ref_msd:+.4f}  {line}" if has_image else f"reference score {self.reference_score:+.4f}"
+            )
+            line += f"  references {count:.0f}"
         line += "".join(f"  {COLUMNS[name].heading} {cell(self, name)}" for name in others)
         line += "" if self.match is None else f" ({self.reading})"
         return "\n".join([line, *(f"warning: {warning}" for warning in self.warnings)])
@@ -140,6 +148,10 @@ class Score:
 def form_columns(values: Mapping[str, Any]) -> list[str]:
     """The names of those numbers that are the form's."""
     return [name for name in values if name not in SHARED and name not in ("uncertainty", "soft_msd")]
+
+
+def _has_numbers(column: npt.NDArray[Any] | None) -> bool:
+    return column is not None and not np.isnan(column).all()
 
 
 def known(value: Any) -> Any:
@@ -205,10 +217,15 @@ class Scores:
         """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
         good = [number for number, row in enumerate(scored) if isinstance(row, Numbers)]
         rows = [row.values for row in scored if isinstance(row, Numbers)]
-        names = ("similarity", *form.columns, "msd", *COUNTS, "match")
+        added = references.NAMES if any(references.NAMES[0] in row for row in rows) else ()
+        names = ("similarity", *form.columns, *added, "msd", *COUNTS, "match")
         values: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names}
         chosen = [sets[number] for number in good]
-        values["uncertainty"], values["soft_msd"] = soften(values["similarity"], values["msd"], chosen, form)
+        # A caption that was compared with references only has no score with an image.
+        similarity, msd = (
+            [np.nan if value is None else value for value in values[name]] for name in ("similarity", "msd")
+        )
+        values["uncertainty"], values["soft_msd"] = soften(similarity, msd, chosen, form)
         columns = {}
         for name, known_values in values.items():
             # Captions without a number have 0 as counts, else NaN.
@@ -304,12 +321,16 @@ class Scores:
 
     @property
     def ranking(self) -> tuple[int, ...]:
-        """Numbers of the captions from best to worst Soft-MSD; equal scores keep their order, failed ones come last."""
-        return tuple(np.argsort(-self.soft_msd, kind="stable").tolist())
+        """Indices of the captions from best to worst, failed ones last; equal scores keep their order.
+
+        By Ref-MSD if there are references, by the reference score without an image, else by Soft-MSD.
+        """
+        by = next((name for name in ("ref_msd", "reference_score") if _has_numbers(self.columns.get(name))), "soft_msd")
+        return tuple(np.argsort(-self.columns[by], kind="stable").tolist())
 
     @property
     def best(self) -> str:
-        """The caption with the highest Soft-MSD."""
+        """The caption that is first in the ranking."""
         return self.captions[self.ranking[0]]
 
     def rows(self) -> list[dict[str, Any]]:

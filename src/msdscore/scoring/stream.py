@@ -26,11 +26,15 @@ GPU_AHEAD = (3, 6)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Captions to score together; `owner[i]` is the number of the image of caption i."""
+    """Captions to score together; `owner[i]` is the index of the image of caption i, -1 for none.
+
+    `references[i]` are the references of caption i, or None; an empty sequence stands for none at all.
+    """
 
     images: Sequence[ImageSource]
     captions: Sequence[str]
     owner: Sequence[int]
+    references: Sequence[Sequence[str] | None] = ()
 
 
 def score_batches(
@@ -56,7 +60,9 @@ def score_batches(
         waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
 
         def score(batch: Batch, decoded: Future[list[Decoded | RowError]]) -> list[Numbers | RowError]:
-            return remembering.score(decoded.result(), batch.captions, batch.owner, worst=worst)
+            return remembering.score(
+                decoded.result(), batch.captions, batch.owner, worst=worst, references=batch.references
+            )
 
         def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
             if processes is None:
@@ -89,9 +95,16 @@ def waiting_batches(pipeline: Pipeline) -> int:
 
 
 def split_pairs(
-    images: Sequence[ImageSource], captions: Sequence[str], owner: Sequence[int], *, size: int
+    images: Sequence[ImageSource],
+    captions: Sequence[str],
+    owner: Sequence[int],
+    *,
+    size: int,
+    references: Sequence[Sequence[str] | None] = (),
 ) -> list[tuple[list[int], Batch]]:
     """Split pairs into batches of at most `size` images, captions of one image together; each with their numbers.
+
+    Captions without an image (-1) are in one batch.
 
     >>> [rows for rows, _ in split_pairs("abc", ["", "", "", ""], [0, 1, 0, 2], size=2)]
     [[0, 2, 1], [3]]
@@ -103,11 +116,12 @@ def split_pairs(
     for start in range(0, len(order), size):
         own = order[start : start + size]
         rows = [caption for image in own for caption in sets[image]]
-        place = {image: number for number, image in enumerate(own)}
+        place = {image: number for number, image in enumerate(image for image in own if image >= 0)} | {-1: -1}
         batch = Batch(
-            [images[image] for image in own],
+            [images[image] for image in own if image >= 0],
             [captions[caption] for caption in rows],
             [place[owner[caption]] for caption in rows],
+            [references[caption] for caption in rows] if references else (),
         )
         batches.append((rows, batch))
     return batches

@@ -11,7 +11,7 @@ import pyarrow as pa
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import source_key
 from msdscore.io.images import ImageSource, from_cell
-from msdscore.io.inputs.columns import ColumnNames, first_of, single_name
+from msdscore.io.inputs.columns import ColumnNames, first_of, read_references, single_name
 from msdscore.scoring.results import Scores
 
 
@@ -20,11 +20,12 @@ class TablePair:
     """An image with one of its captions; pairs of one `candidate_set` are compared with each other."""
 
     row: int
-    image: ImageSource
+    image: ImageSource | None  # None for a row that has only references
     image_key: Hashable
     caption: str
     candidate_set: Hashable
     candidates: int | None  # how many captions the row lists; None where it has a single one
+    references: Sequence[str] | None = None
 
 
 def as_table(table: Any) -> Any:
@@ -64,17 +65,22 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
     names.check(columns, "the table", folder=False, lists=True)
     group_name = first_of(columns, ("group",))
     groups = [None] * len(table) if group_name is None else _cells(table, group_name)
-    cells = zip(_cells(table, names.image_in(columns)), _cells(table, names.caption_in(columns)), groups, strict=True)
-    for row, (cell, caption, group) in enumerate(cells):
-        source = from_cell(cell)
+    images, texts, lists = (
+        [None] * len(table) if name is None else _cells(table, name)
+        for name in (names.image_in(columns), names.caption_in(columns), names.references_in(columns))
+    )
+    for row, (cell, caption, group, own) in enumerate(zip(images, texts, groups, lists, strict=True)):
+        references = read_references(own)
+        source = None if cell is None and references else from_cell(cell)
         source = folder / source if folder is not None and isinstance(source, str | Path) else source
         key: Hashable = source_key(source) if isinstance(source, str | Path | bytes) else id(cell)
+        key = ("row", row) if source is None else key
         several = isinstance(caption, list | tuple | np.ndarray)
-        texts = [caption] if not several else list(caption) or [""]
+        captions = [caption] if not several else list(caption) or [""]
         own = ("image", key) if not several else ("row", row)
         together = own if group is None or group != group else ("group", group)
-        for text in texts:
-            yield TablePair(row, source, key, text, together, len(caption) if several else None)
+        for text in captions:
+            yield TablePair(row, source, key, text, together, len(caption) if several else None, references)
 
 
 def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: ColumnNames, prefix: str) -> Any:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
@@ -79,6 +80,11 @@ class AlignedEncoder(Backbone):
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the image tower takes it."""
         return self._image.prepare(image)
+
+    def encode_sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"] | None:
+        """Sentence vectors of the text tower, by which texts are compared; None for a tower without them."""
+        sentences = getattr(self._text, "sentences", None)
+        return None if sentences is None else sentences(texts)
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         return self._heads.states("image", _moved(self._image.features(images), self.device))

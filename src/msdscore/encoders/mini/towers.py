@@ -27,7 +27,7 @@ from msdscore.encoders.loading.checkpoints import find_weights, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
-from msdscore.encoders.text.tokens import Reading, pack_texts, tokenise, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, join_windows, pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import WeightsError
 from msdscore.text.words import token_contents
@@ -173,6 +173,15 @@ class MiniLMTexts:
         pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
         every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
         return keep_content(every, texts) if self._spec.words == "content" else every
+
+    @torch.no_grad()
+    def sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts 384"]:
+        """Sentence vectors, for which MiniLM was trained: the normalised mean of the last state."""
+        batch = pack_texts(texts, self._tokenizer, self._reading)
+        attention = batch.attention.to(self.device)
+        with _autocast(self._place):
+            last = self._network(batch.ids.to(self.device), attention)[-1].float()
+        return join_windows(mean_state(last, attention), batch.windows)
 
     def _global(self, states: Sequence[Tensor], mask: Tensor) -> Features | None:
         levels = self._spec.global_levels or self._spec.levels

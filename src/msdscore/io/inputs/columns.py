@@ -1,6 +1,8 @@
 """Which column of an input is what: by the user's word, else by names that people use, in any case."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,6 +13,7 @@ from msdscore.errors import InputError, unknown_name
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
 CAPTION_NAMES = ("caption", "text", "candidate", "cand", "prediction")
 SEVERAL = "captions"  # a list of captions, one candidate set
+REFERENCES = "references"  # a list of captions by people, which the caption is compared with
 KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of images where a row has no image of its own
 
 
@@ -25,6 +28,7 @@ class ColumnNames:
     image: str | None = None
     caption: str | None = None
     id: str | None = None
+    references: str | None = None
 
     def image_in(self, names: Iterable[str]) -> str | None:
         """The column of the image among these names."""
@@ -37,6 +41,10 @@ class ColumnNames:
     def id_in(self, names: Iterable[str]) -> str | None:
         """The column of the row's id."""
         return first_of(names, ("id",) if self.id is None else (self.id,))
+
+    def references_in(self, names: Iterable[str]) -> str | None:
+        """The column of lists of reference captions."""
+        return first_of(names, (REFERENCES,) if self.references is None else (self.references,))
 
     def image_names(self) -> str:
         """The names that an image may stand under, for a message."""
@@ -51,7 +59,7 @@ class ColumnNames:
 
         `lists` says that a cell of the input can hold a list of captions.
         """
-        for given in (self.image, self.caption, self.id):
+        for given in (self.image, self.caption, self.id, self.references):
             if given is not None and first_of(names, (given,)) is None:
                 raise InputError(f"{source}: {unknown_name('column', given, names)}")
         caption = self.caption_in(names)
@@ -65,11 +73,27 @@ class ColumnNames:
                 f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
                 "name it with --caption-column"
             )
-        if self.image_in(names) is None and not (folder and first_of(names, KEY_NAMES)):
+        without = self.image is None and self.references_in(names) is not None
+        if self.image_in(names) is None and not without and not (folder and first_of(names, KEY_NAMES)):
             raise InputError(
                 f"{source}: no image column; expected one of {self.image_names()}, or image_id, id or index together "
                 f"with a folder of images (images); found: {listed(names)}; name it with --image-column"
             )
+
+
+def read_references(cell: Any) -> list[Any] | None:
+    """The references of a cell: a list, or as text one reference or a JSON list of them; None for an empty cell.
+
+    >>> read_references('["a dog", "a puppy"]'), read_references("a dog"), read_references(None)
+    (['a dog', 'a puppy'], ['a dog'], None)
+    """
+    if isinstance(cell, str):
+        text = cell.strip()
+        if text.startswith("["):
+            with suppress(ValueError):
+                return list(json.loads(text))
+        return [text] if text else None
+    return list(cell) if isinstance(cell, Iterable) and not isinstance(cell, Mapping | bytes) else None
 
 
 def single_name(name: str, columns: Iterable[str]) -> str:

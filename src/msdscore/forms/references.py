@@ -1,0 +1,255 @@
+r"""References: captions of the same image by people, as further evidence for a caption.
+
+The tokens of all references are one mixture of the kind that images have, with one component per token and every
+reference of the same weight. With :math:`y_j` the tokens of the caption, :math:`t_i` those of a reference and
+:math:`P_b` the mixture of as many background captions,
+
+.. math::
+    \text{support} &= \tfrac1M \textstyle\sum_j \bigl(\log P_{ref}(y_j) - \tfrac1B \sum_b \log P_b(y_j)\bigr) \\
+    \text{coverage} &= \tfrac1R \textstyle\sum_r \tfrac1{N_r} \sum_i
+        \bigl(\log P_{cap}(t_i) - \tfrac1B \sum_b \log P_b(t_i)\bigr) \\
+    \text{similarity} &= \tfrac1R \textstyle\sum_r \cos(s_{cap}, s_r)
+
+Support asks whether people say it too, coverage whether the caption says what people say; :math:`s` are sentence
+vectors, or pooled vectors for an encoder without them. The reference score is a weighted sum of the three, and
+`ref_msd` is MSD plus the reference score. Long captions and many references gain nothing by their number: densities
+are means over tokens, and the background has as many captions as there are references.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.embeddings import Embeddings, real_points
+from msdscore.errors import ConfigError
+from msdscore.forms.base import Column
+from msdscore.text.words import segment
+
+COLUMNS = (
+    Column("reference_count", "references", ".0f"),
+    Column("reference_similarity", "ref similarity", "+.3f"),
+    Column("reference_support", "ref support", "+.3f"),
+    Column("reference_coverage", "ref coverage", "+.3f"),
+    Column("reference_score", "ref score", "+.4f"),
+    Column("ref_msd", "Ref-MSD", "+.4f"),
+)
+NAMES = tuple(column.name for column in COLUMNS)
+TEXT_ONLY = "no image: compared with the references only"
+NO_REFERENCES = "no references: ref_msd is missing"
+MEANT = 0.98  # share of background captions under which a word is less likely than under a reference that means it
+_TOGETHER = 512  # texts, or pairs of a caption and a reference, that are compared at once
+_ROOM = 1 << 22  # numbers of background sets that are in memory at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceWeights:
+    """Weights of the parts of the reference score; chosen on all development sets at once (docs/decisions.md)."""
+
+    kappa: float = 20.0  # concentration of the mixtures, that of the paper
+    similarity: float = 3.0
+    support: float = 0.05
+    coverage: float = 0.05
+
+    def score(self, similarity: Tensor, support: Tensor, coverage: Tensor) -> Tensor:
+        """The reference score of every pair."""
+        return self.similarity * similarity + self.support * support + self.coverage * coverage
+
+
+WEIGHTS = ReferenceWeights()
+
+
+@cache
+def background_captions() -> tuple[str, ...]:
+    """The captions that references are calibrated against, written for this purpose.
+
+    >>> len(background_captions())
+    128
+    """
+    return tuple((files("msdscore.forms") / "background.txt").read_text(encoding="utf-8").splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The tokens of the background captions in one row, with the index of the caption of each token."""
+
+    points: Float[Tensor, "points dim"]
+    owner: Int[Tensor, " points"]
+    count: int
+
+    @classmethod
+    def of(cls, texts: Embeddings) -> "Background":
+        """The background of embedded captions."""
+        # A caption that the encoder cannot read has no tokens, and is not part of the background.
+        number = texts.mask.any(dim=1).cumsum(dim=0) - 1
+        owner = number.unsqueeze(1).expand(texts.mask.shape)[texts.mask]
+        return cls(texts.points[texts.mask].float(), owner, int(number[-1]) + 1)
+
+    def log_densities(self, points: Float[Tensor, "texts points dim"], kappa: float) -> Float[Tensor, "texts points b"]:
+        """Log density of every point under each background caption."""
+        cosines = (points.float() @ self.points.T).double()
+        sums = torch.zeros(*cosines.shape[:2], self.count, dtype=torch.float64, device=cosines.device)
+        # Cosines are at most 1, so that exponentials are at most 1.
+        sums.index_add_(2, self.owner, torch.exp(kappa * (cosines - 1)))
+        sizes = torch.bincount(self.owner, minlength=self.count)
+        return kappa + (sums / sizes).log()
+
+
+def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The references that a caption is compared with, and warnings about the others.
+
+    Left out are empty ones, and the caption itself: no caption is compared with itself.
+
+    >>> split_references("A dog.", ["a dog", "a cat", ""])[0]
+    ('a cat',)
+    """
+    texts = [text for text in references if isinstance(text, str) and text.strip()]
+    others = tuple(text for text in texts if _plain(text) != _plain(caption))
+    warnings = []
+    if empty := len(references) - len(texts):
+        warnings.append(f"{empty} of {len(references)} references left out: empty or not text")
+    if own := len(texts) - len(others):
+        warnings.append(f"{own} of {len(references)} references left out: the caption itself")
+    if not others:
+        warnings.append(NO_REFERENCES)
+    return others, tuple(warnings)
+
+
+def check_references(references: object) -> tuple[str, ...]:
+    """References of one caption as a tuple; raise `ConfigError` unless they are a list of at least one text."""
+    if isinstance(references, str) or not isinstance(references, Sequence):
+        raise ConfigError(f"expected references as a list of texts, got {type(references).__name__}")
+    for text in references:
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"expected every reference to be a text with words, got {text!r}")
+    if not references:
+        raise ConfigError("expected at least one reference, got an empty list; leave references out to score without")
+    return tuple(references)
+
+
+def _plain(text: str) -> str:
+    return " ".join(word.text.casefold() for word in segment(text) if word.stem)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMeasurement:
+    """Captions compared with their references; `references[p]` are the rows of the references of pair p."""
+
+    captions: tuple[int, ...]
+    references: tuple[tuple[int, ...], ...]
+    similarity: Float[Tensor, " pairs"]
+    support_terms: Float[Tensor, "pairs tokens"]  # they add up to support
+    coverage: Float[Tensor, " pairs"]
+    meant: Mapping[int, Bool[Tensor, "references tokens"]]  # whether a reference means a token of the caption, by pair
+
+    def columns(self, weights: ReferenceWeights = WEIGHTS) -> dict[str, list[float]]:
+        """The numbers of every pair."""
+        support = self.support_terms.sum(dim=1)
+        score = weights.score(self.similarity, support, self.coverage)
+        values = (self.similarity, support, self.coverage, score)
+        named = dict(zip(NAMES[1:5], (value.tolist() for value in values), strict=True))
+        return {"reference_count": [len(rows) for rows in self.references], **named}
+
+
+def measure_references(
+    texts: Embeddings,
+    sentences: Float[Tensor, "texts dim"],
+    pairs: Sequence[tuple[int, Sequence[int]]],
+    background: Background,
+    weights: ReferenceWeights = WEIGHTS,
+) -> ReferenceMeasurement:
+    """Compare captions with references; a pair is the row of a caption and the rows of its references."""
+    texts = replace(texts, points=real_points(texts.points, texts.mask))
+    kappa, device = weights.kappa, texts.points.device
+    captions = [caption for caption, _ in pairs]
+    own = [(pair, row) for pair, (_, rows) in enumerate(pairs) for row in rows]
+    index = torch.tensor([pair for pair, _ in own], device=device)
+    first = torch.tensor([captions[pair] for pair, _ in own], device=device)
+    second = torch.tensor([row for _, row in own], device=device)
+    count = torch.bincount(index, minlength=len(pairs)).double()
+    density, covered = _densities(texts, first, second, kappa)
+    dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background, kappa)
+    cosines = (sentences[first].double() * sentences[second].double()).sum(dim=1)
+    similarity = torch.zeros(len(pairs), dtype=torch.float64, device=device).index_add(0, index, cosines) / count
+    mask = texts.mask[second]
+    gains = ((covered - expected[second]) * mask).sum(dim=1) / mask.sum(dim=1)
+    coverage = torch.zeros_like(similarity).index_add(0, index, gains) / count
+    terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), {}
+    for pair, (caption, rows) in enumerate(pairs):
+        own_density = density[index == pair]  # references by tokens
+        joint = own_density.logsumexp(dim=0) - count[pair].log()
+        likely = dense[caption]  # tokens by background captions
+        real = texts.mask[caption]
+        terms[pair] = (((joint - _expected_of_sets(likely, len(rows))) * real) / real.sum()).cpu()
+        meant[pair] = ((own_density > likely.quantile(MEANT, dim=1)) & real).cpu()
+    rows_of = tuple(tuple(rows) for _, rows in pairs)
+    return ReferenceMeasurement(tuple(captions), rows_of, similarity.cpu(), terms, coverage.cpu(), meant)
+
+
+def _densities(
+    texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"], kappa: float
+) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"]]:
+    """Log densities of the tokens of the first texts under the second ones, and the other way round."""
+    under, over = [], []
+    for a, b in zip(first.split(_TOGETHER), second.split(_TOGETHER), strict=True):
+        logits = kappa * (texts.points[a].float() @ texts.points[b].float().mT).double()
+        rows, columns = texts.mask[a], texts.mask[b]
+        within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf).logsumexp(dim=2)
+        under.append(within - columns.sum(dim=1, keepdim=True).double().log())
+        across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf).logsumexp(dim=1)
+        over.append(across - rows.sum(dim=1, keepdim=True).double().log())
+    return torch.cat(under), torch.cat(over)
+
+
+def _background_densities(
+    texts: Embeddings, rows: Int[Tensor, " some"], background: Background, kappa: float
+) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
+    """Log densities of the tokens of some texts under every background caption, and their means."""
+    expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
+    dense: dict[int, Tensor] = {}
+    for some in rows.split(_TOGETHER // 4):
+        values = background.log_densities(texts.points[some], kappa)
+        expected[some] = values.mean(dim=2)
+        dense |= dict(zip(some.tolist(), values, strict=True))
+    return dense, expected
+
+
+def _expected_of_sets(densities: Float[Tensor, "points b"], size: int) -> Float[Tensor, " points"]:
+    """Mean log density of points under sets of `size` background captions, taken around a ring."""
+    count = densities.shape[1]
+    size = min(size, count)
+    if size == 1:
+        return densities.mean(dim=1)
+    step = max(1, densities.shape[0] * count * size // _ROOM)
+    ring = torch.cat([densities, densities[:, : size - 1]], dim=1).unfold(1, size, step)
+    return (ring.logsumexp(dim=2) - torch.tensor(float(size)).double().log()).mean(dim=1)
+
+
+def said_in(references: Sequence[str]) -> list[set[str]]:
+    """The stems of the content words that each reference says and does not deny."""
+    return [
+        {word.stem for word in segment(text, compounds=False) if word.content and not word.denied}
+        for text in references
+    ]
+
+
+def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Words that several references say: stem, word as first written, and in how many; a lone reference is enough.
+
+    >>> agreed_words(["a dog runs", "two dogs", "a lawn"])
+    [('dog', 'dog', 2)]
+    """
+    written: dict[str, str] = {}
+    for text in references:
+        for word in segment(text, compounds=False):
+            if word.content and not word.denied:
+                written.setdefault(word.stem, word.text.lower())
+    counts = Counter(stem for stems in said_in(references) for stem in stems)
+    least = min(2, len(references))
+    agreed = [(stem, word, counts[stem]) for stem, word in written.items() if counts[stem] >= least]
+    return sorted(agreed, key=lambda own: -own[2])

@@ -1,0 +1,116 @@
+"""Captions compared with references by one pipeline: texts in, the numbers of the reference score out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from msdscore.encoders.base import Encoder, TokenLayout
+from msdscore.errors import RowError
+from msdscore.forms.references import (
+    NO_REFERENCES,
+    TEXT_ONLY,
+    Background,
+    background_captions,
+    measure_references,
+    split_references,
+)
+from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.measurement import Numbers
+
+if TYPE_CHECKING:
+    from msdscore.scoring.pipeline import Pipeline
+
+_MOST = 4  # backgrounds that are cached
+_TEXTS = 64  # sentences that are encoded at once
+_backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A caption compared with its references; `values` is empty if there was none to compare it with.
+
+    `meant` is True for the tokens of the caption that a reference means.
+    """
+
+    references: tuple[str, ...] = ()
+    values: Mapping[str, float] | None = None
+    warnings: tuple[str, ...] = ()
+    meant: Bool[Tensor, "references tokens"] | None = None
+
+    def added_to(self, numbers: Numbers) -> Numbers:
+        """The numbers of the caption with those of its references, and their sum with MSD."""
+        warnings = (*numbers.warnings, *self.warnings)
+        if self.values is None:
+            return replace(numbers, warnings=warnings)
+        ref_msd = numbers.values["msd"] + self.values["reference_score"]
+        return replace(numbers, values={**numbers.values, **self.values, "ref_msd": ref_msd}, warnings=warnings)
+
+    def alone(self, length: int, windows: int, warnings: Sequence[str]) -> Numbers | RowError:
+        """The numbers of a caption without an image."""
+        if self.values is None:
+            return RowError("no image, and no reference to compare the caption with")
+        return Numbers({"length": length, "windows": windows, **self.values}, (*warnings, *self.warnings, TEXT_ONLY))
+
+
+def compare_texts(
+    pipeline: "Pipeline", captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[Comparison]:
+    """Compare every caption with its references; a caption is never compared with itself."""
+    split = [split_references(str(caption), own) for caption, own in zip(captions, references, strict=True)]
+    wanted = [index for index, (own, _) in enumerate(split) if own]
+    if not wanted:
+        return [Comparison(warnings=warnings) for _, warnings in split]
+    texts = list(dict.fromkeys(text for index in wanted for text in (captions[index], *split[index][0])))
+    embedded, number = pipeline.embed_texts(texts), {text: place for place, text in enumerate(texts)}
+    comparisons, pairs, chosen = list[Comparison](), list[tuple[int, list[int]]](), list[int]()
+    for index, (own, warnings) in enumerate(split):
+        readable = tuple(text for text in own if number[text] not in embedded.reasons)
+        notes = [*warnings, *_notes(embedded, [number[text] for text in readable])]
+        if len(readable) < len(own):
+            notes.append(f"{len(own) - len(readable)} of {len(own)} references left out: the encoder cannot read them")
+        usable = bool(readable) and number[captions[index]] not in embedded.reasons
+        if own and not readable:
+            notes.append(NO_REFERENCES)
+        comparisons.append(Comparison(readable if usable else (), None, tuple(notes)))
+        if usable:
+            chosen.append(index)
+            rows = [embedded.row(number[text]) for text in readable]
+            pairs.append((embedded.row(number[captions[index]]), rows))
+    if pairs:
+        vectors = embedded.vectors
+        sentences = _sentences(pipeline.encoder, embedded)
+        measured = measure_references(vectors, sentences, pairs, _background(pipeline))
+        columns = measured.columns()
+        for pair, index in enumerate(chosen):
+            values = {name: column[pair] for name, column in columns.items()}
+            comparisons[index] = replace(comparisons[index], values=values, meant=measured.meant[pair])
+    return comparisons
+
+
+def _notes(embedded: Embedded, numbers: Sequence[int]) -> list[str]:
+    """What the encoder says of the references, each remark once."""
+    layouts = [embedded.vectors.layout[embedded.row(number)] for number in numbers]
+    remarks = [remark for layout in layouts if isinstance(layout, TokenLayout) for remark in layout.warnings]
+    return [f"references: {remark}" for remark in dict.fromkeys(remarks)]
+
+
+def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
+    """Sentence vectors of embedded texts: those of the encoder, else its pooled vectors."""
+    encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
+    starts = range(0, len(texts.captions), _TEXTS)
+    parts = [encode(list(texts.captions[start : start + _TEXTS])) for start in starts]
+    return texts.vectors.pooled if parts[0] is None else torch.cat(parts)
+
+
+def _background(pipeline: "Pipeline") -> Background:
+    """The background captions under the pipeline's encoder, encoded once."""
+    key = pipeline.encoder.signature, str(pipeline.encoder.device)
+    if key not in _backgrounds:
+        if len(_backgrounds) >= _MOST:
+            _backgrounds.pop(next(iter(_backgrounds)), None)
+        _backgrounds[key] = Background.of(pipeline.encode_texts(background_captions()))
+    return _backgrounds[key]

@@ -1,0 +1,211 @@
+"""Captions with references: the three parts against plain loops, calibration, leaving out, bad input, texts alone."""
+
+import math
+
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from msdscore import ConfigError, Scorer
+from msdscore.core.embeddings import Embeddings, unit
+from msdscore.forms.references import (
+    NO_REFERENCES,
+    TEXT_ONLY,
+    WEIGHTS,
+    Background,
+    agreed_words,
+    background_captions,
+    measure_references,
+)
+
+REFERENCES = ["a red box on a table", "a small red square", "something red"]
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer("toy")
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return Scorer("mini")
+
+
+def red(size=(48, 32)):
+    return Image.new("RGB", size, "red")
+
+
+def some_texts(count, seed=0, longest=5, dim=8):
+    """Embedded texts of different lengths, with garbage in their padding."""
+    generator = torch.Generator().manual_seed(seed)
+    points = unit(torch.randn(count, longest, dim, generator=generator))
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator)
+    mask = torch.arange(longest) < lengths[:, None]
+    return Embeddings(
+        torch.where(mask[..., None], points, 99.0), mask, unit(torch.randn(count, dim, generator=generator))
+    )
+
+
+def density(point, tokens):
+    """log P of a point under a mixture with one component per token, by its formula."""
+    return math.log(sum(math.exp(WEIGHTS.kappa * float(point @ token)) for token in tokens) / len(tokens))
+
+
+def test_support_and_coverage_are_their_formulas():
+    texts, behind = some_texts(4), some_texts(6, seed=1)
+    tokens, others = ([batch.points[row][batch.mask[row]] for row in range(len(batch))] for batch in (texts, behind))
+    measured = measure_references(texts, texts.pooled, [(0, [1, 2, 3])], Background.of(behind))
+
+    def joint(point, captions):
+        return math.log(sum(math.exp(density(point, caption)) for caption in captions) / len(captions))
+
+    sets = [[others[(start + step) % 6] for step in range(3)] for start in range(6)]
+    support = [joint(y, tokens[1:]) - sum(joint(y, own) for own in sets) / 6 for y in tokens[0]]
+    coverage = [
+        sum(density(t, tokens[0]) - sum(density(t, own) for own in others) / 6 for t in reference) / len(reference)
+        for reference in tokens[1:]
+    ]
+    columns = measured.columns()
+    assert columns["reference_support"][0] == pytest.approx(sum(support) / len(support), abs=1e-5)
+    assert columns["reference_coverage"][0] == pytest.approx(sum(coverage) / 3, abs=1e-5)
+    cosines = (texts.pooled[1:] @ texts.pooled[0]).double()
+    assert columns["reference_similarity"][0] == pytest.approx(float(cosines.mean()), abs=1e-6)
+    parts = [columns[f"reference_{name}"][0] for name in ("similarity", "support", "coverage")]
+    total = WEIGHTS.similarity * parts[0] + WEIGHTS.support * parts[1] + WEIGHTS.coverage * parts[2]
+    assert columns["reference_score"][0] == pytest.approx(total)
+
+
+def test_a_pair_has_the_same_numbers_in_any_batch():
+    texts, behind = some_texts(5), Background.of(some_texts(6, seed=1))
+    alone = measure_references(texts, texts.pooled, [(0, [1, 2])], behind).columns()
+    among = measure_references(texts, texts.pooled, [(3, [4]), (0, [1, 2]), (2, [0, 1, 3, 4])], behind).columns()
+    assert all(values[0] == pytest.approx(among[name][1], abs=1e-6) for name, values in alone.items())
+
+
+def test_unrelated_references_gain_nothing_by_their_number():
+    """Without the background of as many captions, support of unrelated references rises with their number."""
+    texts, behind = some_texts(80, dim=16), Background.of(some_texts(64, seed=1, dim=16))
+    pairs = {count: [(row, range(40, 40 + count)) for row in range(30)] for count in (1, 10, 30)}
+    means = {
+        count: torch.tensor(measure_references(texts, texts.pooled, own, behind).columns()["reference_support"])
+        for count, own in pairs.items()
+    }
+    spread = float(means[1].std())
+    assert all(abs(float(values.mean())) < 0.5 * spread for values in means.values())
+
+
+def test_the_background_is_128_different_captions():
+    assert len(set(background_captions())) == 128
+
+
+def test_ref_msd_is_msd_plus_the_reference_score(scorer):
+    plain, score = scorer.score(red(), "a red thing"), scorer.score(red(), "a red thing", references=REFERENCES)
+    assert score.msd == plain.msd
+    assert score.ref_msd == pytest.approx(score.msd + score.reference_score)
+    assert score.reference_count == 3
+    assert "Ref-MSD" in str(score)
+
+
+def test_without_references_there_is_no_ref_msd(scorer):
+    score = scorer.score(red(), "a red thing")
+    assert "ref_msd" not in score.row()
+    with pytest.raises(AttributeError, match="ref_msd"):
+        score.ref_msd  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["toy", "mini"])
+def test_references_decide_between_captions_under_every_form(name, request):
+    """An image of one colour says nothing about dogs and boats, people do."""
+    scorers = [request.getfixturevalue("mini"), Scorer("mini", "short")] if name == "mini" else [Scorer("toy", "long")]
+    for scorer in scorers:
+        captions = ["a boat on a lake", "a dog on a lawn"]
+        ranked = scorer.rank(red(), captions, references=["a puppy on the grass", "a small dog outside"])
+        assert ranked.best == "a dog on a lawn" or name == "toy"
+        assert ranked.ranking == tuple(sorted((0, 1), key=lambda index: -ranked.ref_msd[index]))
+
+
+def test_a_caption_is_not_compared_with_itself(scorer):
+    others = scorer.score(red(), "a red thing", references=REFERENCES)
+    own = scorer.score(red(), "a red thing", references=["A red thing.", *REFERENCES])
+    assert own.ref_msd == pytest.approx(others.ref_msd)
+    assert own.warnings == ("1 of 4 references left out: the caption itself",)
+
+
+def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
+    score = scorer.score(red(), "a red thing", references=["a red thing"])
+    assert "ref_msd" not in score.row()
+    assert score.warnings[-1] == NO_REFERENCES
+
+
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        ([], "at least one reference, got an empty list"),
+        (["a dog", " "], "every reference to be a text with words, got ' '"),
+        (["a dog", None], "got None"),
+        ("a dog", "a list of texts, got str"),
+        (7, "a list of texts, got int"),
+    ],
+)
+def test_bad_references_are_refused_in_one_line(scorer, references, message):
+    for call in (lambda: scorer.score(red(), "a dog", references), lambda: scorer.compare("a dog", references)):
+        with pytest.raises(ConfigError, match=message):
+            call()
+
+
+def test_a_thousand_references_are_one_set(scorer):
+    many = scorer.score(red(), "a red thing", references=[f"{number} red boxes" for number in range(1000)])
+    assert many.reference_count == 1000
+    assert math.isfinite(many.ref_msd)
+
+
+def test_a_reference_in_another_language_is_told(mini):
+    foreign = "Ein kleiner Hund läuft mit einem Ball über die grüne Wiese hinter dem Haus"
+    score = mini.score(red(), "a dog runs", references=["a small dog on the grass", foreign])
+    assert score.reference_count == 2
+    assert any(warning.startswith("references: ") for warning in score.warnings)
+
+
+def test_without_an_image_only_texts_are_compared(scorer):
+    near, far = (scorer.compare(caption, REFERENCES) for caption in ("a red square", "a blue circle"))
+    assert near.reference_score > far.reference_score
+    assert near.row()["msd"] is None
+    assert near.row()["ref_msd"] is None
+    assert TEXT_ONLY in near.warnings
+    with_image = scorer.score(red(), "a red square", references=REFERENCES)
+    assert with_image.reference_score == pytest.approx(near.reference_score)
+
+
+def test_batches_have_one_list_of_references_per_image(scorer):
+    images, captions = [red(), red((32, 32))], ["a red thing", "a blue thing"]
+    scores = scorer.score_batch(images, captions, references=[REFERENCES, None])
+    assert scores.ref_msd[0] == pytest.approx(scorer.score(images[0], captions[0], REFERENCES).ref_msd)
+    assert math.isnan(scores.ref_msd[1])
+    lone = scorer.score_batch(red(), captions, references=REFERENCES)
+    assert lone.reference_count.tolist() == [3, 3]
+    with pytest.raises(ConfigError, match="one list of references per image, got 1 for 2 images"):
+        scorer.score_batch(images, captions, references=[REFERENCES])
+
+
+def test_tables_and_streams_take_references_and_rows_without_an_image(scorer):
+    pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
+    rows = {
+        "image": [pixels, None, pixels],
+        "caption": ["a red thing"] * 3,
+        "references": [REFERENCES, REFERENCES, None],
+    }
+    scored = scorer.score_table(pa.table(rows)).to_pylist()
+    assert [row["ref_msd"] is None or math.isnan(row["ref_msd"]) for row in scored] == [False, True, True]
+    assert scored[0]["reference_score"] == pytest.approx(scored[1]["reference_score"])
+    assert scored[1]["warnings"] == TEXT_ONLY
+    streamed = list(scorer.stream([dict(zip(rows, own, strict=True)) for own in zip(*rows.values(), strict=True)]))
+    assert streamed[0].ref_msd == pytest.approx(scored[0]["ref_msd"])
+    assert streamed[1].reference_score == pytest.approx(scored[0]["reference_score"])
+    without = next(scorer.stream([{"caption": "a red thing", "references": []}]))
+    assert without.error == "no image, and no reference to compare the caption with"
+
+
+def test_agreed_words_are_those_of_several_references():
+    assert agreed_words(["a black dog", "two dogs, no cat", "a cat"]) == [("dog", "dog", 2)]
+    assert [word for _, word, _ in agreed_words(["A Dog runs"])] == ["dog", "runs"]
