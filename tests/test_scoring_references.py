@@ -1,5 +1,6 @@
 """Captions with references: the three parts against plain loops, calibration, leaving out, bad input, texts alone."""
 
+import json
 import math
 
 import pyarrow as pa
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from msdscore import ConfigError, Scorer
+from msdscore import ConfigError, InputError, RunError, Scorer
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.forms.references import (
     NO_REFERENCES,
@@ -18,6 +19,9 @@ from msdscore.forms.references import (
     background_captions,
     measure_references,
 )
+from msdscore.io.inputs.references import ReferenceFile
+from msdscore.io.inputs.rows import open_rows
+from msdscore.run.rows import score_rows
 
 REFERENCES = ["a red box on a table", "a small red square", "something red"]
 
@@ -204,6 +208,64 @@ def test_tables_and_streams_take_references_and_rows_without_an_image(scorer):
     assert streamed[1].reference_score == pytest.approx(scored[0]["reference_score"])
     without = next(scorer.stream([{"caption": "a red thing", "references": []}]))
     assert without.error == "no image, and no reference to compare the caption with"
+
+
+def write_files(folder):
+    """Rows of every kind, and the references of the red image in three formats."""
+    for colour in ("red", "blue"):
+        Image.new("RGB", (48, 48), colour).save(folder / f"{colour}.png")
+    rows = [
+        {"image": "red.png", "caption": "a red square"},
+        {"image": "blue.png", "caption": "a blue box", "references": ["a blue thing", "A blue box."]},
+        {"caption": "a red square", "references": REFERENCES},
+        {"image": "gone.png", "caption": "a red square", "references": REFERENCES},
+        {"image": "blue.png", "caption": "a blue box", "references": []},
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    notes = [{"id": number, "image_id": 7, "caption": text} for number, text in enumerate(REFERENCES)]
+    coco = {"images": [{"id": 7, "file_name": "red.png"}], "annotations": notes}
+    (folder / "coco.json").write_text(json.dumps(coco))
+    (folder / "ids.json").write_text(json.dumps({"red": REFERENCES}))
+    (folder / "lines.jsonl").write_text(json.dumps({"image": "photos/red.png", "references": REFERENCES}))
+
+
+def scored_file(scorer, folder, references):
+    with open_rows(folder / "rows.jsonl", references=ReferenceFile(folder / references)) as source:
+        score_rows(scorer.pipeline, source, folder / "scores.jsonl")
+    return [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["coco.json", "ids.json", "lines.jsonl"])
+def test_files_of_references_are_joined_by_image(scorer, tmp_path, name):
+    write_files(tmp_path)
+    red_row, blue, texts, gone, none = scored_file(scorer, tmp_path, name)
+    expected = scorer.score(tmp_path / "red.png", "a red square", REFERENCES)
+    assert red_row["ref_msd"] == pytest.approx(expected.ref_msd)
+    assert blue["reference_count"] == 1
+    assert blue["warnings"] == "1 of 2 references left out: the caption itself"
+    assert texts["reference_score"] == pytest.approx(expected.reference_score)
+    assert (texts["msd"], texts["error"], texts["warnings"]) == (None, None, TEXT_ONLY)
+    assert "no such file" in gone["error"]
+    assert (none["ref_msd"], none["warnings"]) == (None, NO_REFERENCES)
+
+
+def test_a_run_with_references_goes_on_and_knows_another_file_of_references(scorer, tmp_path):
+    """Numbers of a row without an image are read back; scores of other references are not taken for these."""
+    write_files(tmp_path)
+    first = scored_file(scorer, tmp_path, "ids.json")
+    Image.new("RGB", (48, 48), "green").save(tmp_path / "blue.png")
+    second = scored_file(scorer, tmp_path, "ids.json")
+    assert second[2] == first[2]
+    assert second[1]["msd"] != first[1]["msd"]
+    (tmp_path / "ids.json").write_text(json.dumps({"red": ["a green circle"]}))
+    with pytest.raises(RunError, match="another input"):
+        scored_file(scorer, tmp_path, "ids.json")
+
+
+def test_a_file_without_images_or_texts_is_no_file_of_references(tmp_path):
+    (tmp_path / "odd.jsonl").write_text('{"picture": "red.png", "words": ["a"]}')
+    with pytest.raises(InputError, match="item 1: expected an image or id, and references, captions or caption"):
+        ReferenceFile(tmp_path / "odd.jsonl")
 
 
 def test_agreed_words_are_those_of_several_references():

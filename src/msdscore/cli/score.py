@@ -43,6 +43,10 @@ class RowOptions:
     image_column: Annotated[str | None, option_in(INPUT, help="Input column of the images.")] = None
     caption_column: Annotated[str | None, option_in(INPUT, help="Input column of the captions.")] = None
     id_column: Annotated[str | None, option_in(INPUT, help="Input column of the row ids.")] = None
+    references: Annotated[
+        Path | None,
+        option_in(INPUT, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +129,15 @@ def score(
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
     id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same
     command goes on where it stopped, and scores again what has changed since. Captions of one image are a candidate
-    set, unless a column group says otherwise; a list of captions in a row is a set of its own. An output without a
-    suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one
-    Parquet file of scores there.
+    set, unless a column group says otherwise; a list of captions in a row is a set of its own. Reference captions, in
+    a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
+    without a suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar')
+    gets one Parquet file of scores there.
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
     from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.io.inputs.references import ReferenceFile
     from msdscore.io.inputs.rows import open_rows
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.tar import is_image_name
@@ -145,6 +151,8 @@ def score(
             raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
         from msdscore.run.shards import ShardOptions
 
+        if rows.references is not None:
+            raise ConfigError("--references is for files of rows; shards have references in their column references")
         how_to_read = ShardOptions(
             columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
             retry=target.retry, overwrite=target.overwrite, verify=scorer.verify,
@@ -154,8 +162,13 @@ def score(
         raise typer.Exit(0 if whole else options.SOME_FAILED)
     _refuse_shards(workers, source, captions)
     file = None if output is None else Path(output)
+    known = None if rows.references is None else ReferenceFile(rows.references)
     if captions:
-        score_image(spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite)
+        own = None if known is None else known.find({"image": source})
+        if known is not None and own is None:
+            raise ConfigError(f"{rows.references}: no references for {source}; expected its file name or its id")
+        as_json, overwrite = target.json, target.overwrite
+        score_image(spec, source, captions, as_json=as_json, output=file, overwrite=overwrite, references=own)
         return
     if is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
@@ -163,14 +176,21 @@ def score(
         overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify,
         excel_safe=target.excel_safe,
     )  # fmt: skip
-    with open_rows(source, images=rows.images, format=rows.input_format, columns=names) as opened:
+    with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
         result = score_file(spec, opened, file, how, as_json=target.json)
     options.print_cache_use(batch.cache, result.cache)
     raise typer.Exit(options.SOME_FAILED if result.failed else 0)
 
 
 def score_image(
-    spec: "ScorerSpec", image: str, captions: list[str], *, as_json: bool, output: Path | None, overwrite: bool
+    spec: "ScorerSpec",
+    image: str,
+    captions: list[str],
+    *,
+    as_json: bool,
+    output: Path | None,
+    overwrite: bool,
+    references: Sequence[str] | None = None,
 ) -> None:
     """Rank the captions of one image and print or write them."""
     from msdscore.io.inputs.formats import known_inputs
@@ -181,7 +201,7 @@ def score_image(
         raise ConfigError(f"{image} is a file of rows and takes no captions; give an image, or leave the captions out")
     if output is not None:
         check_output(output, inputs=[image])
-    scores = Scorer.from_spec(spec).rank(image, captions)
+    scores = Scorer.from_spec(spec).rank(image, captions, references)
     if output is not None:
         write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
     if as_json:

@@ -34,7 +34,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that are finished together; `owner[i]` is the number of the image of row i.
+    """Rows that are finished together; `owner[i]` is the index of the image of row i, -1 if it has only references.
 
     `unusable` are rows that cannot be scored. `key` stands for all rows with everything they say and for the state of
     their image files: where it is the same as before, so are the numbers.
@@ -106,7 +106,9 @@ def score_parts(
     def batches() -> Iterator[Batch]:
         for part in parts:
             captions = [row.caption or "" for row in part.rows]
-            split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size)
+            references = [row.references for row in part.rows]
+            given = references if any(own is not None for own in references) else ()
+            split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size, references=given)
             for number, (rows, batch) in enumerate(split, start=1):
                 waiting.append((part, rows, number == len(split)))
                 yield batch
@@ -211,9 +213,17 @@ def _part(number: int, sets: list[list[Row]]) -> Part:
         number,
         rows=tuple(row for rows in filled for row in rows),
         images=tuple(rows[0].source for rows in filled if rows[0].source is not None),
-        owner=tuple(image for image, rows in enumerate(filled) for _ in rows),
+        owner=tuple(_owners(filled)),
         unusable=tuple(row for rows in sets for row in rows if row.error is not None),
     )
+
+
+def _owners(sets: list[list[Row]]) -> Iterator[int]:
+    """The index of the image of every row; -1 for rows that have only references."""
+    image = -1
+    for rows in sets:
+        image += rows[0].source is not None
+        yield from [-1 if rows[0].source is None else image] * len(rows)
 
 
 def _keyed(part: Part, stamp: Stamp, pool: ThreadPoolExecutor) -> Part:
@@ -233,6 +243,7 @@ def _keyed(part: Part, stamp: Stamp, pool: ThreadPoolExecutor) -> Part:
         state = states[row.source][1] if isinstance(row.source, str) else ""
         offset = row.source.offset if isinstance(row.source, TarImage) else None
         line = f"{(row.index, offset, row.id, row.caption, row.group, row.columns)!r}\0{row.error or ''}\0{state}\n"
+        line += "" if row.references is None else f"{row.references!r}\n"
         digest.update(line.encode("utf-8", "surrogatepass"))
     kept = {image: states[image] for image in part.images if isinstance(image, str)}
     return replace(part, key=digest.hexdigest(), states=kept)

@@ -262,7 +262,8 @@ def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
     for name in NUMBERS:
         # Those of another form, and what a bank cannot tell, are missing or empty. Text files give text; every
         # number was written so that it reads back to the last bit.
-        if name not in OPTIONAL or values.get(prefix + name) not in (None, ""):
+        is_optional = name in (*OPTIONAL, "similarity", "msd")  # a row without an image has neither of the two
+        if not is_optional or values.get(prefix + name) not in (None, ""):
             numbers[name] = float(values[prefix + name])
     numbers |= {name: int(numbers[name]) for name in COUNTS}
     warnings = (values.get(f"{prefix}warnings") or "").removesuffix(MIXED).removesuffix("; ")

@@ -70,7 +70,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
     # A number that rows of one image share: its place in the tar, else a hash of its name.
     keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
-    images = [*(keys[image] for image in part.owner), *none]
+    images = [*(keys[image] if image >= 0 else None for image in part.owner), *none]
     groups = [
         image if row.group is None else text_key(f"group {row.group}") for row, image in zip(rows, images, strict=True)
     ]

@@ -18,8 +18,9 @@ import pyarrow as pa
 from msdscore.errors import ImageError, InputError, RunError, shortened
 from msdscore.io.hashing import file_key, file_mark
 from msdscore.io.images import from_cell, refuse_address
-from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
+from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, read_references, single_name
 from msdscore.io.inputs.formats import Record, open_records
+from msdscore.io.inputs.references import ReferenceFile
 from msdscore.io.stores import is_address, stem
 from msdscore.io.tar import TarImage, is_image_name
 
@@ -53,6 +54,7 @@ class Row:
     lookup: str | None = None  # the id by which its image is looked for in the folder of images
     warning: str | None = None
     has_id: bool = True  # False where `id` is the position
+    references: tuple[Any, ...] | None = None  # captions by people; a row that has some needs no image
 
     @property
     def image(self) -> Path | bytes | TarImage | None:
@@ -115,8 +117,10 @@ class RowSource(ExitStack):
         images: str | Path | None,
         format: str | None,  # noqa: A002, the user's word
         names: ColumnNames,
+        references: ReferenceFile | None = None,
     ) -> None:
         super().__init__()
+        self._references = references
         try:
             self._open(str(source), images, format, names)
         except BaseException:
@@ -201,15 +205,18 @@ class RowSource(ExitStack):
 
     def _current_state(self) -> tuple[str, list[str]]:
         marks = [file_mark(path) for path in (*self._records.files, *self._tables)]
-        return "+".join([self._records.fingerprint(), *map(file_key, self._tables)]), marks
+        content = [self._records.fingerprint(), *map(file_key, self._tables)]
+        return "+".join([*content, *([self._references.fingerprint] if self._references else [])]), marks
 
     def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
         values, image, image_error, key_name = record.values, None, None, None
         given, own = _text(values.get(self.id_name)), self.names.image_in(values)
         if own is None and self._image_folder is not None:
             key_name = first_of(values, KEY_NAMES)
+        references = self._references_of(values)
         try:
-            image = self._find_image(values, own, key_name)
+            if not references or key_name is not None or (own is not None and not _is_missing(values[own])):
+                image = self._find_image(values, own, key_name)
         except ImageError as error:
             image_error = str(error)
         caption, caption_error = None, None
@@ -231,7 +238,14 @@ class RowSource(ExitStack):
             None if key_name is None else _text(values[key_name]),
             record.warning,
             given is not None,
+            None if references is None else tuple(references),
         )
+
+    def _references_of(self, values: Mapping[str, Any]) -> list[Any] | None:
+        """The references of a row: those of its column, else those of the file of references."""
+        name = self.names.references_in(values)
+        own = None if name is None else read_references(values[name])
+        return self._references.find(values) if own is None and self._references is not None else own
 
     def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> str | bytes | TarImage:
         if own is not None:
@@ -270,6 +284,7 @@ def open_rows(
     images: str | Path | None = None,
     format: str | None = None,  # noqa: A002, the user's word
     columns: ColumnNames = _USUAL,
+    references: ReferenceFile | None = None,
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
@@ -279,8 +294,11 @@ def open_rows(
 
     A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
+
+    The column `references` has captions by people; `references` is a file of them for rows without. A row that has
+    some needs no image.
     """
-    return RowSource(source, images, format, columns)
+    return RowSource(source, images, format, columns, references)
 
 
 def image_tables(source: str) -> tuple[Path, ...]:
