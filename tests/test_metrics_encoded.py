@@ -133,6 +133,32 @@ def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(scorer):
     assert np.isnan(found[1]).all()
 
 
+def test_metrics_with_references_equal_the_numbers_of_the_scorer(scorer):
+    references = ("a red ball", "a dark room", "a square")
+    batch = with_vectors(make_batch([RED], [(0, PAIR), (0, PAIR)], references=[references, ()]), scorer)
+    names = ("ref_msd", "reference_score", "reference_similarity", "reference_support", "reference_coverage")
+    for most in (3, 1):
+        expected = scorer.rank(RED, PAIR, references[:most])
+        for name in names:
+            values = score(f"{name.replace('_', '-')},most={most}", batch)
+            np.testing.assert_allclose(values[0], expected.columns[name], atol=1e-6)
+            assert np.isnan(values[1]).all(), name
+
+
+def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):
+    red, blue = ("a red ball",), ("a blue lake",)
+    cases = make_batch([RED, BLUE], [(0, PAIR), (1, PAIR)], references=[red, blue])
+    batch = with_vectors(replace(cases, control=np.array([False, True])), scorer)
+    sides = {"both": (BLUE, blue), "image": (BLUE, red), "references": (RED, blue)}
+    for wrong, (image, references) in sides.items():
+        expected = scorer.rank(image, PAIR, references).ref_msd
+        np.testing.assert_allclose(score(f"ref-msd,wrong={wrong}", batch)[1], expected, atol=1e-6)
+    with pytest.raises(ConfigError, match="unknown side that the control swaps 'text'"):
+        load_metric("ref-msd,wrong=text")
+    with pytest.raises(ConfigError, match="most must be a whole number of references of at least 1, got '0'"):
+        load_metric("ref-msd,most=0")
+
+
 def test_a_reference_that_points_away_counts_as_zero():
     rows = {"a": np.array([1.0, 0.0]), "b": np.array([0.6, 0.8])}
     captions = np.array([[[-1.0, 0.0], [0.6, 0.8]]])

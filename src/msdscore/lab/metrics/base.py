@@ -14,6 +14,7 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import PRESETS
+from msdscore.scoring.references import Comparison
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,7 +28,8 @@ class Vectors:
 
     Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
-    case c and candidate j, −1 where there is none. `numbers` holds columns over the pairs: similarity, and with
+    case c and candidate j, −1 where there is none. `compare` compares captions with
+    lists of references. `numbers` holds columns over the pairs: similarity, and with
     mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` holds the
     means (items, components, dim) of the images that the scorer calibrates against, where it does.
     """
@@ -42,6 +44,7 @@ class Vectors:
     embed: Callable[[Sequence[str]], Embeddings]
     config: Form
     background: Tensor | None = None
+    compare: Callable[[Sequence[str], Sequence[Sequence[str]]], list[Comparison]] | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
         """Numbers of pairs as a matrix of cases and candidates, NaN where there is no pair."""

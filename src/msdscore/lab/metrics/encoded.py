@@ -9,7 +9,7 @@ from torch import Tensor
 
 from msdscore.core import paper
 from msdscore.encoders.base import TokenLayout
-from msdscore.errors import ConfigError, require
+from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.scoring.measurement import soften
 
@@ -70,6 +70,52 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
         return np.stack([preference, -preference], axis=1) / 2
 
     return _loaded(score, f"margin:{gap:g}")
+
+
+_WRONG = ("both", "image", "references")
+
+
+def _reference_loader(name: str) -> Callable[..., Loaded]:
+    """The loader of a metric that compares captions with references."""
+
+    def load(most: str = "", wrong: str = "both") -> Loaded:
+        if wrong not in _WRONG:
+            raise unknown_name("side that the control swaps", wrong, _WRONG)
+        if most and not (most.isdecimal() and int(most)):
+            raise ConfigError(f"most must be a whole number of references of at least 1, got {most!r}")
+        choices = [f"most:{most}"] * bool(most) + [f"wrong:{wrong}"] * (wrong != "both")
+        count = int(most) if most else None
+        return Loaded(lambda batch: CaseScores(_with_references(batch, name, count, wrong)), "|".join(choices))
+
+    return load
+
+
+load_reference_similarity = _reference_loader("reference_similarity")
+load_reference_support = _reference_loader("reference_support")  # whether people say it too
+load_reference_coverage = _reference_loader("reference_coverage")  # whether the caption says what people say
+load_reference_score = _reference_loader("reference_score")  # without the image
+load_ref_msd = _reference_loader("ref_msd")
+
+
+def _with_references(batch: Cases, name: str, most: int | None, wrong: str) -> Floats:
+    """A number of every candidate with its references; NaN without any.
+
+    In the control image and references are those of another item, or only one of the two.
+    """
+    vectors = vectors_of(batch)
+    assert vectors.compare is not None, "the runner can compare texts"
+    own = np.arange(len(batch))
+    own[batch.control] -= int((~batch.control).sum())  # the true case of every case
+    references = [batch.references[own[case] if wrong == "image" else case][:most] for case in range(len(batch))]
+    asked = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
+    compared = vectors.compare([text for text, _ in asked], [known for _, known in asked])
+    column = "reference_score" if name == "ref_msd" else name
+    values = np.array([np.nan if one.values is None else one.values[column] for one in compared])
+    scores: Floats = values.reshape(batch.captions.shape)
+    if name != "ref_msd":
+        return scores
+    msd = vectors.column("msd")
+    return scores + (msd[own] if wrong == "references" else msd)
 
 
 WEIGHT = 2.5  # w, CLIPScore paper

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from msdscore.lab.benchmarks.base import Image, Item, image_key, image_names, im
 from msdscore.lab.metrics.base import Cases, Floats, Need, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import compare_texts
 
 BATCH_IMAGES = 64  # decoded at once; what a crash can cost at most
 
@@ -164,6 +166,7 @@ def make_vectors(
         pipeline.encode_texts,
         pipeline.config,
         None if bank is None else bank.images.means,
+        partial(compare_texts, pipeline),
     )
     return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
 
