@@ -9,7 +9,7 @@ from PIL import Image
 
 from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.paper import MSDConfig
 from msdscore.io.hashing import pixel_key
 from msdscore.lab.metrics.encoded import nearest_reference
@@ -153,7 +153,7 @@ def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):
     for wrong, (image, references) in sides.items():
         expected = scorer.rank(image, PAIR, references).ref_msd
         np.testing.assert_allclose(score(f"ref-msd,wrong={wrong}", batch)[1], expected, atol=1e-6)
-    with pytest.raises(ConfigError, match="unknown side that the control swaps 'text'"):
+    with pytest.raises(UnknownNameError, match="unknown side that the control swaps 'text'"):
         load_metric("ref-msd,wrong=text")
     with pytest.raises(ConfigError, match="most must be a whole number of references of at least 1, got '0'"):
         load_metric("ref-msd,most=0")
