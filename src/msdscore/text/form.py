@@ -87,7 +87,11 @@ def form_warnings(text: str, *, english: bool = True) -> tuple[str, ...]:
     >>> form_warnings("a photo of a dog and a beach and a ball and a wave"), form_warnings("a dog runs. " * 3)
     (('list of words',), ('repeated',))
     """
-    words = tokens(text.lower())
+    return warnings_of(tokens(text.lower()), english=english)
+
+
+def warnings_of(words: Sequence[str], *, english: bool) -> tuple[str, ...]:
+    """The same from the `tokens` of a text."""
     warnings = []
     if english and len(words) >= _SHORTEST:
         encoded = symbols_of(words)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.text.form import FORM_WARNINGS, caption_model, form_warnings
+from msdscore.text.form import FORM_WARNINGS, caption_model, tokens, warnings_of
 from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, Span, each_word, token_groups
 
@@ -29,7 +29,6 @@ _SHOWN = 3  # unknown words that are named
 _PIECES = 4  # a word in at least so many pieces, of under two letters on average, is a row of letters to the encoder
 
 _LATIN = re.compile(r"[^\W\d_]+")
-_WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 _FEW = 3  # words, of which half are enough
 # Function words of English that no other language here has, and of other languages that English does not have.
 _ENGLISH_LIST = """
@@ -91,23 +90,24 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     >>> text_warnings("As an AI language model, I cannot see images.", english=True), text_warnings("!!!", english=True)
     (('speaks of itself',), ('no words',))
     """
-    found = clean(text)
-    given, text = text, text if found is None else found.text
+    given, found = text, clean(text)
+    text = text if found is None else found.text
     lower = text.lower()
-    readable = _is_english(text, lower) if english else _is_plain_english(_WORDS.findall(lower))
+    words = tokens(lower)
+    readable = _is_english(text, words) if english else _is_plain_english(words)
     warnings = [NOT_ENGLISH] if english and not readable else []
     content = _has_content(text)
     if not content and content is not None:
         warnings.append(NO_CONTENT)
     elif content is None and text.strip() and not any(unicodedata.category(sign)[0] in "LNS" for sign in text):
         warnings.append(NO_WORDS)
-    warnings += mark_warnings(given)
+    warnings += () if found is None else mark_warnings(given)
     if not text.isascii() and _looks_alike(text):
         warnings.append(LOOK_ALIKE)
     if _SELF.search(lower):
         warnings.append(ABOUT_ITSELF)
         return tuple(warnings)
-    return (*warnings, *form_warnings(text, english=readable))
+    return (*warnings, *warnings_of(words, english=readable))
 
 
 def guarded_warnings(text: str) -> tuple[str, ...]:
@@ -177,14 +177,16 @@ def _has_content(text: str) -> bool | None:
     return content
 
 
-def _is_english(text: str, lower: str) -> bool:
+def _is_english(text: str, found: Sequence[str]) -> bool:
     """Whether a text may be English; in doubt, as for single words, it is."""
     if not text.isascii():
         letters = [letter for letter in text if letter.isalpha()]
         if 3 * sum(not _is_latin(letter) for letter in letters) > len(letters):
             return False
-    words = _WORDS.findall(lower)
-    if _is_plain_english(words) or len(set(words) - _SHARED) < 2:
+    if _is_plain_english(found):
+        return True
+    words = [word for word in found if word[0].isalpha()]
+    if len(set(words) - _SHARED) < 2:
         return True
     scores = dict(_identifier().rank(text[:1000]))
     language, probability = max(scores.items(), key=lambda pair: pair[1])
@@ -192,19 +194,19 @@ def _is_english(text: str, lower: str) -> bool:
     return language == "en" or not certain or scores["en"] >= _AT_MOST_ENGLISH
 
 
-def _is_plain_english(words: Sequence[str]) -> bool:
+def _is_plain_english(found: Sequence[str]) -> bool:
     """Whether words are English beyond doubt: most are frequent in captions, hardly one is of another language."""
-    telling = [word for word in words if word not in _SHARED]
-    foreign = sum(map(_FOREIGN.__contains__, telling))
+    telling = [word for word in found if word not in _SHARED and word[0].isalpha()]
     known = caption_model().symbols
-    familiar = sum(word in known and word not in _FOREIGN for word in telling)
-    if not foreign and familiar and familiar >= (_MOSTLY if len(words) > _FEW else 0.5) * len(telling):
+    foreign = 0 if _FOREIGN.isdisjoint(telling) else sum(map(_FOREIGN.__contains__, telling))
+    familiar = len([word for word in telling if word in known and word not in _FOREIGN])
+    if not foreign and familiar and familiar >= (_MOSTLY if len(found) > _FEW else 0.5) * len(telling):
         return True
     if familiar <= foreign:
-        return bool(familiar) and familiar == foreign and words[0] == "the"
-    if familiar >= len(telling) / 2 and familiar > 2 * foreign and not _ENGLISH.isdisjoint(words):
+        return bool(familiar) and familiar == foreign and found[0] == "the"
+    if familiar >= len(telling) / 2 and familiar > 2 * foreign and not _ENGLISH.isdisjoint(found):
         return True
-    return not _ARTICLES.isdisjoint(words) and not _PREPOSITIONS.isdisjoint(words)
+    return not _ARTICLES.isdisjoint(found) and not _PREPOSITIONS.isdisjoint(found)
 
 
 @lru_cache(maxsize=1)
