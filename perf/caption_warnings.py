@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from msdscore.text.form import FORM_WARNINGS, form_warnings
-from msdscore.text.warnings import text_warnings
+from msdscore.text.warnings import guarded_warnings, text_warnings
 from msdscore.text.words import content_words, each_word
 
 
@@ -66,14 +66,15 @@ def main() -> None:
             f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are noticed; missed: {missed}"
         )
     for name, texts in without_form(Path(sys.argv[1]) / "val_flickr8k.jsonl").items():
-        share = sum(bool(form_warnings(text)) for text in texts) / len(texts)
-        print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are noticed")
+        share, guarded = (sum(map(bool, map(check, texts))) / len(texts) for check in (form_warnings, guarded_warnings))
+        print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are noticed, {100 * guarded:.1f} % guarded")
     count, total, seconds = 0, Counter[str](), 0.0
     for name, captions in english_captions(Path(sys.argv[1])).items():
         begin = time.process_time()
         warnings = [text_warnings(caption, english=True) for caption in captions]
         seconds += time.process_time() - begin
         kinds = Counter(kind for found in warnings for kind in found)
+        kinds["guarded"] = sum(bool(guarded_warnings(caption)) for caption in captions)
         kinds["form, any"] = sum(not FORM_WARNINGS.isdisjoint(found) for found in warnings)
         print(f"{name}: {len(captions)} captions; " + ", ".join(f"{kind} {n}" for kind, n in kinds.items()))
         count, total = count + len(captions), total + kinds

@@ -30,6 +30,7 @@ _SHORTEST = 4  # words; shorter captions are not judged
 # Limits in bits of evidence: for the order of a whole caption, and for a sentence in a window of some symbols.
 _ORDER, _WINDOW, _LISTED = -10.5, 6, -13.0
 _LEAST, _MOST = -7.0, 8.0  # evidence of one symbol: one odd word must not decide
+_ENDS = ((4, -4.0), (5, -3.5))  # last symbols, and the least evidence for a sentence there
 _SILENT = 0.25  # share of function words from which words are called shuffled, not listed
 _IN_A_LIST = 0.9  # share of content words in a list
 _ANDS, _ITEMS, _ITEM = 3, 8, 3  # "and" in a row of items, items in a row, words of an item
@@ -136,6 +137,23 @@ def _unknown(word: str) -> int:
     if word[0].isdigit():
         return -len(ENDINGS) + ENDINGS.index("digit")
     return -len(ENDINGS) + next(number for number, ending in enumerate(ENDINGS) if word.endswith(ending))
+
+
+def trails_off(words: Sequence[str]) -> bool:
+    """Whether a text ends in words that do not belong to its sentence.
+
+    It is for a guard: one or two of a hundred captions end like this.
+
+    >>> trails_off(tokens("a dog runs on the beach ball wave sky")), trails_off(tokens("a dog runs on the beach"))
+    (True, False)
+    """
+    _, trigrams, gains, _, size = caption_model()
+    encoded = [BOUNDARY, BOUNDARY, *symbols_of(words)]
+    listed = [
+        gains[symbol][trigrams[(before * size + last) * size + symbol]][1]
+        for before, last, symbol in zip(encoded, encoded[1:], encoded[2:], strict=False)
+    ]
+    return any(len(listed) > count and sum(listed[-count:]) < least for count, least in _ENDS)
 
 
 def _evidence(encoded: Sequence[int]) -> tuple[float, float]:

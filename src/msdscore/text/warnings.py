@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.text.form import FORM_WARNINGS, caption_model, tokens, warnings_of
+from msdscore.text.form import FORM_WARNINGS, caption_model, tokens, trails_off, warnings_of
 from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, Span, each_word, token_groups
 
@@ -21,6 +21,7 @@ NO_WORDS = "no words"
 INVISIBLE = "invisible characters"
 STRAY_MARKS = "stray marks"
 LOOK_ALIKE = "look-alike letters"
+APPENDED = "words appended"  # a reason of the guard alone: as a warning it would be wrong too often
 # Warnings about texts that are made to score high, not to be read.
 GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE}
 ABOUT_ITSELF = "speaks of itself"
@@ -115,8 +116,14 @@ def guarded_warnings(text: str) -> tuple[str, ...]:
 
     >>> guarded_warnings("dog beach ball sand ocean wave sky"), guarded_warnings("the")
     (('list of words',), ())
+    >>> guarded_warnings("a dog runs on the beach ball wave sky")
+    ('words appended',)
     """
-    return tuple(warning for warning in text_warnings(text, english=False) if warning in GUARDED)
+    found = tuple(warning for warning in text_warnings(text, english=False) if warning in GUARDED)
+    if found:
+        return found
+    words = tokens(text.lower())
+    return (APPENDED,) if _is_plain_english(words) and trails_off(words) else ()
 
 
 def mark_warnings(text: str) -> tuple[str, ...]:
