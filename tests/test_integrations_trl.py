@@ -64,7 +64,14 @@ LIST = "dog beach ball sand ocean running brown wave sky"
 
 
 @pytest.mark.parametrize(
-    "caption", [LIST, "a dog runs on the beach ball wave sky", "a red square. " * 3, "\u200b".join("a red square"), "a r\u0435d square here"]
+    "caption",
+    [
+        LIST,
+        "a dog runs on the beach ball wave sky",
+        "a red square. " * 3,
+        "\u200b".join("a red square"),
+        "a r\u0435d square here",
+    ],
 )
 def test_a_text_that_is_made_to_score_high_gets_a_lower_reward_and_is_logged(caption):
     texts, curves = {}, {}
