@@ -29,5 +29,5 @@ nb_execution_mode = "off"  # notebooks are stored executed; the tests execute th
 autodoc_typehints = "description"
 highlight_language = "bash"  # what is not marked as Python is typed into a shell
 copybutton_prompt_text = "$ "
-exclude_patterns = ["build", "decisions*.md"]  # notes for developers; CONTRIBUTING.md links them
+exclude_patterns = ["build", "decisions.md"]  # notes for developers; CONTRIBUTING.md links them
 suppress_warnings = ["myst.header"]
