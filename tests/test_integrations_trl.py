@@ -218,6 +218,8 @@ def test_a_busy_service_is_asked_again_and_a_refusal_is_told(monkeypatch):
         url = f"http://127.0.0.1:{server.server_port}"
         assert RemoteReward(url=url, token="secret")(completions=["a dog"], image=[RED]) == [0.5]
         assert len(_Busy.calls) == 2
+        assert RemoteReward(url=url, token="secret")(completions=[LIST], image=[RED]) == [0.5 - 1]
+        assert RemoteReward(url=url, token="secret", guard=0)(completions=[LIST], image=[RED]) == [0.5]
         with pytest.raises(RunError, match=r"/v1/reward answered 401 .*wrong token"):
             RemoteReward(url=url)(completions=["a dog"], image=[RED])
         server.shutdown()
