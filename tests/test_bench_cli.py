@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import make_expert, make_sugarcrepe
+from bench_sets import encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import MSDScoreError
 from msdscore.lab.benchmarks.registry import benchmarks
@@ -97,6 +97,46 @@ def test_compare_and_table(results):
     every = sorted((root / "out").glob("*.json"))  # as a shell finds out/*.json
     assert [path.name for path in every] == ["flickr8k-expert.json", "sugarcrepe-authors.json", "sugarcrepe.json"]
     assert call("table", *every, "-f", "markdown").stdout.count("| :--- |") == 3
+
+
+def test_long_captions_have_more_components_unless_a_preset_is_named(tmp_path):
+    rows = [
+        {"image": f"{c}.png", "caption_a": f"a {c} square", "caption_b": "a dog", "system_a": "A", "system_b": "B",
+         "winner": w, "id": c, "level": "level 1"}
+        for c, w in (("red", "a"), ("green", "tie"), ("blue", "b"))
+    ]  # fmt: skip
+    write_rows(tmp_path / "caparena.jsonl", rows)
+    write_pictures(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    common = ("bench", "caparena", "--root", tmp_path, "-e", "toy", "-m", "msd", "--samples", 5)
+    answer = call(*common, "-o", tmp_path / "long")
+    assert answer.exit_code == 0, answer.output
+    assert "caparena: captions of a paragraph, so the preset is long" in answer.stderr
+    assert "|k:5,3|" in (tmp_path / "long" / "caparena.json").read_text()
+    assert call(*common, "-o", tmp_path / "short", "--preset", "short").exit_code == 0
+    assert "|k:3,2|" in (tmp_path / "short" / "caparena.json").read_text()
+    assert call(*common, "-o", tmp_path / "own", "--set", "components=4,2").exit_code == 0
+    assert "|k:4,2|" in (tmp_path / "own" / "caparena.json").read_text()
+    answer = call(*common, "-o", tmp_path / "long", "--protocol", "paper", "--json")
+    names = [figure["name"] for figure in json.loads(answer.stdout)[0]["metrics"][0]["figures"]]
+    assert {"agreement/all", "with human/agreement/all", "model/kendall"} <= set(names)
+
+
+def test_a_study_counts_by_a_protocol_and_has_the_components_of_long_captions(tmp_path):
+    rows = [
+        {"image": f"{c}.png", "caption_a": f"a {c} square", "caption_b": "a dog", "system_a": "A", "system_b": "B",
+         "winner": "a" if c == "red" else "tie", "id": c}
+        for c in ("red", "green", "blue")
+    ]  # fmt: skip
+    write_rows(tmp_path / "caparena.jsonl", rows)
+    write_pictures(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    common = ("study", "kappa", "--root", tmp_path, "-e", "toy", "-b", "caparena", "--samples", 5, "--json")
+    answer = call(*common, "--values", "20", "-m", "msd", "--protocol", "paper")
+    assert answer.exit_code == 0, f"{answer.output} {answer.exception}"
+    (table,) = json.loads(answer.stdout)["tables"]
+    assert table["protocol"] == "paper"
+    assert table["rows"][0]["agreement/all"]["value"] == pytest.approx(1 / 3)  # people's two ties are none of ours
+    assert "|k:5,3|" in table["rows"][0]["signature"]
+    assert "Did you mean 'paper'" in str(call(*common, "--protocol", "papers").exception)
 
 
 def test_compare_with_one_image_prints_valid_json(tmp_path):

@@ -347,7 +347,10 @@ def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
     assert head.value == pytest.approx(np.mean([figure.value for figure in single]))
     assert head.spread == pytest.approx(np.std([figure.value for figure in single], ddof=1))
     assert result.seeds == 3
-    assert result.metric("random").signature.endswith("|seeds:3")
+    assert result.metric("random").signature.endswith("|draws:3")
+    assert result.metric("cosine").signature.count("seed:") == 1
+    one = run(replace(made, seeds=1, options={"seed": 2}), tmp_path / "one", scorer).metric("cosine").signature
+    assert "|seed:0|draw:2" in one
     assert "mean of 3 draws; ± is their standard deviation" in result_grids([result])[0].notes
     assert read_result(tmp_path / "out" / "rsicd.json") == result
     with pytest.raises(ConfigError, match="sugarcrepe draws nothing, so that seeds do not change it"):

@@ -10,7 +10,9 @@ import pytest
 
 from msdscore.errors import InputError
 from msdscore.lab.benchmarks.base import Aspect, Battle, Note, image_source
+from msdscore.lab.benchmarks.readers.battles import read_docent_spans
 from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.studies.words import mentions_of
 
 
 def _row(img: str, winner: str, first: str = "GPT-4o-0806", second: str = "LLaVA-1.5-7B") -> dict[str, Any]:
@@ -124,3 +126,24 @@ def test_docent_refuses_unknown_labels_and_names_missing_files(tmp_path: Path) -
     _docent(tmp_path / "test-0.parquet", [("better", "equal", "equal")])
     with pytest.raises(InputError, match=r"row 0 mistakes: expected one of 1_much_better.*got 'better'"):
         load("docent", tmp_path)
+
+
+def test_docent_spans_are_read_and_content_words_inside_them_are_marked(tmp_path: Path) -> None:
+    text = "A woman in a blue dress holds a silver cup."
+    marks = [{"start": text.index("blue"), "end": text.index("blue") + 10}, {"start": 38, "end": 999}]
+    table = {"uuid": [" u1 ", "u1"], "model": ["A", "B"], "generation": [text, "A cup."], "reference": ["r", "r"]}
+    table |= {"mistakes": [json.dumps(marks), "[]"], "omissions": ["[]", "[]"]}
+    path = tmp_path / "docent-eval-granular" / "data" / "test-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table(table), path)
+    first, second = read_docent_spans(tmp_path)
+    assert (first.id, first.image, second.spans) == ("u1:A", tmp_path / "images" / "u1.jpg", ())
+    assert [text[slice(*span)] for span in first.spans or ()] == ["blue dress", text[38:]]
+    mentions = {text[slice(*span)]: invented for span, invented in mentions_of(first, {})}
+    assert mentions["blue"]
+    assert mentions["dress"]
+    assert not mentions["woman"]
+    assert not any(invented for _, invented in mentions_of(second, {}))
+    pq.write_table(pa.table(table | {"mistakes": ["no list", "[]"]}), path)
+    with pytest.raises(InputError, match="row 0: expected mistakes as a JSON list of start and end, got 'no list'"):
+        read_docent_spans(tmp_path)

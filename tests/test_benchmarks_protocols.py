@@ -207,6 +207,22 @@ def test_caparena_protocols_differ_in_the_known_ways() -> None:
     assert figures["posh"]["agreement/all"] == official
 
 
+def test_caparena_paper_counts_peoples_ties_and_ties_scores_up_to_a_ten_thousandth() -> None:
+    a, b = HUMAN_ORDER[0], HUMAN_ORDER[2]
+    battles = [
+        _battle(0, a, a, b),  # 2e-4: first, right
+        _battle(1, "equal", a, b),  # 0.5e-4: a tie, right
+        _battle(2, "equal", b, a),  # 0.3: first, wrong although people tied
+        _battle(3, b, b, a),  # 1e-4 is a tie: wrong
+        _battle(4, "human", "human", a),  # with the human writer only: right
+    ]
+    scores = np.array([[2e-4, 0], [0.5e-4, 0], [0.3, 0], [1e-4, 0], [9, 0]])
+    figures = _by_name(evaluate(benchmark("caparena"), battles, scores, protocol="paper", how=_QUICK))
+    assert (figures["agreement/all"].value, figures["agreement/all"].n) == (0.5, 4)
+    assert figures["agreement/all"].ties == 2
+    assert (figures["with human/agreement/all"].value, figures["with human/agreement/all"].n) == (0.6, 5)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_caparena_authors_elo_is_their_shuffled_online_elo(seed: int) -> None:
     battles, scores = _arena(120, seed)
@@ -304,6 +320,20 @@ def test_docent_authors_count_equal_scores_for_the_second() -> None:
     assert (accuracy.n, accuracy.ties, accuracy.missing, accuracy.skipped) == (3, 1, 1, 1)
     assert accuracy.value == pytest.approx(2 / 3)
     assert set(figures) == {f"overall_quality/{n}" for n in ("binary accuracy", "spearman", "kendall", "pearson")}
+
+
+def test_docent_paper_counts_every_aspect_with_and_without_ties() -> None:
+    items = _docent([(1, -1, 2), (0, 0, -1), (-2, 1, 0)])
+    scores = np.array([[1, 0], [5e-5, 0], [1, 0]])
+    figures = _by_name(evaluate(benchmark("docent"), items, scores, protocol="paper", how=_QUICK))
+    assert next(iter(figures)) == "overall_quality/binary accuracy"
+    assert (figures["overall_quality/binary accuracy"].value, figures["overall_quality/binary accuracy"].n) == (0.5, 2)
+    assert figures["mistakes/binary accuracy"].value == 0.5
+    assert figures["omissions/binary accuracy"].value == 0.5
+    assert figures["mistakes/accuracy with ties"].value == pytest.approx(2 / 3)  # the tie of people is one of ours
+    assert figures["overall_quality/accuracy with ties"].value == pytest.approx(1 / 3)
+    for aspect in ("mistakes", "omissions", "overall_quality"):
+        assert {f"{aspect}/spearman", f"{aspect}/kendall"} <= figures.keys()
 
 
 def test_wrong_images_are_never_the_own_one() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -507,3 +508,23 @@ def test_a_language_model_leaves_out_what_it_finds_to_read_badly(built) -> None:
     kept = refine(built, known | {bad: -9.0}, made_up(240), BuildSettings(pairs=140))
     assert bad not in {pair.negative for pair in kept}
     assert kept
+
+
+def test_the_papers_preset_counts_each_captioner_and_leaves_right_captions_as_generated() -> None:
+    images = made_up(120)
+    both = [
+        replace(own, captions=tuple(SourcedCaption(text.text, who) for who in ("a", "b") for text in own.captions))
+        for own in images
+    ]
+    few = BuildSettings.paper(pairs=7, subsets=("replace_obj",))
+    pairs = build(both, few)
+    assert Counter((pair.source, pair.split) for pair in pairs) == dict.fromkeys(
+        [(who, split) for who in ("a", "b") for split in SPLITS], 7
+    )
+    together = build(both, BuildSettings(pairs=7, subsets=("replace_obj",)))
+    assert Counter(pair.split for pair in together) == dict.fromkeys(SPLITS, 7)
+    said = {caption.text for own in images for caption in own.captions}
+    added = build(both, BuildSettings.paper(pairs=7, subsets=("add_obj",)))
+    assert added
+    assert all(pair.positive in said for pair in added)
+    assert not all(pair.positive in said for pair in build(both, BuildSettings(pairs=7, subsets=("add_obj",))))

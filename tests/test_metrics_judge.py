@@ -9,7 +9,7 @@ from PIL import Image
 
 from chat_server import ChatServer
 from metric_batches import make_batch
-from msdscore.errors import RunError
+from msdscore.errors import ConfigError, RunError
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.lab.metrics.vlm import endpoint
 from msdscore.lab.metrics.vlm.judge import read_verdict
@@ -137,3 +137,28 @@ def test_reading_a_verdict(text, verdict):
 def test_the_signature_names_model_settings_and_prompt(server, tmp_path):
     choices = judge(server, tmp_path).choices
     assert choices.startswith(f"model:some-model@{server.url}|t:0.1|p:0.9|orders:2|prompt:own@")
+
+
+def test_caparenas_setup_asks_once_at_its_temperature_with_the_prompt_of_a_file(server, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Caption 1: {first}\nCaption 2: {second}\nBetter?")
+    server.say = lambda body: (
+        "Caption 1 is better." if "1: a red" in body["messages"][0]["content"][1]["text"] else "Tie."
+    )
+    metric = judge(server, tmp_path, setup="caparena", prompt=prompt)
+    assert metric.score(BATCH).values[:2].tolist() == [[1, 0], [0.5, 0.5]]
+    assert len(server.asked) == 2  # one question per pair of captions
+    body = server.asked[0]
+    assert (body["temperature"], body["top_p"]) == (0.5, 0.9)
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    assert "orders:1|prompt:prompt.txt@" in metric.choices
+    assert "t:0.2|p:0.9|orders:1" in judge(server, tmp_path, setup="caparena", temperature=0.2).choices
+
+
+def test_a_prompt_without_places_for_the_captions_and_other_orders_are_errors(server, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Which is better? {first}")
+    with pytest.raises(ConfigError, match=r"expected \{first\} and \{second\}"):
+        judge(server, tmp_path, prompt=prompt)
+    with pytest.raises(ConfigError, match="orders must be 1 or 2, got 3"):
+        judge(server, tmp_path, orders=3)

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import make_expert, make_sugarcrepe
+from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, InputError
 from msdscore.forms.paper import MSDConfig
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
@@ -27,6 +27,7 @@ from msdscore.lab.studies.pairs import (
 )
 from msdscore.lab.studies.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
 from msdscore.lab.studies.table import to_json, to_markdown
+from msdscore.lab.studies.tune import Parts
 from paper_page import part
 
 
@@ -46,7 +47,7 @@ def table_of(answer, name):
 
 
 def plan(root, name="sugarcrepe", **more):
-    return BenchmarkPlan(name=name, root=root, metrics=("cosine", "msd"), samples=50, **more)
+    return BenchmarkPlan(name=name, root=root, metrics=("cosine", "msd", "tokens"), samples=50, **more)
 
 
 def test_variants_are_the_settings_and_the_own_value_is_among_them():
@@ -105,7 +106,7 @@ def by_hand():
     local = np.array([[1.0, 0.0]] * 5 + [[0.0, 0.65]] * 5)
     scores = {"cosine": cosine, "coverage": local, "support": -local, "bi-kl": local, "msd": cosine + local,
               "soft-msd": cosine + local, "rank-agg": cosine}  # fmt: skip
-    return DecidedPairs(scores, np.arange(10.0), np.array([f"p{k // 2}" for k in range(10)]))
+    return DecidedPairs(scores, np.arange(10.0), np.array([f"p{k // 2}" for k in range(10)]), np.array(["x"] * 10))
 
 
 def test_gains_lie_where_the_margin_is_small():
@@ -125,7 +126,7 @@ def test_gains_lie_where_the_margin_is_small():
 
 
 def test_buckets_of_length_hold_all_pairs():
-    table = length_table(joined([by_hand(), by_hand()]), ["a"], count=5)
+    table = length_table(pairs := joined([by_hand(), by_hand()]), ["a"], quantile_bins(pairs.length, 5))
     assert sum(row["pairs"] for row in table.rows) == 20
     assert table.rows[0]["coverage"].value == 1.0
     assert table.rows[0]["support"].value == 0.0
@@ -181,6 +182,8 @@ def test_direction_and_margin(root):
     answer = json.loads(invoke("margin", *common, "--bins", 1, "--option", "subsets=add_att"))
     bins = table_of(answer, "bins")
     assert (bins["counted"], bins["options"]) == (8, {"subsets": "add_att"})
+    edged = table_of(json.loads(invoke("direction", *common, "--edges", "4 6")), "by_length")["rows"]
+    assert [(row["tokens"], row["pairs"]) for row in edged] == [("3 to 3", 8), ("5 to 5", 8)]  # a red square and a …
     answer = json.loads(invoke("direction", *common, "--buckets", 2))
     rows = table_of(answer, "sugarcrepe")["rows"]
     assert [row["variant"] for row in rows][1:4] == ["coverage only", "beta 0.5", "support only"]
@@ -202,3 +205,62 @@ def test_an_option_of_another_study_is_refused(root):
     assert "study kappa has no option --seeds; it has --values, --benchmark" in str(answer.exception)
     answer = CliRunner().invoke(app, ["study", "kapa", "--root", str(root)])
     assert "Did you mean 'kappa'" in str(answer.exception)
+
+
+def test_a_study_without_a_readable_image_is_one_line(tmp_path):
+    folder = make_sugarcrepe(tmp_path)
+    write_pictures(folder / "sugarcrepe.images.parquet", dict.fromkeys((f"{c}.png" for c in COLOURS), b"no image"))
+    for name in ("kappa", "direction", "backbones", "mixtures", "margin", "tune"):
+        words = [] if name == "tune" else ["--no-control"]
+        more = ["--root", str(folder), "-e", "toy", "-b", "sugarcrepe", "--samples", "9", *words]
+        answer = CliRunner().invoke(app, ["study", name, *more])
+        assert isinstance(answer.exception, InputError), name
+        assert "sugarcrepe: none of the 16 items could be scored: " in str(answer.exception)
+
+
+@pytest.mark.parametrize(("name", "setting"), [("xi", "xi:"), ("l0", "gate:"), ("tau-l", "gate:"), ("beta", "gate:")])
+def test_settings_of_gate_and_temperature_can_be_swept(root, name, setting):
+    words = ("--root", root, "-e", "toy", "--samples", 9, "--no-control", "--limit", 6, "-m", "soft-msd", "--json")
+    found = json.loads(invoke(name, *words, "--values", "0.3 1"))
+    facts = [next(fact for fact in row["signature"].split("|") if fact.startswith(setting))
+             for row in found["tables"][0]["rows"]]  # fmt: skip
+    assert len(set(facts)) == 3  # both values and the one in use
+
+
+def test_tuning_chooses_on_held_out_pairs_and_counts_on_the_others(root):
+    found = json.loads(invoke("tune", "--root", root, "-e", "toy", "--held-out", 6, "--samples", 20, "--json"))
+    choice, values = found["tables"]
+    assert (choice["held_out"], choice["rest"]) == (6, 10)
+    chosen, used = choice["rows"]
+    assert (used["alpha"], used["temperature"], used["gate_center"], used["gate_width"]) == (0.1, 0.2, 20.0, 3.0)
+    assert chosen["tuned"]["value"] == max(row["tuned"] for row in values["rows"]) >= used["tuned"]["value"]
+    answer = CliRunner().invoke(app, ["study", "tune", "--root", str(root), "-e", "toy"])
+    assert "16 pairs of sugarcrepe could be scored, 1000 are held out" in str(answer.exception)
+
+
+def test_tuned_scores_are_soft_msd(root):
+    metrics = ("cosine", "coverage", "support", "tokens", "soft-msd")
+    (row,) = run_sweep(
+        Study(root=root), BenchmarkPlan(name="sugarcrepe", root=root, metrics=metrics, samples=9, control=False),
+        named_variants({"x": {"alpha": 0.3, "gate_center": 4.0}}, load_encoder("toy"), MSDConfig()),
+    )  # fmt: skip
+    soft = Parts(*(row.scores(label) for label in metrics[:4])).soft((0.3, 0.2, 4.0, 3.0))
+    assert soft == pytest.approx(row.scores("soft-msd"), abs=1e-6)
+
+
+def test_margins_of_coco_cf_are_counted_split_by_split(tmp_path):
+    for at, split in enumerate(("easy", "hard")):
+        rows = [
+            {"image_id": n, "image_path": f"{colour}.png", "caption": f"a {colour} square",
+             "negative_caption": f"a {COLOURS[(n + 1 + at) % 8]} square"}
+            for n, colour in enumerate(COLOURS)
+        ]  # fmt: skip
+        (tmp_path / f"coco_cf_{split}.json").write_text(json.dumps(rows))
+    (tmp_path / "val2017").mkdir()
+    for colour in COLOURS:
+        (tmp_path / "val2017" / f"{colour}.png").write_bytes(encoded(colour))
+    words = ("--root", tmp_path, "-e", "toy", "-b", "coco-cf", "--samples", 9, "--bins", 2, "--no-control", "--json")
+    found = json.loads(invoke("margin", *words))
+    names = [table["name"] for table in found["tables"]]
+    assert names == ["bins-easy", "gains-easy", "bins-hard", "gains-hard", "coco-cf"]
+    assert sum(row["pairs"] for row in found["tables"][0]["rows"]) == 8

@@ -125,13 +125,13 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     cells = tuple((variant, *found, papers.get(variant, NONE)) for variant, found in rows.items())
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
-        (row["words"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
+        (row["tokens"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
         for row in tables["by_length"]["rows"]
     )
     theirs = "; ".join(f"{name}: {'/'.join(f'{x:.1f}' for x in row)}" for name, row in published.BY_LENGTH.items())
     return [
         Grid("Soft-MSD by direction", ("direction", *columns, "paper, CapArena"), cells),
-        Grid("Accuracy by length", ("words", "pairs", *labels), buckets, (f"the paper's, by tokens: {theirs}",)),
+        Grid("Accuracy by length", ("tokens", "pairs", *labels), buckets, (f"the paper's: {theirs}",)),
     ]
 
 

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, SCORING, STATISTICS, option_in
-from msdscore.cli.progress import bar, stoppable
+from msdscore.cli.progress import bar, stoppable, tell
+
+if TYPE_CHECKING:
+    from msdscore.scoring.pipeline import Pipeline
 
 PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
 EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "length")
@@ -74,13 +77,21 @@ def bench(
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.benchmarks.results.grids import result_grids
     from msdscore.lab.benchmarks.results.result import to_json
-    from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+    from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
     from msdscore.lab.benchmarks.run.runner import run_benchmark
 
     outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
     spec, root = scorer.spec(batch), protocol.root
     pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
+
+    @functools.cache
+    def fitting(name: str) -> "Pipeline":
+        chosen = pipeline_for(name, pipeline(), spec)
+        if chosen.config != pipeline().config:
+            tell(f"{name}: captions of a paragraph, so the preset is long; --preset short keeps fewer components")
+        return chosen
+
     metrics = protocol.metric
     if not metrics:
         metrics = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
@@ -93,7 +104,8 @@ def bench(
         )  # fmt: skip
         file = target.output / f"{name}.json"
         with stoppable(), bar(name) as show:
-            results.append(run_benchmark(plan, file, pipeline, stamp=stamp, overwrite=target.overwrite, progress=show))
+            build, mark = functools.partial(fitting, name), stamp and f"{stamp},{name}"
+            results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
     if target.json:
         typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
     for grid in [] if target.json else result_grids(results):

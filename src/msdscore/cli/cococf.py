@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,14 +35,22 @@ class ChangeOptions:
     ] = None
     classes: Annotated[Path | None, option_in(INPUT, help="Names of the numbered classes, one per line.")] = None
     limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of images.")] = None
-    pairs: Annotated[int, option_in(PAIRS, min=1, help="Largest number of pairs per split, over all changes.")] = 5000
+    pairs: Annotated[
+        int, option_in(PAIRS, min=1, help="Largest number of pairs per split, over all changes and captioners.")
+    ] = 5000
+    paper: Annotated[
+        bool,
+        option_in(PAIRS, "--paper", help="As in the paper: 5,000 images, --pairs per captioner, captions as generated."),
+    ] = False
     subset: Annotated[
         list[str] | None, option_in(PAIRS, "--subset", help="Only this change, e.g. replace_obj. Repeatable.")
     ] = None
     add: Annotated[
-        str,
-        option_in(PAIRS, help="matched: a false addition against a true one; plain: against none, so always longer."),
-    ] = "matched"
+        str | None,
+        option_in(
+            PAIRS, help="matched (default): a false addition against a true one; plain (--paper): against none, longer."
+        ),
+    ] = None
     reader: Reader = ""
     seed: Annotated[int, option_in(PAIRS, help="Seed of the images and the changes.")] = 0
 
@@ -71,9 +79,11 @@ def build(
     from msdscore.lab.cococf.changes import MAKERS
     from msdscore.lab.cococf.files import publish
 
-    settings = BuildSettings(
-        pairs=changes.pairs, pictures=changes.limit, seed=changes.seed, subsets=tuple(changes.subset or MAKERS),
-        add=changes.add, reader=changes.reader,
+    given: dict[str, Any] = {"pictures": changes.limit, "add": changes.add}
+    make = BuildSettings.paper if changes.paper else BuildSettings
+    settings = make(
+        pairs=changes.pairs, seed=changes.seed, subsets=tuple(changes.subset or MAKERS), reader=changes.reader,
+        **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     with bar("counterfactuals") as show:
         quality = publish(

@@ -30,6 +30,9 @@ class DataOptions:
     ]
     option: options.ReaderOption = field(default_factory=list)
     limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of items.")] = None
+    protocol: Annotated[
+        str, option_in(INPUT, help="How to count, on benchmarks that have it, e.g. paper; see `msdscore benchmarks`.")
+    ] = ""
     seed: options.Seed = 0
     output: Annotated[
         Path | None,
@@ -55,6 +58,10 @@ class SomeOptions:
     samples: Annotated[int | None, option_in(SOME, min=1, help="Resamples behind an interval.")] = None
     values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
     buckets: Annotated[int | None, option_in(SOME, min=1, help="direction: quantiles of the caption length.")] = None
+    edges: Annotated[
+        str | None, option_in(SOME, help="direction: lengths in tokens instead, e.g. '13 15 86 147 227'.")
+    ] = None
+    held_out: Annotated[int | None, option_in(SOME, min=1, help="tune: pairs to choose settings on.")] = None
     bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: quantiles of margin or length.")] = None
     seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: drawn starts.")] = None
     also: Annotated[list[str], option_in(SOME, help="backbones, ood: further encoders. Repeatable.")] = field(
@@ -75,7 +82,7 @@ class SomeOptions:
         bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
     ] = None
     marks: Annotated[
-        str | None, option_in(SOME, help="words: hat (marked by people), chair (absent objects) or captions.")
+        str | None, option_in(SOME, help="words: hat or docent (marked by people), chair (absent objects) or captions.")
     ] = None
     synonyms: Annotated[
         Path | None, option_in(SOME, help="words: names of object classes, a line each, separated by commas.")
@@ -104,7 +111,7 @@ def study(
         output, as_json = None, True
     asked = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
-        seed=data.seed, options=dict(options.named(data.option)), progress=bar,
+        seed=data.seed, options=dict(options.named(data.option)), protocol=data.protocol, progress=bar,
     )  # fmt: skip
     _check(asked)
     with stoppable():

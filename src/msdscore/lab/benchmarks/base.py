@@ -138,7 +138,8 @@ class Benchmark:
     `reader`, `rows`, `figures`, `credits` and `statistics` are "module:function" strings, imported when used. `rows`
     reads the rows form (`NAME.jsonl`), `rows_name` is the word of its file name where that is not the benchmark's.
     Two metrics are compared by `credits`, one value per item, or by `statistics` of the items where figures are no
-    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first.
+    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first. `long`
+    marks captions of a paragraph, for which the paper has more components.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Benchmark:
     statistics: str = ""
     counting: str = ""
     protocols: tuple[str, ...] = ("official", "authors")
+    long: bool = False
 
     def __post_init__(self) -> None:
         if not (self.figures or self.statistics):

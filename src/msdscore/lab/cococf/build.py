@@ -1,4 +1,4 @@
-"""COCO-CF from annotated images: one easy and one hard counterfactual per image and source of captions.
+"""COCO-CF from annotated images: at most one easy and one hard counterfactual per image and source of captions.
 
 The choice among possible changes leaves a reader of the text alone without a hint. For each split and sort of change it
 keeps three sums near zero: how often each word was put in rather than taken out, how often the wrong caption is the
@@ -20,6 +20,7 @@ from hashlib import blake2b
 from itertools import islice, product
 from math import ceil
 from random import Random
+from typing import Any
 
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, Subject
@@ -37,7 +38,7 @@ from msdscore.lab.cococf.knowledge import (
 from msdscore.lab.cococf.sites import is_clean, read_caption
 from msdscore.lab.cococf.sources import AnnotatedImage
 
-PAIRS = 5000  # per split, as the paper has per captioner
+PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as the paper has
 # Quarters of the images, each with a language model of its captions: two choose pairs, one steers, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
 _OPTIONS = 24  # possible changes that are weighed against each other
@@ -49,6 +50,7 @@ _STEER = 0.3  # nats that the zero point moves for each pair by which the contro
 _POOL = 1.5  # pairs that are made for each one that is wanted, where a reader's pairs are taken from them
 _WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
 
+Balances = dict[tuple[Split, str], "Balance"]  # by split and, if sources are counted by themselves, source
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
 # What a pair adds to which sum: of a subset's lengths, of a reader's preferences in it, of those of one strength.
 Steps = dict[tuple[str | int, ...], int]
@@ -58,19 +60,30 @@ Steps = dict[tuple[str | int, ...], int]
 class BuildSettings:
     """What is built: how many pairs per split, from how many images, with which changes, and how additions look.
 
-    `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it).
+    `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it: the right
+    caption then stays as it was generated). `paper()` follows the paper's description.
     """
 
     pairs: int = PAIRS
+    per_source: bool = False  # count `pairs` for each source of captions by itself
     pictures: int | None = None  # all
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     add: str = "matched"
     reader: str = ""  # a causal language model that must not tell the pairs apart; none: only models of the captions
 
+    @classmethod
+    def paper(cls, **changes: Any) -> "BuildSettings":
+        """About 5,000 pairs of each captioner and split, from 5,000 images, with captions as they were generated.
+
+        >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
+        ('plain', True)
+        """
+        return cls(**{"add": "plain", "per_source": True, "pictures": PAIRS} | changes)
+
     @property
     def most(self) -> int:
-        """Pairs of one sort of change in one split, at most."""
+        """Pairs of one sort of change in one split (and source, with `per_source`), at most."""
         return ceil(self.pairs / len(self.subsets))
 
     def __post_init__(self) -> None:
@@ -192,10 +205,12 @@ def build(
     knowledge = replace(learn(usable), collocations=count_collocations(texts))
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
-    balances = {split: Balance() for split in SPLITS}
+    balances: Balances = defaultdict(Balance)
+    sources = sorted({caption.source for image in chosen for caption in image.captions})
+    counted = [(split, source if settings.per_source else "") for split in SPLITS for source in sources]
     pairs = list[Counterfactual]()
     for number, image in enumerate(chosen, start=1):
-        if not any(_wanted(balance, settings) for balance in balances.values()):
+        if not any(_wanted(balances[key], settings) for key in counted):
             break
         pairs += _pairs_of(image, knowledge, models, balances, settings)
         progress(number, len(chosen))
@@ -209,7 +224,7 @@ def _pairs_of(
     image: AnnotatedImage,
     knowledge: Knowledge,
     models: Sequence[CaptionModel],
-    balances: Mapping[Split, Balance],
+    balances: Balances,
     settings: BuildSettings,
 ) -> Iterator[Counterfactual]:
     """For each source and split the pair of the rarest sort so far that one of the image's captions allows."""
@@ -218,7 +233,8 @@ def _pairs_of(
     )
     facts, sources = image_facts(image, knowledge), dict.fromkeys(caption.source for caption in image.captions)
     for source, split in product(sources, SPLITS):
-        chance, balance = Random(f"{settings.seed}/{image.name}/{source}/{split}"), balances[split]
+        chance = Random(f"{settings.seed}/{image.name}/{source}/{split}")
+        balance = balances[split, source if settings.per_source else ""]
         absent, texts = list(facts.absent), [each.text for each in image.captions if each.source == source]
         chance.shuffle(absent)
         chance.shuffle(texts)
@@ -285,10 +301,10 @@ def refine(
 ) -> list[Counterfactual]:
     """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
     control, by_name = model_of(images, CONTROL), {image.name: image for image in images}
-    balances: dict[str, Balance] = {split: Balance(strict=True) for split in SPLITS}
+    balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
     chance, kept = Random(settings.seed), list[Counterfactual]()
     for pair in chance.sample(pool, len(pool)):
-        balance = balances[pair.split]
+        balance = balances[pair.split, pair.source if settings.per_source else ""]
         if known[pair.positive] - known[pair.negative] > _WORSE:
             continue
         if balance.counts[pair.subset] < settings.most:

@@ -41,6 +41,11 @@ load_divergence = _column("divergence")  # both divergences, weighed by the gate
 load_msd = _column("msd")
 
 
+def load_tokens() -> Loaded:
+    """The caption's length L as the score counts it: tokens that the encoder gives a vector."""
+    return _loaded(lambda vectors: vectors.spread(vectors.texts.mask.sum(dim=1).cpu().numpy()[vectors.pair_texts]))
+
+
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
     """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one image."""
     if set not in ("item", "image"):

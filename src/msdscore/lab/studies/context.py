@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from msdscore.encoders.cached import CachedEncoder
-from msdscore.errors import ConfigError, InputError
-from msdscore.forms.base import Measurement
+from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
 from msdscore.io.outputs.run import discard
 from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.registry import benchmark as find_benchmark
+from msdscore.lab.benchmarks.registry import benchmarks, load
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, form_for
 from msdscore.run.plan import keep_answers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -43,8 +44,9 @@ def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
 class Study:
     """What is studied: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
 
-    Work in progress is kept beside `output`, where there is one. `options` are those of the benchmark's reader;
-    `progress` opens a display of work done and work in all, under a title.
+    Work in progress is stored beside `output`, if there is one. `options` are those of the benchmark's reader;
+    `protocol` is how to count (the first of each benchmark that does not have it); `progress` opens a display of work
+    done and work in all, under a title.
     """
 
     root: Path
@@ -54,7 +56,13 @@ class Study:
     limit: int | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    protocol: str = ""
     progress: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(lambda done, total: None)
+
+    def __post_init__(self) -> None:
+        known = list(dict.fromkeys(name for row in benchmarks() for name in row.protocols))
+        if self.protocol and self.protocol not in known:
+            raise unknown_name("protocol", self.protocol, known)
 
     def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
         """The scorer with an encoder that remembers its vectors; `preset` is used where the spec names none."""
@@ -62,6 +70,10 @@ class Study:
         pipeline = spec.build()
         pipeline.encoder = CachedEncoder(pipeline.encoder, memory=_MEMORY, disk=self.spec.cache)
         return pipeline
+
+    def form(self, pipeline: Pipeline, name: str) -> Form:
+        """The settings of a pipeline for a benchmark, see `form_for`."""
+        return form_for(name, pipeline.config, self.spec)
 
     def folder(self, benchmark: str) -> Path:
         """The folder of a benchmark: one of its name under `root`, or `root` itself."""
@@ -95,9 +107,10 @@ class Study:
         self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
     ) -> BenchmarkPlan:
         """The plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
+        known = find_benchmark(benchmark).protocols
         return BenchmarkPlan(
             name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), limit=self.limit, seed=self.seed,
-            options={**self.options, **options}, **how,
+            options={**self.options, **options}, protocol=self.protocol if self.protocol in known else known[0], **how,
         )  # fmt: skip
 
     @contextmanager

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 
 from msdscore.core.paper import set_uncertainty
-from msdscore.errors import InputError
+from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
-from msdscore.lab.benchmarks.protocols.counting import words
 from msdscore.lab.benchmarks.results.result import items_of
 from msdscore.lab.stats.pairs import credits_of, mcnemar, mcnemar_clustered
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference, permutation_test
@@ -29,20 +28,23 @@ GATES: dict[str, dict[str, Any]] = {
     "beta 0.5": {"gate": "fixed", "beta": 0.5},
     "support only": {"gate": "support"},
 }
+LENGTH = "tokens"  # the metric that is the caption's length
 DIRECTIONS = ("coverage", "support", "bi-kl")
 DIRECTION_METRICS = ("cosine", *DIRECTIONS, "msd", "soft-msd")
 MARGIN_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
+SPLIT = ("coco-cf",)  # benchmarks whose subsets the paper counts apart: easy and hard
 # The comparisons made over all pairs.
 RIVALS = (("soft-msd", "cosine"), ("msd", "cosine"), ("soft-msd", "msd"), ("soft-msd", "rank-agg"))
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedPairs:
-    """Scores (pairs, 2) of every metric, the better caption first and higher always better; `length` is in words."""
+    """Scores (pairs, 2) of every metric, the better caption first and higher always better; `length` is in tokens."""
 
     scores: Mapping[str, Floats]
     length: Floats
     cluster: npt.NDArray[np.str_]
+    subset: npt.NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.length)
@@ -55,7 +57,7 @@ class DecidedPairs:
     def take(self, chosen: npt.NDArray[Any]) -> "DecidedPairs":
         """The pairs of some numbers."""
         scores = {label: values[chosen] for label, values in self.scores.items()}
-        return DecidedPairs(scores, self.length[chosen], self.cluster[chosen])
+        return DecidedPairs(scores, self.length[chosen], self.cluster[chosen], self.subset[chosen])
 
 
 def direction(
@@ -63,19 +65,26 @@ def direction(
     *,
     benchmark: Sequence[str] = ("sugarcrepe", "long-captions"),
     buckets: int = 6,  # as the paper's table
+    edges: str = "",
     control: bool = True,
     samples: int = 1000,
 ) -> list[Table]:
-    """Soft-MSD with coverage, support, a fixed weight or the length gate; and each direction by caption length."""
+    """Soft-MSD with coverage, support, a fixed weight or the length gate; and each direction by caption length.
+
+    Lengths are in tokens, in `buckets` quantiles or between `edges` (the paper's are "13 15 86 147 227"). Benchmarks
+    of long captions have the components of `long`, so both of the paper's regimes are in one table.
+    """
     pipeline = study.pipeline(PAPER)
-    variants = named_variants(GATES, pipeline.encoder, pipeline.config)
-    metrics = ("soft-msd", *(label for label in DIRECTION_METRICS if label != "soft-msd"))
+    metrics = ("soft-msd", *(label for label in DIRECTION_METRICS if label != "soft-msd"), LENGTH)
     tables, parts = [], []
     for name in benchmark:
+        variants = named_variants(GATES, pipeline.encoder, study.form(pipeline, name))
         results = run_sweep(study, study.plan(name, metrics, control=control, samples=samples), variants)
         tables.append(sweep_table(results, axis="direction"))
         parts.append(decided_pairs(results[0], DIRECTION_METRICS))
-    return [*tables, length_table(joined(parts), benchmark, count=buckets)]
+    pairs = joined(parts)
+    bins = edge_bins(pairs.length, edges) if edges else quantile_bins(pairs.length, buckets)
+    return [*tables, length_table(pairs, benchmark, bins)]
 
 
 def margin(
@@ -87,20 +96,25 @@ def margin(
     samples: int = 1000,
 ) -> list[Table]:
     """Gains by how far apart the similarities lie; Soft-MSD against MSD, cosine and RankAgg."""
-    pipeline = study.pipeline(PAPER)
-    how, tables = Resampling(samples=samples, seed=study.seed), []
+    pipeline, tables = study.pipeline(PAPER), []
+    how = Resampling(samples=samples, seed=study.seed)
     for name in benchmark:
-        plan = study.plan(name, MARGIN_METRICS, control=control, samples=samples)
-        (row,) = run_sweep(study, plan, named_variants({"settings": {}}, pipeline.encoder, pipeline.config))
-        pairs, title = decided_pairs(row, MARGIN_METRICS), row.result.title
+        form = study.form(pipeline, name)
+        plan = study.plan(name, (*MARGIN_METRICS, LENGTH), control=control, samples=samples)
+        (row,) = run_sweep(study, plan, named_variants({"settings": {}}, pipeline.encoder, form))
+        every = decided_pairs(row, MARGIN_METRICS)
+        splits = sorted(set(every.subset.tolist())) if name in SPLIT else []
+        parts = {"": every} if len(splits) < 2 else {split: every.take(every.subset == split) for split in splits}
         shared: dict[str, Any] = {"facts": facts(row.result), "signature": row.result.metric("soft-msd").signature}
-        bin_rows = margin_rows(pairs, temperature=pipeline.config.temperature, count=bins)
-        gains = gain_rows(pairs, how=how)
-        tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
-        columns = [Column("metrics"), per_cent("difference", signed=True), *tests]
-        head = f"{title}: paired differences over all pairs"
-        tables.append(_margin_table(title, bin_rows, **shared))
-        tables.append(Table(name="gains", title=head, columns=columns, rows=gains, **shared))
+        for split, pairs in parts.items():
+            title, tail = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
+            bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
+            gains = gain_rows(pairs, how=how)
+            tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
+            columns = [Column("metrics"), per_cent("difference", signed=True), *tests]
+            head = f"{title}: paired differences over all pairs"
+            tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{tail}"))
+            tables.append(Table(name=f"gains{tail}", title=head, columns=columns, rows=gains, **shared))
         tables.append(replace(sweep_table([row], axis="settings"), plots=[]))
     return tables
 
@@ -117,9 +131,11 @@ def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
         scores, sign = row.scores(label), 1 if result.metric(label).higher_is_better else -1
         columns[label] = sign * np.array([[scores[cell] for cell in both] for both in cells])
     known = ~np.isnan(np.hstack(list(columns.values()))).any(axis=1)
-    lengths = [np.mean([words(items[item].captions[at]) for item, at in both]) for both in cells]
-    names = clusters([items[first[0]] for first, _ in cells])
-    pairs = DecidedPairs(columns, np.array(lengths), np.char.add(f"{result.benchmark}/", names))
+    tokens = row.scores(LENGTH)
+    lengths = np.array([np.mean([tokens[cell] for cell in both]) for both in cells])
+    firsts = [items[first[0]] for first, _ in cells]
+    names, subsets = clusters(firsts), np.array([item.subset for item in firsts], dtype=np.str_)
+    pairs = DecidedPairs(columns, lengths, np.char.add(f"{result.benchmark}/", names), subsets)
     return pairs.take(np.flatnonzero(known))
 
 
@@ -129,6 +145,7 @@ def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
         {label: np.concatenate([part.scores[label] for part in parts]) for label in parts[0].scores},
         np.concatenate([part.length for part in parts]),
         np.concatenate([part.cluster for part in parts]),
+        np.concatenate([part.subset for part in parts]),
     )
 
 
@@ -143,21 +160,35 @@ def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
-def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], *, count: int) -> Table:
-    """Accuracies by quantiles of the mean length of the two captions."""
+def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
+    """Numbers of the items between rising edges, such as "13 15 86": below 13, from 13 to below 15, and so on.
+
+    >>> [numbers.tolist() for numbers in edge_bins(np.array([12.0, 13.0, 20.0]), "13 15")]
+    [[0], [1], [2]]
+    """
+    try:
+        bounds = [float(edge) for edge in edges.split()]
+    except ValueError:
+        raise ConfigError(f"edges are lengths in tokens such as '13 15 86', got {edges!r}") from None
+    codes = np.searchsorted(np.array(sorted(bounds)), values, side="right")
+    return [np.flatnonzero(codes == code) for code in np.unique(codes)]
+
+
+def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[npt.NDArray[np.int64]]) -> Table:
+    """Accuracies by the mean length of the two captions in tokens."""
     rows = []
-    for chosen in map(pairs.take, quantile_bins(pairs.length, count)):
+    for chosen in map(pairs.take, bins):
         low, high, mean = (float(value) for value in (chosen.length.min(), chosen.length.max(), chosen.length.mean()))
-        rows.append({"words": f"{low:g} to {high:g}", "shortest": low, "longest": high, "mean": mean,
+        rows.append({"tokens": f"{low:g} to {high:g}", "shortest": low, "longest": high, "mean": mean,
                      "pairs": len(chosen), **_accuracies(chosen)})  # fmt: skip
     plot = Plot(
-        x="mean", y=[*DIRECTIONS, "msd"], x_label="words", y_label="accuracy", level=50.0, logarithmic=True,
+        x="mean", y=[*DIRECTIONS, "msd"], x_label="tokens", y_label="accuracy", level=50.0, logarithmic=True,
         title="direction by caption length",
     )  # fmt: skip
     return Table(
         name="by_length",
-        title=f"Accuracy by caption length (mean of the two captions, in words), pairs of {', '.join(benchmarks)}",
-        columns=[Column("words"), Column("pairs"), Column("mean", "", ".1f"), *map(per_cent, pairs.scores)],
+        title=f"Accuracy by caption length (mean of the two captions, in tokens), pairs of {', '.join(benchmarks)}",
+        columns=[Column("tokens"), Column("pairs"), Column("mean", "", ".1f"), *map(per_cent, pairs.scores)],
         rows=rows,
         plots=[plot],
     )
@@ -194,7 +225,7 @@ def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
 
 def uncertainties(cosine: Floats, temperature: float) -> Floats:
     """The uncertainty of every pair as a candidate set of two."""
-    flat = torch.from_numpy(np.ascontiguousarray(cosine)).reshape(-1)
+    flat = torch.from_numpy(np.array(cosine)).reshape(-1)
     sets = torch.arange(len(cosine)).repeat_interleave(2)
     values: Floats = set_uncertainty(flat, sets, temperature=temperature)[::2].numpy()
     return values

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, InputError
 from msdscore.forms.base import Form
 from msdscore.intervals import Interval, Resampling
 from msdscore.lab.benchmarks.protocols.counting import Figure
@@ -44,6 +44,10 @@ ABLATIONS: dict[str, tuple[tuple[Any, ...], str, bool]] = {
     "alpha": ((0.0, 0.02, 0.05, 0.1, 0.2, 0.5), "weight alpha of the divergence", False),
     "components": (((1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4)), "components K (image, text)", False),
     "iterations": ((1, 2, 5, 10, 20, 50), "iterations of EM", True),
+    "temperature": ((0.05, 0.1, 0.2, 0.4, 0.8), "temperature xi of Soft-MSD", True),
+    "gate_center": ((5.0, 10.0, 20.0, 40.0, 80.0), "length L0 at which the gate is one half", True),
+    "gate_width": ((1.0, 2.0, 3.0, 6.0, 12.0), "width tau_L of the gate", True),
+    "beta": ((0.0, 0.25, 0.5, 0.75, 1.0), "fixed weight beta of coverage", False),
 }
 
 
@@ -95,8 +99,13 @@ def mixtures(
              for name in benchmark]  # fmt: skip
     tables = []
     for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
-        variants = named_variants(choices, pipeline.encoder, pipeline.config)
-        swept = [run_sweep(study, plan, variants, under=name.replace("_", "-")) for plan in plans]
+        swept = [
+            run_sweep(
+                study, plan, named_variants(choices, pipeline.encoder, study.form(pipeline, plan.name)),
+                under=name.replace("_", "-"),
+            )
+            for plan in plans
+        ]  # fmt: skip
         tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
         # The alpha at which alpha d varies over the captions as it does in the first.
         spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
@@ -118,17 +127,18 @@ def ablation(
 ) -> list[Table]:
     """One setting at several values, such as `values="10 20 40"`; the value in use is the baseline."""
     _, axis, logarithmic = ABLATIONS[setting]
-    pipeline = study.pipeline(PAPER)
-    variants, own = value_variants(setting, values, pipeline.encoder, pipeline.config)
-    tables = []
+    pipeline, tables = study.pipeline(PAPER), []
     for name in benchmark:
+        form = study.form(pipeline, name)
+        form = form.changed(gate="fixed") if setting == "beta" else form
+        variants, own = value_variants(setting, values, pipeline.encoder, form)
         plan = study.plan(name, metric, control=control, samples=samples)
         results = run_sweep(study, plan, variants, baseline=own)
         tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
     return tables
 
 
-kappa, alpha, components, iterations = (partial(ablation, setting) for setting in ABLATIONS)
+kappa, alpha, components, iterations, xi, l0, tau_l, beta = (partial(ablation, setting) for setting in ABLATIONS)
 
 
 def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
@@ -168,6 +178,9 @@ def run_sweep(
                 show(number * total + done, len(variants) * total)
 
             result = run_benchmark(plan, output, choice.pipeline, overwrite=study.overwrite, progress=part)
+            if not any(metric.figures for metric in result.metrics):
+                reasons = f": {result.failures[0]}" if result.failures else ""
+                raise InputError(f"{plan.name}: none of the {result.items} items could be scored{reasons}")
             rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}

@@ -1,7 +1,7 @@
 """How long one pair takes, stage by stage and by the length of its caption: alone, and in a batch.
 
-Latency is what a user waits for who asks for one pair; the paper's table gives it by the length of the caption. Pairs
-scored together cost less each, which the last column shows.
+The columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
+17 to 126 and more tokens, and overall). Pairs scored together cost less each, which the last column shows.
 """
 
 import platform
@@ -12,18 +12,27 @@ from typing import TypeVar
 
 import torch
 
+from msdscore.core.paper import total
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.studies.context import Study, every_nth
 from msdscore.lab.studies.table import Column, Plot, Row, Table
-from msdscore.scoring.measurement import numbers
+from msdscore.scoring.measurement import numbers, soften
 from msdscore.scoring.pipeline import Pipeline
 
 MOST_IMAGES = 50
-BUCKETS = (10, 20, 40, 80)  # most tokens of a bucket; the last one has no end
-STAGES = ("decode", "image encoder", "text encoder", "scoring")
+BUCKETS = (16, 126)  # most tokens of a bucket, as in the paper's table; the last one has no end
+STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
+# The paper's columns as sums of stages: CLIPScore is features and a product, Soft-MSD also the uncertainty.
+PAPERS = {
+    "features": STAGES[:3],
+    "EM/KL": STAGES[3:4],
+    "CLIPScore": (*STAGES[:3], "cosine"),
+    "MSD": STAGES[:4],
+    "Soft-MSD": (*STAGES[:4], "gate"),
+}
 SourcePair = tuple[ImageSource, str]
 Timed = tuple[SourcePair, tuple[float, ...]]  # a pair, and the milliseconds of its stages
 T = TypeVar("T")
@@ -41,7 +50,7 @@ def timing(study: Study) -> list[Table]:
     device = pipeline.encoder.device
     kind = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     machine = f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else kind}, torch {torch.__version__}"
-    stages = [Column(stage, "", ".2f") for stage in (*STAGES, "all")]
+    stages = [Column(stage, "", ".2f") for stage in (*STAGES[:3], *PAPERS)]
     plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
                 x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
     with study.progress("timing") as show:
@@ -50,14 +59,15 @@ def timing(study: Study) -> list[Table]:
         Table(
             name="buckets",
             title="Milliseconds per pair, mean with 95 % interval",
-            columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "scoring, together", ".2f")],
+            columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
             rows=rows,
-            notes=["one pair at a time, and scoring of a row's pairs at once", f"measured on {machine}"],
+            notes=["one pair at a time, features are the first three stages; EM/KL of a bucket's pairs at once in the "
+                   "last column", f"measured on {machine}"],
             signature=pipeline.signature,
             facts={"machine": machine},
             plots=[plot],
         )
-    ]
+    ]  # fmt: skip
 
 
 def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
@@ -68,7 +78,19 @@ def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[i
         if number:
             buckets.setdefault(sum(length > most for most in BUCKETS), []).append((pair, taken))
         progress(number, len(pairs))
-    return [_row(pipeline, number, buckets[number]) for number in sorted(buckets)]
+    rows = [_row(pipeline, _range(number), buckets[number]) for number in sorted(buckets)]
+    return [*rows, _row(pipeline, "overall", [timed for own in buckets.values() for timed in own])]
+
+
+def _range(number: int) -> str:
+    """The tokens of a bucket.
+
+    >>> _range(0), _range(1), _range(2)
+    ('up to 16', '17 to 126', 'more than 126')
+    """
+    if number == len(BUCKETS):
+        return f"more than {BUCKETS[-1]}"
+    return f"{BUCKETS[number - 1] + 1} to {BUCKETS[number]}" if number else f"up to {BUCKETS[0]}"
 
 
 def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
@@ -79,10 +101,12 @@ def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]
     image, images = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
     text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
     scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.config)[0], device)
-    return row.length, (decode, image, text, scoring)
+    cosine, _ = _milliseconds(lambda: total(images.vectors.pooled * texts.vectors.pooled).item(), device)
+    softened, _ = _milliseconds(lambda: soften([row.similarity], [row.msd], [0], pipeline.config), device)
+    return row.length, (decode, image, text, scoring, cosine, softened)
 
 
-def _row(pipeline: Pipeline, number: int, timed: Sequence[Timed]) -> Row:
+def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
     sources, captions = zip(*(pair for pair, _ in timed), strict=True)
     images = pipeline.embed_images(pipeline.decode(sources)).require()
     texts = pipeline.embed_texts(captions).require()
@@ -91,13 +115,13 @@ def _row(pipeline: Pipeline, number: int, timed: Sequence[Timed]) -> Row:
         _milliseconds(lambda: pipeline.measure(images, texts, every, every), pipeline.encoder.device)[0]
         for _ in range(2)
     )
-    least = BUCKETS[number - 1] + 1 if number else 1
-    stages = {stage: bootstrap_mean([taken[at] for _, taken in timed]) for at, stage in enumerate(STAGES)}
+    stages = {stage: [taken[at] for _, taken in timed] for at, stage in enumerate(STAGES)}
+    sums = {name: [sum(own) for own in zip(*(stages[stage] for stage in parts), strict=True)]
+            for name, parts in PAPERS.items()}  # fmt: skip
     return {
-        "tokens": f"{least}-{BUCKETS[number]}" if number < len(BUCKETS) else f"{least}+",
+        "tokens": tokens,
         "pairs": len(timed),
-        **stages,
-        "all": bootstrap_mean([sum(taken) for _, taken in timed]),
+        **{name: bootstrap_mean(values) for name, values in {**stages, **sums}.items()},
         "together": together / len(timed),
     }
 

@@ -14,11 +14,12 @@ from msdscore.lab.align.run.session import TrainOptions
 from msdscore.lab.align.run.train import RunReport, train
 from msdscore.lab.benchmarks.registry import reader_options
 from msdscore.lab.benchmarks.results.compare import compare_sides
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore.lab.stats.resample import holm
 from msdscore.lab.studies.context import PAPER, Study
 from msdscore.lab.studies.sweep import PAIRS, Variant, VariantResult, chance, interval_of, run_sweep, slug, sweep_table
 from msdscore.lab.studies.table import Column, Plot, Table, Value
+from msdscore.scoring.pipeline import Pipeline
 
 BASELINE = "cosine"
 BACKBONE_METRICS = (BASELINE, "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
@@ -104,8 +105,14 @@ def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> 
 
 def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str]) -> list[Table]:
     """Headlines and gains over the cosine of every encoder on every set, then all figures set by set."""
-    variants = [Variant(title, partial(study.pipeline, PAPER, name)) for title, name in encoders.items()]
-    swept = {dataset: run_sweep(study, plan, variants) for dataset, plan in plans.items()}
+    swept = {
+        dataset: run_sweep(
+            study,
+            plan,
+            [Variant(title, partial(_pipeline, study, name, plan.name)) for title, name in encoders.items()],
+        )
+        for dataset, plan in plans.items()
+    }
     labels = next(iter(plans.values())).metrics
     rows = [row for dataset, results in swept.items() for row in _gains(dataset, results, plans[dataset])]
     head = next(iter(swept.values()))[0].result.metrics[0].figures[0]
@@ -120,6 +127,10 @@ def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders:
         replace(sweep_table(results, axis="encoder", title=dataset), plots=[]) for dataset, results in swept.items()
     ]
     return [summary, *figures]
+
+
+def _pipeline(study: Study, encoder: str, benchmark: str) -> Pipeline:
+    return pipeline_for(benchmark, study.pipeline(PAPER, encoder), study.spec)
 
 
 def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) -> list[dict[str, Value]]:

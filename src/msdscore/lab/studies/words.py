@@ -1,7 +1,7 @@
 """Do the terms of words find the words that a caption invents? On captions whose inventions are marked."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from msdscore.explain.terms import doubt
 from msdscore.forms.base import Unit
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Rated, clusters
+from msdscore.lab.benchmarks.readers.battles import read_docent_spans
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
 from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.lab.stats.ranks import auc, prepare
@@ -26,7 +27,11 @@ Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
 Mention = tuple[Span, bool]  # where a caption names something, and whether that is invented
 Synonyms = Mapping[str, tuple[str, ...]]  # by object class every word or phrase that names it
-MARKS = {"hat": read_hat_words, "chair": read_long_words}
+MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
+    "hat": read_hat_words,
+    "chair": read_long_words,
+    "docent": read_docent_spans,
+}
 _IMAGES = 16  # of a batch
 _LEAST = "least supported word is invented"
 
@@ -34,7 +39,8 @@ _LEAST = "least supported word is invented"
 def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
     """How well the doubt of a word (how little the image supports it) tells invented words from the others.
 
-    `marks` are those of people (`hat`) or absent objects by name (`chair`), which `synonyms` names, a line per class.
+    `marks` are words marked by people (`hat`), spans that experts marked as mistakes in long captions (`docent`), or
+    absent objects by name (`chair`), which `synonyms` names, a line per class.
     With `captions`, whose root are rows of images and captions, p-values and probabilities of words are checked.
     """
     if marks == "captions":
@@ -73,7 +79,7 @@ def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
-    """The content words of HAT's captions with people's marks, or the object names of CHAIR's.
+    """The content words of HAT's and DocENT's captions with people's marks, or the object names of CHAIR's.
 
     >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
     >>> [(cat.caption[slice(*span)], invented) for span, invented in mentions_of(cat, {})]
@@ -81,6 +87,9 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
     """
     if caption.words:
         return _marked_words(caption)
+    if caption.spans is not None:
+        content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
+        return tuple((span, any(span[0] < end and start < span[1] for start, end in caption.spans)) for span in content)
     named = [
         (span, invented)
         for names, invented in ((caption.present, False), (caption.absent, True))

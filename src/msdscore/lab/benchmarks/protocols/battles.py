@@ -18,8 +18,9 @@ from msdscore.lab.stats.ranks import MEASURES, prepare
 
 Signs = NDArray[np.int64]
 
-# The authors' script: a difference up to 1e-4 is a tie; Elo with K 32, five shuffles as in their README.
-AUTHORS_EPSILON = 1e-4
+# The paper's threshold, also of the authors' script: a difference up to 1e-4 is a tie.
+PAPER_EPSILON = 1e-4
+# The authors' script: Elo with K 32, five shuffles as in their README.
 _AUTHORS_ELO = EloConfig(k=32.0)
 _AUTHORS_SEED, _AUTHORS_ROUNDS = 1234, 5
 _SIGN = {"a": 1, "b": -1, "tie": 0}
@@ -41,12 +42,17 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     """CapArena: agreement, overall and by level, then rank correlation of the systems.
 
     official: no battles of the human writer, three-way agreement with as many ties as people gave, bootstrap
-    Elo against the paper's human order. posh: the same against the Elo of the people's choices in the file.
-    bradley-terry: the same with Bradley–Terry on both sides. authors: ties of people left out, the human
-    writer kept, a fixed tie threshold, Elo with K 32.
+    Elo against the CapArena paper's human order. posh: the same against the Elo of the people's choices in the file.
+    bradley-terry: the same with Bradley–Terry on both sides. paper (MSD-Score's): a tie if scores differ by 1e-4 or
+    less, people's ties count, without the human writer; `with human/...` are the same figures with that writer.
+    authors: ties of people left out, the human writer kept, a fixed tie threshold, Elo with K 32.
     """
     decided = _decide_by_protocol(sheet)
-    return (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
+    figures = (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
+    if sheet.protocol != "paper":
+        return figures
+    both = _agreements(_decide_by_protocol(sheet, human_writer=True))
+    return (*figures, *(replace(credit.figure(), name=f"with human/{credit.name}") for credit in both))
 
 
 def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
@@ -84,12 +90,15 @@ def _winners(sheet: Sheet[Battle]) -> Signs:
     return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
 
 
-def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
+def _decide_by_protocol(sheet: Sheet[Battle], *, human_writer: bool = False) -> Decided:
     if sheet.protocol == "authors":
-        eligible, epsilon = [b.winner in ("a", "b") for b in sheet.items], AUTHORS_EPSILON
-        return _decide(sheet, _winners(sheet), np.array(eligible, dtype=bool), epsilon)
-    without_human = [b.winner is not None and "human" not in (b.system_a, b.system_b) for b in sheet.items]
-    return _decide(sheet, _winners(sheet), np.array(without_human, dtype=bool), None)
+        eligible = [b.winner in ("a", "b") for b in sheet.items]
+    else:
+        eligible = [
+            b.winner is not None and (human_writer or "human" not in (b.system_a, b.system_b)) for b in sheet.items
+        ]
+    epsilon = PAPER_EPSILON if sheet.protocol in ("paper", "authors") else None
+    return _decide(sheet, _winners(sheet), np.array(eligible, dtype=bool), epsilon)
 
 
 def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon: float | None) -> Decided:
@@ -165,17 +174,20 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     """DocENT: each aspect, overall quality first, against one score; give coverage for omissions, and so on.
 
     official: three-way accuracy with as many ties as people gave, and correlation of score differences with
-    the preference −2 … 2. authors: overall quality alone, two-way accuracy without the pairs that people
-    tied, in which equal scores count for the second caption.
+    the preference −2 … 2. paper (MSD-Score's): two-way accuracy on every aspect without the pairs that people tied,
+    then the same three-way with a tie up to 1e-4, and the correlations. authors: overall quality only, two-way
+    accuracy without the pairs that people tied, in which equal scores count for the second caption.
     """
     methods = {"spearman": "spearman", "kendall": "kendall_b"}
     methods |= {"pearson": "pearson"} if sheet.protocol == "authors" else {}
     figures: list[Figure] = []
     for credit in docent_credits(sheet):
-        aspect = credit.name.partition("/")[0]
+        aspect, _, kind = credit.name.partition("/")
+        figures.append(credit.figure())
+        if kind == "accuracy with ties":  # a second count of an aspect whose correlations are there
+            continue
         columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
         kept, counts = sheet.take(columns.kept), {"missing": columns.missing}
-        figures.append(credit.figure())
         figures += [
             kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
             for name, method in methods.items()
@@ -186,18 +198,31 @@ def docent(sheet: Sheet[Battle]) -> Figures:
 def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
     """Agreement with people on each aspect that the protocol counts, overall quality first."""
     if sheet.protocol == "authors":
-        aspect = ASPECTS[-1]
-        preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
-        known, split = ~np.isnan(difference), preference != 0
-        right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
-        counts = int((difference[split] == 0).sum()), int((~known).sum()), int((known & ~split).sum())
-        return [Credit(f"{aspect}/binary accuracy", sheet.take(known & split), right, *counts)]
-    agreements = []
-    for aspect in reversed(ASPECTS):
-        decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, None)
-        same, ties = agreement(decided.human, decided.metric), int((decided.metric == 0).sum())
-        agreements.append(Credit(f"{aspect}/accuracy", decided.sheet, same, ties, decided.missing))
-    return agreements
+        return [_without_ties(sheet, ASPECTS[-1])]
+    if sheet.protocol == "paper":
+        return [
+            count(sheet, aspect)
+            for aspect in reversed(ASPECTS)
+            for count in (_without_ties, partial(_three_way, name="accuracy with ties", epsilon=PAPER_EPSILON))
+        ]
+    return [_three_way(sheet, aspect) for aspect in reversed(ASPECTS)]
+
+
+def _without_ties(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
+    """Two-way accuracy over the pairs that people did not tie; equal scores count for the second caption."""
+    preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
+    known, split = ~np.isnan(difference), preference != 0
+    right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
+    counts = int((difference[split] == 0).sum()), int((~known).sum()), int((known & ~split).sum())
+    return Credit(f"{aspect}/binary accuracy", sheet.take(known & split), right, *counts)
+
+
+def _three_way(
+    sheet: Sheet[Battle], aspect: str, *, name: str = "accuracy", epsilon: float | None = None
+) -> Credit[Battle]:
+    decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, epsilon)
+    same, ties = agreement(decided.human, decided.metric), int((decided.metric == 0).sum())
+    return Credit(f"{aspect}/{name}", decided.sheet, same, ties, decided.missing)
 
 
 def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:

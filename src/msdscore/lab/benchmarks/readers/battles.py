@@ -1,12 +1,16 @@
 """Benchmarks of people's choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
 
+import json
 from collections import Counter
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import read_columns, stored_images
 from msdscore.lab.benchmarks.base import Aspect, Battle, ItemSet, Winner, noted
 from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
+from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
 
 _GET_CAPARENA = "https://github.com/njucckevin/CapArena (section 'Reproduce the results from the paper')"
 _GET_AUTO = "https://github.com/njucckevin/CapArena (section 'CapArena-Auto')"
@@ -118,3 +122,43 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
                 aspects=tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS),
             ))  # fmt: skip
     return ItemSet(tuple(battles))
+
+
+_GET_SPANS = "https://huggingface.co/datasets/amitha/docent-eval-granular (pictures: there, or amitha/docent)"
+_SPAN_FOLDERS = ("docent-eval-granular", "granular", "granular_annotations", "docent-eval")
+
+
+def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]:
+    """DocENT's granular annotations: captions with the spans that art students marked as mistakes.
+
+    Omissions are marked in the reference, which a score without references does not read; they are left out.
+    """
+    names = (split, "granular") if split == "test" else (split,)
+    patterns = [pattern for name in names for pattern in (
+        *(f"{where}/**/{name}-*.parquet" for where in _SPAN_FOLDERS), f"granular-{name}-*.parquet",
+    )]  # fmt: skip
+    found = find_all(root, *patterns)
+    if not found:
+        raise missing(root, patterns[0], get=_GET_SPANS)
+    stored = stored_images(find_all(root, "docent/**/*.parquet", "images/**/*.parquet"), "uuid")
+    folder_of, captions = folder(root, "images"), []
+    for file in found:
+        inside = stored_images([file], "uuid") if "image" in pq.read_schema(file).names else {}
+        table = read_columns(file, ("uuid", "model", "generation", "mistakes"))
+        for number, (uuid, model, text, marks) in enumerate(zip(*table.values(), strict=True)):
+            key = str(uuid).strip()
+            image = inside.get(key) or stored.get(key) or folder_of / f"{key}.jpg"
+            captions.append(MarkedCaption(
+                f"{key}:{model}", image, str(text), spans=_spans(marks, len(str(text)), f"{file} row {number}")
+            ))  # fmt: skip
+    return captions
+
+
+def _spans(marks: object, length: int, where: str) -> tuple[tuple[int, int], ...]:
+    """Character spans of a JSON list of {"start", "end"}, cut to the text."""
+    try:
+        given = json.loads(str(marks)) if isinstance(marks, str) else list(marks or ())  # type: ignore[call-overload]
+        spans = [(max(0, int(mark["start"])), min(length, int(mark["end"]))) for mark in given]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{where}: expected mistakes as a JSON list of start and end, got {marks!r}") from error
+    return tuple(sorted((start, end) for start, end in spans if start < end))

@@ -218,9 +218,10 @@ _HAT_FOLDERS = ("val2014", "train2014", "coco/val2014", "coco/train2014", "image
 
 @dataclass(frozen=True, slots=True)
 class MarkedCaption:
-    """A caption whose inventions are known: words split at spaces (HAT), or object classes by name (CHAIR).
+    """A caption whose inventions are known: words split at spaces (HAT), object classes (CHAIR) or spans (DocENT).
 
-    `words` holds (word, invented); `present` and `absent` are object classes that the caption names.
+    `words` holds (word, invented); `present` and `absent` are object classes that the caption names; `spans` are the
+    characters of its mistakes, None if nobody marked any kind of span.
     """
 
     id: str
@@ -230,6 +231,7 @@ class MarkedCaption:
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+    spans: tuple[tuple[int, int], ...] | None = None
 
 
 def read_hat(root: Path) -> ItemSet[Rated]:

@@ -212,6 +212,7 @@ class Quoted(NamedTuple):
     value: float
     source: str
     references: bool
+    protocol: str
 
 
 def quoted_figures() -> Iterator[Quoted]:
@@ -219,7 +220,8 @@ def quoted_figures() -> Iterator[Quoted]:
     for group in tomllib.loads(files("msdscore.lab.benchmarks").joinpath("quoted.toml").read_text("utf-8"))["quoted"]:
         for metric in group["metrics"]:
             for benchmark, value in metric["figures"].items():
-                yield Quoted(benchmark, metric["name"], value, group["source"], metric.get("references", False))
+                protocol, references = group.get("protocol", "official"), metric.get("references", False)
+                yield Quoted(benchmark, metric["name"], value, group["source"], references, protocol)
 
 
 MARK = "†"
@@ -273,7 +275,7 @@ def overview(
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
     notes += [f"{e.result.title}: {counted(e.result)} items, {e.result.pictures} images" for e in opened]
     if quoted:
-        known = [entry for entry in quoted_figures() if (entry.benchmark, "official") in columns]
+        known = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
         rows += _quoted_rows(known, columns)
         notes += ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
         for source in dict.fromkeys(entry.source for entry in known):
@@ -318,8 +320,8 @@ def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tup
     names = {quoted.metric: quoted.references for quoted in known}
     rows = []
     for name, references in names.items():
-        mine = {quoted.benchmark: quoted.value for quoted in known if quoted.metric == name}
-        cells = (f"{mine[b]:.1f}" if b in mine and protocol == "official" else NONE for b, protocol in columns)
+        mine = {(quoted.benchmark, quoted.protocol): quoted.value for quoted in known if quoted.metric == name}
+        cells = (f"{mine[column]:.1f}" if column in mine else NONE for column in columns)
         rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
     return rows
 

@@ -1,12 +1,14 @@
 """What to run, and everything that it names: items, metrics and the pipeline behind them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.forms.base import Form
+from msdscore.forms.paper import Paper
 from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, image_key
 from msdscore.lab.benchmarks.registry import benchmark, load
 from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
@@ -14,6 +16,7 @@ from msdscore.lab.benchmarks.run.score_file import fingerprint
 from msdscore.lab.metrics.base import Metric
 from msdscore.lab.metrics.registry import load_metrics
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,36 @@ class Work:
             lone = Note("no wrong-image control: the items share one image", len(self.item_set.items))
             return (*self.item_set.notes, lone)
         return self.item_set.notes
+
+
+BY_LENGTH = (None, "paper")  # presets whose number of components follows the benchmark, as in the paper
+
+
+def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
+    """The settings for a benchmark: components of `long` for captions of a paragraph, as in the paper.
+
+    A preset other than `paper`, or components that the spec names, are left alone.
+
+    >>> form_for("caparena", Paper(), ScorerSpec()).components
+    (5, 3)
+    >>> form_for("caparena", Paper(), ScorerSpec(config="short")).components
+    (3, 2)
+    """
+    if not benchmark(name).long or not isinstance(form, Paper):
+        return form
+    named = spec.config not in BY_LENGTH or "components" in dict(spec.changes)
+    return form if named else replace(form, components=(5, 3))
+
+
+def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
+    """The pipeline with the settings for a benchmark, see `form_for`."""
+    form = form_for(name, pipeline.config, spec)
+    if form == pipeline.config:
+        return pipeline
+    return Pipeline(
+        pipeline.encoder, form, bank=pipeline.bank, limits=pipeline.limits, batch_size=pipeline.batch_size,
+        decoders=pipeline.decoders,
+    )  # fmt: skip
 
 
 def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:

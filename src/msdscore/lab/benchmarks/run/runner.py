@@ -233,7 +233,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     bare = np.zeros((len(chosen), len(items[0].captions)))
     # Everything of the benchmark that can change a figure, the reader's options too.
     tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
-    tail += [f"{name}:{value}" for name, value in sorted(plan.options.items())]
+    tail += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
     tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
     metrics = []
     for metric, sides in zip(work.metrics, columns, strict=True):
@@ -304,13 +304,18 @@ def average(results: Sequence[Result]) -> Result:
         matched = [own.matched for own in drawn if own.matched is not None]
         metrics.append(replace(
             metric,
-            signature=f"{metric.signature}|seeds:{len(drawn)}",
+            signature=f"{_without_draw(metric.signature)}|draws:{len(drawn)}",
             figures=_mean_figures([own.figures for own in drawn]),
             control=_mean_figures([own.control for own in drawn]),
             matched=_mean_figure(matched) if matched else None,
         ))  # fmt: skip
     run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
     return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
+
+
+def _without_draw(signature: str) -> str:
+    """A signature without the number of one draw of the benchmark, for the mean over several."""
+    return "|".join(fact for fact in signature.split("|") if not fact.startswith("draw:"))
 
 
 def _mean_figures(drawn: Sequence[Figures]) -> Figures:

@@ -1,4 +1,4 @@
-"""A vision-language model as a judge: which of two captions is better, asked in both orders."""
+"""A vision-language model as a judge: which of two captions is better, asked in both orders or in one."""
 
 import json
 import os
@@ -37,9 +37,16 @@ Answer in two lines:
 Because: your reasons in one or two sentences
 Verdict: 1, 2 or tie"""
 QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
-TEMPERATURE, TOP_P, MOST_TOKENS = 0.1, 0.9, 600  # CapArena's script asks at 0.1 (its paper says 0.5)
+MOST_TOKENS = 600
+# `own` asks as CapArena's script does (temperature 0.1), and in both orders. `caparena` is the set-up that its paper
+# and MSD-Score's state: one order, temperature 0.5. Its prompt is not ours to ship: prompt=FILE takes it.
+SETUPS: Mapping[str, Mapping[str, float]] = {
+    "own": {"temperature": 0.1, "top_p": 0.9, "orders": 2},
+    "caparena": {"temperature": 0.5, "top_p": 0.9, "orders": 1},
+}
 OPENAI = "https://api.openai.com/v1"
-_VERDICT = re.compile(r"verdict\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
+_VERDICT = re.compile(r"(?:verdict|judge?ment)\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
+_PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's words
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
 _FORM_TRIES = 3
 FACTS = ("calls", "tokens_in", "tokens_out", "cost")
@@ -48,14 +55,14 @@ Ask = Callable[[Image, str, int], Answer]
 _Prompt = tuple[int, str]  # number of the image, words
 
 
-def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
-    """The metric with a model at an endpoint, or a local one."""
+def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt: str = "", **options: str) -> Loaded:
+    """The metric with a model at an endpoint, or a local one; `prompt` is a file with {first} and {second}."""
     local = choice("backend", backend, ("endpoint", "local")) == "local"
-    sampling = Sampling(
-        number("temperature", options.get("temperature", TEMPERATURE), least=0.0),
-        number("top_p", options.get("top_p", TOP_P), least=0.0),
-        MOST_TOKENS,
-    )
+    chosen = SETUPS[choice("setup", setup, tuple(SETUPS))]
+    values = {name: number(name, options.get(name, value), least=0.0) for name, value in chosen.items()}
+    if values["orders"] not in (1, 2):
+        raise ConfigError(f"orders must be 1 or 2, got {values['orders']:g}")
+    sampling = Sampling(values["temperature"], values["top_p"], MOST_TOKENS)
     price_in, price_out = (number(name, options.get(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
     home = os.environ.get("MSDSCORE_HOME")
     default = (Path(home) if home else Path.home() / ".cache" / "msdscore") / "judge"
@@ -63,53 +70,71 @@ def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
     for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
         if name in options:
             raise ConfigError(f"option {name} goes with backend={'endpoint' if local else 'local'} alone")
-    ask, identity = _local(model, sampling, options) if local else _endpoint(model, sampling, options)
+    words = _read_prompt(Path(prompt)) if prompt else (SYSTEM, QUESTION)
+    connect = _local if local else _endpoint
+    ask, identity = connect(model, words[0], sampling, options)
     # One local model on one device: threads would only interleave its draws.
     folder, side_by_side = Path(options.get("cache", "") or default), 1 if local else workers
-    judge = Judge(ask, identity, sampling, folder, (price_in, price_out), side_by_side)
-    mark = f"{text_key(SYSTEM + QUESTION) % 16**8:08x}"
-    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:2|prompt:own@{mark}"
+    orders = int(values["orders"])
+    judge = Judge(ask, identity, words, orders, sampling, folder, (price_in, price_out), side_by_side)
+    mark = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(words)) % 16**8:08x}"
+    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{mark}"
     return Loaded(judge.score, choices)
 
 
-def _endpoint(model: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
+def _read_prompt(path: Path) -> tuple[str, str]:
+    """No system message, and the question of a file."""
+    if not path.is_file():
+        raise ConfigError(f"there is no prompt file {path}")
+    question = path.read_text(encoding="utf-8").strip()
+    if "{first}" not in question or "{second}" not in question:
+        raise ConfigError(f"{path}: expected {{first}} and {{second}} in the prompt, for the two captions")
+    return "", question
+
+
+def _endpoint(model: str, system: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
     retries = int(number("retries", options.get("retries", 5), least=1))
     key_env = options.get("key_env", "OPENAI_API_KEY")
     endpoint = Endpoint(url=options.get("url", OPENAI), model=model, key_env=key_env, retries=retries)
-    return lambda image, question, seed: endpoint.ask(image, SYSTEM, question, sampling), f"{model}@{endpoint.url}"
+    return lambda image, question, seed: endpoint.ask(image, system, question, sampling), f"{model}@{endpoint.url}"
 
 
-def _local(model: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
+def _local(model: str, system: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
     loaded = load_local(model, device=options.get("device", "auto"), dtype=options.get("dtype", "auto"))
 
     def ask(image: Image, question: str, seed: int) -> Answer:
-        return loaded.answer(image, f"{SYSTEM}\n\n{question}", sampling, seed=seed % 2**32)
+        return loaded.answer(image, "\n\n".join(filter(None, (system, question))), sampling, seed=seed % 2**32)
 
     return ask, loaded.signature
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges, where answers are kept, what a million tokens cost, and how many questions run side by side."""
+    """Who judges, what is asked (system message and question) in how many orders, where answers are stored.
+
+    `prices` are those of a million tokens; `workers` questions run side by side.
+    """
 
     ask: Ask
     identity: str
+    words: tuple[str, str]
+    orders: int
     sampling: Sampling
     folder: Path
     prices: tuple[float, float]
     workers: int
 
     def score(self, batch: Cases) -> CaseScores:
-        """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict.
+        """Shares of the orders that go to each caption, and what the answers cost; NaN without a verdict.
 
         A question that several cases share is asked once, and its cost stands with the first of them.
         """
-        questions: dict[int, tuple[_Prompt, _Prompt]] = {}
+        questions: dict[int, tuple[_Prompt, ...]] = {}
         for case in range(len(batch)):
             if batch.image(case) is not None:
-                image, (first, second) = int(batch.owner[case]), batch.candidates(case)
-                straight = image, QUESTION.format(first=first, second=second)
-                questions[case] = straight, (image, QUESTION.format(first=second, second=first))
+                image, captions = int(batch.owner[case]), batch.candidates(case)
+                asked = [captions, captions[::-1]][: self.orders]
+                questions[case] = tuple((image, self._question(first, second)) for first, second in asked)
         distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
         with ThreadPoolExecutor(self.workers) as pool:
             answers = pool.map(lambda question: self._hear(batch.images[question[0]], question[1]), distinct)
@@ -117,14 +142,21 @@ class Judge:
         values = np.full((len(batch), 2), np.nan)
         facts = {name: np.zeros(len(batch)) for name in FACTS}
         unpaid = set(distinct)
-        for case, (straight, swapped) in questions.items():
-            share = (heard[straight][0] + 1 - heard[swapped][0]) / 2
+        for case, asked in questions.items():
+            first = [
+                heard[question][0] if order == 0 else 1 - heard[question][0] for order, question in enumerate(asked)
+            ]
+            share = sum(first) / len(first)
             values[case] = share, 1 - share
-            for question in {straight, swapped} & unpaid:
+            for question in set(asked) & unpaid:
                 unpaid.remove(question)
                 for name, used in zip(FACTS, heard[question][1], strict=True):
                     facts[name][case] += used
         return CaseScores(values, facts)
+
+    def _question(self, first: str, second: str) -> str:
+        # One pass, so that a caption which contains {second} stays as it is.
+        return re.sub(r"\{(first|second)\}", lambda found: first if found[1] == "first" else second, self.words[1])
 
     def _hear(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
         """The credit of the caption named first (NaN: no verdict), and what was used, in the order of `FACTS`."""
@@ -141,7 +173,7 @@ class Judge:
         for attempt in range(_FORM_TRIES):
             # Everything that can change an answer.
             content = json.dumps({
-                "model": self.identity, "system": SYSTEM, "question": question, "picture": str(pixels),
+                "model": self.identity, "system": self.words[0], "question": question, "picture": str(pixels),
                 "sampling": str(self.sampling), "attempt": str(attempt),
             }, sort_keys=True, ensure_ascii=False)  # fmt: skip
             key = blake2b(content.encode(), digest_size=16).hexdigest()
@@ -159,10 +191,10 @@ class Judge:
 
 
 def read_verdict(text: str) -> str | None:
-    """The last verdict of an answer.
+    """The last verdict of an answer; without the word "verdict", a plain "Caption 1 is better." or "Tie."
 
-    >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2")
-    '2'
+    >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2"), read_verdict("Caption 1 is better.")
+    ('2', '1')
     """
-    verdicts = _VERDICT.findall(text)
+    verdicts = _VERDICT.findall(text) or ["".join(found) for found in _PLAIN.findall(text)]
     return str(verdicts[-1]).lower() if verdicts else None
