@@ -13,6 +13,7 @@ from PIL import Image
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from msdscore.scorer import Scorer
 from tiny_clip import PROJECTION, make_tiny_clip
 
 LONG = "the dog sat. The cat sat on the mat and saw. A dog ran off to the sea, and the cat came too."
@@ -327,3 +328,21 @@ def test_empty_batches_are_refused_in_words(encoder):
         prepare_and_encode(encoder, [])
     with pytest.raises(ConfigError, match="at least one caption to encode, got none"):
         encoder.encode_texts([])
+
+
+def test_preset_paper_draws_its_starts_and_pools_by_the_mean(folder, pictures):
+    paper = Scorer(str(folder), "paper", device="cpu")
+    assert "pool:mean" in paper.signature
+    assert "|k:3,2|kappa:20|it:20|init:sample,0|a:0.1|gate:length,20,3|xi:0.2|" in paper.signature
+    assert "|k:5,3|kappa:20|it:20|init:sample,0|" in Scorer(str(folder), "paper-long", device="cpu").signature
+    by_hand = Scorer(str(folder), "short", device="cpu", pool="mean").pipeline.config.changed(init="sample")
+    assert paper.config == by_hand
+    row, text = paper.pipeline.encoder, "a dog on the mat"
+    image = prepare_and_encode(row, [pictures[0]])
+    means = [sides.points[0][sides.mask[0]].mean(dim=0) for sides in (image, row.encode_texts([text]))]
+    cosine = torch.nn.functional.cosine_similarity(means[0], means[1], dim=0)
+    assert paper.score(pictures[0], text).similarity == pytest.approx(float(cosine), abs=1e-5)
+    assert "pool:model" in Scorer(str(folder), "paper", device="cpu", pool="model").signature
+    assert "init:sample,0" in Scorer("toy", "paper").signature  # its pooled vectors cannot be chosen
+    with pytest.raises(UnknownNameError, match="pol"):
+        Scorer(str(folder), "paper", device="cpu", pol="mean")

@@ -61,7 +61,7 @@ Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """How one side's mixture is fitted; defaults are the paper's."""
+    """How one side's mixture is fitted; defaults are the paper's but for the start, which is deterministic here."""
 
     components: int
     kappa: float = 20.0

@@ -287,8 +287,12 @@ class Paper:
 
 MSDConfig = Paper  # its name before there were two forms
 
+MEAN_POOLED = ("paper", "paper-long")  # presets whose similarity is that of mean-pooled vectors
 PRESETS = {
     "short": Paper(),  # paper: captions of a sentence
     "long": Paper(components=(5, 3)),  # paper: captions of a paragraph
+    # Exactly as the paper has it, with drawn starts; `ScorerSpec` adds mean-pooled vectors (`MEAN_POOLED`).
+    "paper": Paper(init="sample"),
+    "paper-long": Paper(components=(5, 3), init="sample"),
     "authors": Paper(components=(4, 2), init="sample", seed=42),  # the authors' SugarCrepe scripts
 }

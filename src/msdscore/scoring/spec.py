@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from msdscore.encoders.backbone import place
+from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
+from msdscore.forms.paper import MEAN_POOLED
 from msdscore.forms.registry import check_form, preset
 from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
@@ -28,8 +31,9 @@ class ScorerSpec:
 
     `config` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
     recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
-    path of a bank file. `cache` says where embeddings are stored on disk. Mappings are accepted for `options` and
-    `changes` and stored as sorted pairs.
+    path of a bank file. The presets `paper` and `paper-long` also set the encoder's option `pool=mean`, if it has it
+    and `options` do not name another. `cache` says where embeddings are stored on disk. Mappings are accepted for
+    `options` and `changes` and stored as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
     >>> spec.build().config.alpha
@@ -63,14 +67,7 @@ class ScorerSpec:
 
     def build(self, bank: NamedBank | None = None) -> Pipeline:
         """Load everything that the description names; a `bank` given here is used instead of its own."""
-        encoder = load_encoder(
-            self.encoder,
-            device=self.device,
-            dtype=self.dtype,
-            revision=self.revision,
-            verify=self.verify,
-            **dict(self.options),
-        )
+        encoder = self._load()
         given = bank if bank or self.bank is None else load_bank(Path(self.bank))
         base = preset(self.config) if isinstance(self.config, str) else self.config
         return Pipeline(
@@ -81,6 +78,20 @@ class ScorerSpec:
             batch_size=self.batch_size,
             decoders=self.decoders,
         )
+
+    def _load(self) -> Encoder:
+        load = partial(
+            load_encoder, self.encoder, device=self.device, dtype=self.dtype, revision=self.revision,
+            verify=self.verify, **dict(self.options),
+        )  # fmt: skip
+        if self.config not in MEAN_POOLED or "pool" in dict(self.options):
+            return load()
+        try:
+            return load(pool="mean")
+        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen; its signature has no pool:mean
+            if "pool" not in str(error):
+                raise
+            return load()
 
     def stamp(self) -> str | None:
         """A mark of all that the description names, files by size and time; None where its files are not known.

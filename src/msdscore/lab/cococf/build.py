@@ -79,7 +79,8 @@ class BuildSettings:
         >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
         ('plain', True)
         """
-        return cls(**{"add": "plain", "per_source": True, "pictures": PAIRS} | changes)
+        described: dict[str, Any] = {"add": "plain", "per_source": True, "pictures": PAIRS}
+        return cls(**described | changes)
 
     @property
     def most(self) -> int:

@@ -7,6 +7,7 @@ is arithmetic on them. The concentration and the components are not part of it (
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,20 +97,22 @@ def tune(
         for at, setting in enumerate(GRID)
         for value in sorted({choice[at] for choice in accuracy})
     ]
-    shared = {"signature": row.result.metric("coverage").signature}
-    about = facts(row.result) | {"held_out": len(tuned_on), "rest": len(rest), "tried": len(accuracy)}
+    shared: dict[str, Any] = {
+        "signature": row.result.metric("coverage").signature,
+        "facts": facts(row.result) | {"held_out": len(tuned_on), "rest": len(rest), "tried": len(accuracy)},
+    }
     return [Table(
         name="choice",
         title=f"Soft-MSD on {name}: settings chosen on {len(tuned_on)} held-out pairs, counted on {len(rest)} others",
         columns=[Column("settings"), *(Column(setting) for setting in GRID), per_cent("tuned", "held-out pairs"),
                  per_cent("rest", "other pairs"), per_cent("difference", "difference on others", signed=True),
                  Column("p", "p", "p")],
-        rows=rows, facts=about, **shared,
+        rows=rows, **shared,
     ), Table(
         name="values",
         title="Highest accuracy on the held-out pairs for each value, over all values of the other settings",
         columns=[Column("setting"), Column("value"), per_cent("tuned", "held-out pairs")],
-        rows=values, facts=about, **shared,
+        rows=values, **shared,
     )]  # fmt: skip
 
 

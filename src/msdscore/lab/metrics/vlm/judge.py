@@ -133,8 +133,8 @@ class Judge:
         for case in range(len(batch)):
             if batch.image(case) is not None:
                 image, captions = int(batch.owner[case]), batch.candidates(case)
-                asked = [captions, captions[::-1]][: self.orders]
-                questions[case] = tuple((image, self._question(first, second)) for first, second in asked)
+                orders = [captions, captions[::-1]][: self.orders]
+                questions[case] = tuple((image, self._question(first, second)) for first, second in orders)
         distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
         with ThreadPoolExecutor(self.workers) as pool:
             answers = pool.map(lambda question: self._hear(batch.images[question[0]], question[1]), distinct)
