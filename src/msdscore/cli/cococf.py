@@ -40,7 +40,9 @@ class ChangeOptions:
     ] = 5000
     paper: Annotated[
         bool,
-        option_in(PAIRS, "--paper", help="As in the paper: 5,000 images, --pairs per captioner, captions as generated."),
+        option_in(
+            PAIRS, "--paper", help="As in the paper: 5,000 images, --pairs per captioner, captions as generated."
+        ),
     ] = False
     subset: Annotated[
         list[str] | None, option_in(PAIRS, "--subset", help="Only this change, e.g. replace_obj. Repeatable.")

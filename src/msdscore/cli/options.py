@@ -68,7 +68,9 @@ class ModelOptions:
     encoder: Encoder = "mini"
     preset: Annotated[
         str | None,
-        option_in(SCORING, "--preset", "-p", help="evidence, short, long, paper, paper-long or authors; default: encoder's."),
+        option_in(
+            SCORING, "--preset", "-p", help="evidence, short, long, paper, paper-long or authors; default: encoder's."
+        ),
     ] = None
     change: Annotated[
         list[str], option_in(SCORING, "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
