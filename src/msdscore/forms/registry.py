@@ -22,6 +22,8 @@ FORMS = (
     FormRow(evidence.Evidence, evidence.COLUMNS, evidence.PRESETS),
 )
 PRESETS: dict[str, Form] = {name: form for row in FORMS for name, form in row.presets.items()}
+# Presets that also say how an encoder pools, if it can be chosen.
+POOLED: Mapping[object, str] = dict.fromkeys(paper.MEAN_POOLED, "mean")
 
 # Columns of every score: before those of the form, and after them.
 FIRST = (Column("similarity", "similarity", "+.4f"),)

@@ -13,8 +13,7 @@ from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.forms.paper import MEAN_POOLED
-from msdscore.forms.registry import check_form, preset
+from msdscore.forms.registry import POOLED, check_form, preset
 from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.bank import NamedBank, load_bank
@@ -84,11 +83,12 @@ class ScorerSpec:
             load_encoder, self.encoder, device=self.device, dtype=self.dtype, revision=self.revision,
             verify=self.verify, **dict(self.options),
         )  # fmt: skip
-        if self.config not in MEAN_POOLED or "pool" in dict(self.options):
+        pool = POOLED.get(self.config) if isinstance(self.config, str) else None
+        if pool is None or "pool" in dict(self.options):
             return load()
         try:
-            return load(pool="mean")
-        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen; its signature has no pool:mean
+            return load(pool=pool)
+        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen; its signature tells
             if "pool" not in str(error):
                 raise
             return load()
