@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 DATA ?= data
 ASSETS := $(wildcard src/msdscore/*/assets)
 
-.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper reproduce train-mini docs notebooks release clean
+.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
@@ -17,7 +17,7 @@ help:
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgements (DATA=folder ROWS=rows.jsonl)"
-	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
+	@echo "make paper     every table and figure of the paper (ENCODER=name DATA=folder [LOCAL=checkpoints] [LIMIT=items])"
 	@echo "make reproduce published figures with real checkpoints (DATA=folder ARGS='--local folder')"
 	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      the documentation as HTML in build/docs"
@@ -97,14 +97,16 @@ evidence: setup
 	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
 	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md --card docs/models/mini.md
 
-# Each study goes on where it was stopped, and is left alone once its numbers are there.
-STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness
-LIMIT ?= 1000
+# Every table and figure of the paper for any encoder; a finished step is not run again. Its page is OUT/paper.md;
+# `make paper-docs` writes the numbers of mini into docs/paper.md.
+ENCODER ?= mini
+OUT ?= build/paper/$(ENCODER)
 paper: setup
-	mkdir -p build/paper
-	for name in $(STUDIES); do test -f build/paper/$$name.json || $(BIN)/msdscore study $$name --root $(DATA) \
-	  --limit $(LIMIT) --cache build/cache -o build/paper/$$name.json || exit 1; done
-	$(BIN)/python tools/paper_page.py --results build/paper --output docs/paper.md
+	$(BIN)/python tools/paper_run.py --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
+	  $(if $(LIMIT),--limit $(LIMIT)) $(ARGS)
+
+paper-docs: setup
+	$(BIN)/python tools/paper_page.py --results $(OUT) --output docs/paper.md
 
 # Goes on where it was stopped; weights come from the hub, or from folders that ARGS names.
 reproduce: setup

@@ -8,11 +8,13 @@ import pytest
 
 import evidence_page
 import paper_page
+import paper_run
 from bench_sets import make_sugarcrepe
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
+from msdscore.lab.studies.registry import load_study
 from msdscore.scorer import Scorer
 
 
@@ -117,3 +119,46 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
 def test_the_documented_page_has_a_place_for_every_part(name, parts):
     text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert paper_page.fill(text, dict.fromkeys(parts, "new")).count("new\n") >= len(parts)
+
+
+def test_every_table_of_the_paper_has_a_step_whose_command_is_known():
+    names = [step.name for step in paper_run.STEPS]
+    assert len(set(names)) == len(names)
+    wanted = (
+        "caparena docent flickr8k-expert flickr8k-cf composite pascal50s backbones coco-cf captioners mixtures kappa"
+    )
+    wanted += " stability entropy direction margin ood faithfulness timing reconstruction ranking tune"
+    assert set(wanted.split()) <= set(names)
+    for step in paper_run.STEPS:
+        assert step.command[0] in ("bench", "study", "rank-captioners")
+        if step.command[0] == "study":
+            load_study(step.command[1])
+
+
+@pytest.mark.slow
+def test_the_paper_is_run_step_by_step_and_goes_on_where_it_stopped(tmp_path, capsys):
+    make_sugarcrepe(tmp_path / "data")
+    command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(tmp_path / "out"), "--samples", "5"]
+    only = ["--only", "kappa", "--only", "caparena", "--limit", "6"]
+    assert paper_run.main([*command, *only]) == paper_run.SOME_FAILED  # there is no CapArena
+    text = (tmp_path / "out" / "paper.md").read_text()
+    assert "| kappa=20 |" in text
+    assert "74.6 |" in text  # the paper's
+    assert "init:sample,0" in text
+    assert "Not run: error: " in text
+    assert "msdscore bench caparena --root" in text
+    made = (tmp_path / "out" / "kappa.json").stat().st_mtime_ns
+    paper_run.main([*command, *only])
+    assert (tmp_path / "out" / "kappa.json").stat().st_mtime_ns == made
+    assert paper_run.main([*command, "--only", "nothing"]) == 2
+    assert "expected one of caparena" in capsys.readouterr().err
+
+
+def test_a_benchmark_is_set_next_to_the_papers_rows(tmp_path):
+    make_sugarcrepe(tmp_path / "data")
+    scorer = Scorer(load_encoder("toy"), "short")
+    plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)
+    run_benchmark(plan, tmp_path / "sugarcrepe.json", lambda: scorer.pipeline)
+    text = paper_run.bench_grid(tmp_path / "sugarcrepe.json", "SugarCrepe", {"MSD": {"accuracy/add_att": 76.88}})
+    assert "| MSD (paper) | – | 76.9 |" in text
+    assert "| cosine | " in text

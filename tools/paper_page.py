@@ -136,19 +136,26 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _margin(tables: Mapping[str, Json]) -> list[Grid]:
-    """The bins of the first benchmark, with the paper's gains on its own set beside them."""
+    """The bins of each split, or of the first benchmark, with the paper's gains on its own set next to them."""
     labels = ("cosine", "msd", "soft-msd")
     papers = [f"paper's gain, {name}" for name in published.MARGIN]
     columns = ("mean margin", "mean u", *labels, "soft-msd − cosine", *papers)
-    rows = tuple(
-        (f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
-         *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]),
-         *(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
-        for row in tables["bins"]["rows"]
-    )  # fmt: skip
-    gain = tables["gains"]["rows"][0]
-    notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])}",)
-    return [Grid(f"Bins of rising cosine margin ({_size(tables['bins'])})", columns, rows, notes)]
+    grids = []
+    for name in [name for name in tables if name.partition("-")[0] == "bins"]:
+        rows = tuple(
+            (f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
+             *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]),
+             *(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
+            for row in tables[name]["rows"]
+        )  # fmt: skip
+        gain, split = tables[name.replace("bins", "gains")]["rows"][0], name.partition("-")[2]
+        tests = ", ".join(
+            f"{key} {value:.3g}" for key, value in gain.items() if key.startswith("p, ") and value is not None
+        )
+        notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])} ({tests})",)
+        title = " ".join(filter(None, ("Bins of rising cosine margin", split)))
+        grids.append(Grid(f"{title} ({_size(tables[name])})", columns, rows, notes))
+    return grids
 
 
 def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
@@ -182,6 +189,23 @@ def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid(title, ("captions", *regions), tuple(rows))]
 
 
+def _timing(tables: Mapping[str, Json]) -> list[Grid]:
+    names = ("features", "EM/KL", "CLIPScore", "MSD", "Soft-MSD")
+    rows = [
+        (row["tokens"], str(row["pairs"]), *(f"{row[name]['value']:.2f}" for name in names))
+        for row in tables["buckets"]["rows"]
+    ]
+    rows += [(f"paper, {name}", *(f"{value:g}" for value in values)) for name, values in published.LATENCY.items()]
+    machine = tables["buckets"]["machine"]
+    return [Grid("Milliseconds per pair", ("tokens", "pairs", *names), tuple(rows), (f"measured on {machine}",))]
+
+
+def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
+    theirs = tuple((name, *(f"{value:g}" for value in values)) for name, values in published.RECONSTRUCTION.items())
+    columns = ("variant", "DocENT", "Spearman", "Kendall", "CapArena", "Spearman", "Kendall")
+    return [*_transfer(tables), Grid("The paper's", columns, theirs)]
+
+
 PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "mixtures": _mixtures,
     "kappa": _kappa,
@@ -192,10 +216,15 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "entropy": _entropy,
     "direction": _direction,
     "margin": _margin,
-    "reconstruction": _transfer,
+    "reconstruction": _reconstruction,
     "backbones": _transfer,
     "ood": _ood,
     "faithfulness": _faithfulness,
+    "xi": _values,
+    "l0": _values,
+    "tau-l": _values,
+    "beta": _values,
+    "timing": _timing,
 }
 
 
@@ -261,11 +290,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, required=True, help="folder of the studies' result files")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/paper.md"))
     asked = parser.parse_args(arguments)
-    present = [study for study in PARTS if (asked.results / f"{study}.json").is_file()]
+    text = asked.output.read_text(encoding="utf-8")
+    placed = [study for study in PARTS if f"<!-- study {study}: begin -->" in text]
+    present = [study for study in placed if (asked.results / f"{study}.json").is_file()]
     if not present:
         raise InputError(f"{asked.results}: expected result files of studies, such as kappa.json, found none")
     parts = {study: part(study, json.loads((asked.results / f"{study}.json").read_text("utf-8"))) for study in present}
-    page = fill(asked.output.read_text(encoding="utf-8"), parts)
+    page = fill(text, parts)
     write_bytes(asked.output, page.encode(), folder=asked.output.parent)
 
 

@@ -53,3 +53,61 @@ COCO_CF = {
     "Easy-CF": (61.20, 28.00, 61.02, 59.19, 63.93, 63.89),
     "Hard-CF": (58.97, 19.00, 58.71, 56.20, 59.34, 59.38),
 }
+
+# Table "CapArena", times 100: by metric the figures of `bench caparena --protocol paper`.
+_LEVELS = ("agreement/all", "agreement/level 1", "agreement/level 2", "agreement/level 3", "agreement/level 4",
+           "model/spearman", "model/kendall")  # fmt: skip
+CAPARENA = {
+    metric: dict(zip(_LEVELS, values, strict=True))
+    for metric, values in {
+        "CLIPScore": (32.5, 26.6, 30.8, 36.2, 35.5, -57.4, -45.1),
+        "LongCLIPScore": (40.0, 42.2, 40.4, 38.4, 39.5, -22.6, -12.1),
+        "FLEUR": (45.8, 51.3, 46.2, 44.4, 41.4, 39.3, 29.7),
+        "Soft-MSD": (57.6, 64.4, 58.7, 54.2, 53.6, 39.8, 29.7),
+        "Soft-MSD, LLaVA-OneVision-7B": (59.2, 66.5, 61.7, 58.5, 52.8, 69.2, 56.5),
+        "Soft-MSD, LLaVA-Critic-7B": (55.2, 56.0, 56.3, 53.3, 55.7, 51.1, 44.0),
+        "Soft-MSD, Qwen2.5-VL-7B": (56.7, 62.6, 57.8, 53.1, 54.9, 83.2, 72.6),
+    }.items()
+}
+# Table "DocENT", times 100: accuracy, Spearman and Kendall of each aspect.
+_ASPECTS = tuple(
+    f"{aspect}/{figure}"
+    for aspect in ("mistakes", "omissions", "overall_quality")
+    for figure in ("binary accuracy", "spearman", "kendall")
+)
+DOCENT = {
+    metric: dict(zip(_ASPECTS, values, strict=True))
+    for metric, values in {
+        "CLIPScore": (45.3, 14.5, 10.8, 47.0, 17.6, 13.3, 53.5, 18.1, 13.6),
+        "FLEUR": (35.2, -5.3, -4.0, 38.5, 2.9, 2.0, 41.2, -4.0, -3.1),
+        "Soft-MSD": (64.4, 21.9, 16.5, 62.1, 21.9, 16.4, 64.8, 25.9, 19.5),
+    }.items()
+}
+# Table "legacy benchmarks": Soft-MSD's row.
+LEGACY = {
+    "flickr8k-expert": {"Soft-MSD": {"tau_b": 57.5, "tau_c": 58.3}},
+    "flickr8k-cf": {"Soft-MSD": {"tau_b": 39.4, "tau_c": 19.7}},
+    "composite": {"Soft-MSD": {"tau_b": 60.3, "tau_c": 64.2}},
+    "pascal50s": {"Soft-MSD": {"accuracy/HC": 69.4, "accuracy/HI": 99.7, "accuracy/HM": 97.1, "accuracy/MM": 81.2,
+                               "accuracy/mean": 86.9}},
+}  # fmt: skip
+# Table "COCO-CF" by metric, as `bench coco-cf` names its figures.
+COCO_CF_FIGURES = {
+    metric: {"accuracy/easy": easy, "accuracy/hard": hard}
+    for metric, easy, hard in zip(
+        ("coverage", "support", "bi-kl", "CLIPScore", "MSD", "Soft-MSD"), *COCO_CF.values(), strict=True
+    )
+}
+# Table "reconstruction": DocENT and CapArena, overall accuracy or agreement, Spearman, Kendall.
+RECONSTRUCTION = {
+    "CLIPScore": (53.5, 0.181, 0.136, 32.5, -0.574, -0.451),
+    "without reconstruction": (60.8, 0.224, 0.163, 54.0, 0.342, 0.263),
+    "with reconstruction": (64.8, 0.259, 0.195, 57.6, 0.398, 0.297),
+}
+# Table "latency", ms: pairs, features, EM/KL, CLIPScore, MSD, Soft-MSD.
+LATENCY = {
+    "up to 16": (7843, 28.22, 8.23, 28.34, 36.59, 36.63),
+    "17 to 126": (6834, 35.33, 8.39, 35.44, 43.86, 43.91),
+    "more than 126": (7297, 41.54, 8.57, 41.68, 50.26, 50.31),
+    "overall": (21974, 34.86, 8.39, 34.98, 43.39, 43.44),
+}
