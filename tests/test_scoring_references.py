@@ -268,6 +268,24 @@ def test_a_file_without_images_or_texts_is_no_file_of_references(tmp_path):
         ReferenceFile(tmp_path / "odd.jsonl")
 
 
+def test_an_explanation_says_which_words_references_say_or_mean(mini):
+    """Colours rest on both; a word near to what people say is not what they say: "brown" next to "dog" is not."""
+    people = ["a dog on the sand", "a puppy runs", "a dog plays with a ball", "a dog and a ball"]
+    plain, item = (mini.explain(red(), "a brown dog runs on the beach", references=own) for own in (None, people))
+    counts = {unit.text: unit.references for unit in item.words if unit.content}
+    assert counts["dog"] == 4  # the puppy is one
+    assert counts["brown"] == 0
+    assert counts["runs"] >= 1
+    before, after = ({unit.text: unit.p_value for unit in own.words} for own in (plain, item))
+    assert after["dog"] == 1.0
+    assert after["brown"] == pytest.approx(before["brown"])
+    assert [(word.word, word.references) for word in item.missing][:1] == [("ball", 2)]
+    assert "dog (in 4 of 4 references)" in str(item)
+    assert "in no reference: brown" in str(item)
+    assert "references" not in str(plain)
+    assert next(word for word in item.to_dict()["words"] if word["text"] == "dog")["references"] == 4
+
+
 def test_agreed_words_are_those_of_several_references():
     assert agreed_words(["a black dog", "two dogs, no cat", "a cat"]) == [("dog", "dog", 2)]
     assert [word for _, word, _ in agreed_words(["A Dog runs"])] == ["dog", "runs"]

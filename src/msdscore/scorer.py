@@ -321,17 +321,23 @@ class Scorer:
         seen = pipeline.embed_images(pipeline.decode(sources)).require()
         return pipeline.measure(seen, pipeline.embed_texts(texts).require(), places, range(len(texts)))
 
-    def explain(self, image: ImageSource, caption: str) -> "Explanation":
-        """The score of one caption with its terms per word and per region, ready to look at or to `save`."""
-        return self.contrast(image, [caption])[0]
+    def explain(self, image: ImageSource, caption: str, references: Sequence[str] | None = None) -> "Explanation":
+        """The score of one caption with its terms per word and per region, ready to look at or to `save`.
 
-    def contrast(self, image: ImageSource, captions: Iterable[str]) -> "Explanations":
+        With `references`, words that people say too are supported, and `missing` begins with those that several
+        references say and the caption does not.
+        """
+        return self.contrast(image, [caption], references)[0]
+
+    def contrast(
+        self, image: ImageSource, captions: Iterable[str], references: Sequence[str] | None = None
+    ) -> "Explanations":
         """Explanations of captions of one image, scored as a candidate set and shown side by side."""
         from msdscore.explain.explanation import explain
 
         texts = _listed(captions)
         _refuse_swapped(image, texts)
-        return explain(self.pipeline, image, texts)
+        return explain(self.pipeline, image, texts, None if references is None else check_references(references))
 
 
 def _refuse_settings(options: Mapping[str, Any]) -> None:

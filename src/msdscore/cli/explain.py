@@ -37,6 +37,10 @@ def explain(
         list[str],
         option_in(INPUT, "--against", help="Another caption of the image, shown next to the first. Repeatable."),
     ] = [],
+    reference: Annotated[
+        list[str],
+        option_in(INPUT, "--reference", help="A caption of the image by people, as further evidence. Repeatable."),
+    ] = [],
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
     from msdscore.errors import ConfigError
@@ -54,7 +58,7 @@ def explain(
         check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    explained = Scorer.from_spec(scorer.spec()).contrast(image, [caption, *against])
+    explained = Scorer.from_spec(scorer.spec()).contrast(image, [caption, *against], reference or None)
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=target.overwrite)

@@ -12,6 +12,7 @@ from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import in_words
+from msdscore.explain.references import missing_with_references, units_with_references
 from msdscore.explain.save import document, encoded, save
 from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Measurement, Unit
@@ -19,6 +20,7 @@ from msdscore.io.images import ImageSource
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import compare_texts
 from msdscore.scoring.results import Scores
 from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
 
@@ -80,11 +82,13 @@ class Explanations:
             return None
 
 
-def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> Explanations:
+def explain(
+    pipeline: Pipeline, image: ImageSource, captions: Sequence[str], references: Sequence[str] | None = None
+) -> Explanations:
     """Score captions of one image as a candidate set and keep every term."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
-    return explain_embedded(pipeline, *embed_image(pipeline, image), captions)
+    return explain_embedded(pipeline, *embed_image(pipeline, image), captions, references)
 
 
 def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
@@ -94,15 +98,30 @@ def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded
     return image_of(decoded), embedded
 
 
-def explain_embedded(pipeline: Pipeline, image: Image, images: Embedded, captions: Sequence[str]) -> Explanations:
-    """Explanations of captions of an image of which the vectors are known."""
+def explain_embedded(
+    pipeline: Pipeline,
+    image: Image,
+    images: Embedded,
+    captions: Sequence[str],
+    references: Sequence[str] | None = None,
+) -> Explanations:
+    """Explanations of captions of an image of which the vectors are known, with references if there are any."""
     texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     form = pipeline.config
-    scores = Scores.of(captions, numbers(measured, form), [0] * len(captions), form, pipeline.signature)
+    rows = numbers(measured, form)
+    compared = [] if references is None else compare_texts(pipeline, captions, [references] * len(captions))
+    if compared:
+        rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
+    scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)
     terms = terms_of(form, images, texts, measured)
     units = [form.units(measured, number) for number in range(len(captions))]
+    words = [form.words(measured, number) for number in range(len(captions))] if compared else []
+    units = [units_with_references(*own) for own in zip(units, words, compared, strict=True)] if compared else units
     named = _named(pipeline, images, texts, measured, units)
+    for number, own in enumerate(compared):
+        missing, suggestions = named[number]
+        named[number] = missing_with_references(missing, words[number], own), suggestions
     layout = measured.patches[0]
     visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
     return Explanations(

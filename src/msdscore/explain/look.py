@@ -17,6 +17,7 @@ from PIL import Image
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
+from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Role, Unit, p_text
 from msdscore.text.warnings import NOT_ENGLISH
@@ -184,9 +185,11 @@ def in_words(item: Attribution) -> list[str]:
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
-    missing = ", ".join(word.word for word in item.missing)
+    missing = ", ".join(word.word for word in item.missing if word.references is None)
     also = [f"probably also there: {missing}"] if missing else []
-    return [*item.form.remarks(item.units, item.ranked, instead), *also]
+    count = int(item.score.values.get("reference_count") or 0)
+    people = reference_lines(item.units, item.missing, count) if count else []
+    return [*item.form.remarks(item.units, item.ranked, instead), *people, *also]
 
 
 @dataclass(frozen=True, slots=True)

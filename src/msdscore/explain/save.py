@@ -75,7 +75,9 @@ def document(item: Attribution) -> dict[str, Any]:
         | {name: getattr(item.form, name) for name in item.form.explained},
         "words": [_word(item, unit) for unit in item.units],
         "least_supported": [_unit(unit) for unit in item.ranked],
-        "missing": [asdict(word) for word in item.missing],
+        "missing": [
+            {name: value for name, value in asdict(word).items() if value is not None} for word in item.missing
+        ],
         "suggestions": [asdict(suggestion) for suggestion in item.suggestions],
         "phrases": [_unit(unit) for unit in item.phrases],
         "tokens": [
@@ -95,7 +97,8 @@ def document(item: Attribution) -> dict[str, Any]:
 
 def _unit(unit: Unit) -> dict[str, Any]:
     names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability")
-    return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names)}
+    people = () if unit.references is None else ("references",)
+    return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names, *people)}
 
 
 def _word(item: Attribution, unit: Unit) -> dict[str, Any]:

@@ -136,7 +136,8 @@ class Unit:
     nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
     true if nine words in ten are; a word below 0.1 has a term below zero. A word that is not `judged`, because the
     encoder cannot tell whether it is true, because it is denied, or because it was said before, has none of these.
-    `gap` is for the paper's form: how far the image does not support the word, in nats.
+    `gap` is for the paper's form: how far the image does not support the word, in nats. `references` is the number of
+    references that say or mean a content word; the p-value then rests on image and references together.
     """
 
     text: str
@@ -152,6 +153,7 @@ class Unit:
     probability: float | None = None
     judged: bool = True
     reason: str = ""  # why it is not judged
+    references: int | None = None
 
 
 def p_text(unit: Unit) -> str:

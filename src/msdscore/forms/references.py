@@ -172,7 +172,7 @@ def measure_references(
     first = torch.tensor([captions[pair] for pair, _ in own], device=device)
     second = torch.tensor([row for _, row in own], device=device)
     count = torch.bincount(index, minlength=len(pairs)).double()
-    density, covered = _densities(texts, first, second, kappa)
+    density, covered, nearest = _densities(texts, first, second, kappa)
     dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background, kappa)
     cosines = (sentences[first].double() * sentences[second].double()).sum(dim=1)
     similarity = torch.zeros(len(pairs), dtype=torch.float64, device=device).index_add(0, index, cosines) / count
@@ -186,24 +186,31 @@ def measure_references(
         likely = dense[caption]  # tokens by background captions
         real = texts.mask[caption]
         terms[pair] = (((joint - _expected_of_sets(likely, len(rows))) * real) / real.sum()).cpu()
-        meant[pair] = ((own_density > likely.quantile(MEANT, dim=1)) & real).cpu()
+        likelier = own_density > likely.quantile(MEANT, dim=1)
+        meant[pair] = (likelier & nearest[index == pair] & real).cpu()
     rows_of = tuple(tuple(rows) for _, rows in pairs)
     return ReferenceMeasurement(tuple(captions), rows_of, similarity.cpu(), terms, coverage.cpu(), meant)
 
 
 def _densities(
     texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"], kappa: float
-) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"]]:
-    """Log densities of the tokens of the first texts under the second ones, and the other way round."""
-    under, over = [], []
+) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"], Bool[Tensor, "own points"]]:
+    """Log densities of the tokens of the first texts under the second ones, and the other way round.
+
+    The last is True for tokens of the first texts that are the nearest one of their own nearest token: vectors of
+    neighbours are alike, so that "brown" of a brown dog is near "dog", but "dog" is nearer to "dog".
+    """
+    under, over, mutual = [], [], []
     for a, b in zip(first.split(_TOGETHER), second.split(_TOGETHER), strict=True):
         logits = kappa * (texts.points[a].float() @ texts.points[b].float().mT).double()
         rows, columns = texts.mask[a], texts.mask[b]
-        within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf).logsumexp(dim=2)
-        under.append(within - columns.sum(dim=1, keepdim=True).double().log())
-        across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf).logsumexp(dim=1)
-        over.append(across - rows.sum(dim=1, keepdim=True).double().log())
-    return torch.cat(under), torch.cat(over)
+        within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf)
+        across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf)
+        under.append(within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log())
+        over.append(across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log())
+        back = across.argmax(dim=1).gather(1, within.argmax(dim=2))
+        mutual.append(back == torch.arange(logits.shape[1], device=logits.device))
+    return torch.cat(under), torch.cat(over), torch.cat(mutual)
 
 
 def _background_densities(

@@ -19,7 +19,7 @@ else:
     Metric = require("torchmetrics", extra="torchmetrics").Metric
 
 # One state each: a number per pair. Only those of which more is better can be the metric's value.
-_BEST_HIGH = ("msd", "similarity", "precision", "information", "match")
+_BEST_HIGH = ("msd", "similarity", "precision", "information", "match", "ref_msd", "reference_score")
 _COLUMNS = (*_BEST_HIGH, "coverage", "support")
 
 _Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]

@@ -28,10 +28,14 @@ _IMAGES = 256  # compared at once
 
 @dataclass(frozen=True, slots=True)
 class NamedWord:
-    """A word and the probability that it is true of the image."""
+    """A word and the probability that it is true of the image; for a word of references, the share that says it.
+
+    `references` is the number of references that say it.
+    """
 
     word: str
     probability: float
+    references: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,56 @@
+"""Explanations with references: the words that people say too, and those that they say and the caption does not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msdscore.forms.base import Unit
+from msdscore.forms.references import agreed_words, said_in
+from msdscore.scoring.references import Comparison
+from msdscore.scoring.vocabulary import MISSING, NamedWord
+from msdscore.text.words import Word
+
+
+def units_with_references(units: Sequence[Unit], words: Sequence[Word], compared: Comparison) -> tuple[Unit, ...]:
+    """The words of a caption with the number of references that say or mean each.
+
+    With a share s of the references behind it, the p-value p of a word becomes 1 − (1 − p)(1 − s): a word that all
+    references say is not in doubt, whatever the image shows.
+    """
+    if not compared.references:
+        return tuple(units)
+    said = said_in(compared.references)
+    found = []
+    for unit, word in zip(units, words, strict=True):
+        if not word.content or word.denied:
+            found.append(unit)
+            continue
+        counted = [word.stem in stems or _is_meant(word, compared, number) for number, stems in enumerate(said)]
+        share = sum(counted) / len(counted)
+        p_value = None if unit.p_value is None else 1 - (1 - unit.p_value) * (1 - share)
+        found.append(replace(unit, references=sum(counted), p_value=p_value))
+    return tuple(found)
+
+
+def _is_meant(word: Word, compared: Comparison, reference: int) -> bool:
+    return compared.meant is not None and bool(word.tokens) and bool(compared.meant[reference, list(word.tokens)].all())
+
+
+def missing_with_references(
+    missing: Sequence[NamedWord], words: Sequence[Word], compared: Comparison
+) -> tuple[NamedWord, ...]:
+    """Words that a caption does not say: first those of several references, then those that the image shows."""
+    said = {word.stem for word in words}
+    agreed = [own for own in agreed_words(compared.references) if own[0] not in said] if compared.references else []
+    named = [NamedWord(word, round(count / len(compared.references), 4), count) for _, word, count in agreed]
+    known = {word.word for word in named}
+    return tuple([*named, *(word for word in missing if word.word not in known)][:MISSING])
+
+
+def reference_lines(units: Sequence[Unit], missing: Sequence[NamedWord], count: int) -> list[str]:
+    """The words that references say, in how many of them, and the words that only they say."""
+    counted = [unit for unit in units if unit.references is not None]
+    backed = [f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references]
+    alone = [unit.text for unit in counted if not unit.references]
+    also = [f"{word.word} ({word.references} of {count})" for word in missing if word.references]
+    lines = {"people say it too": backed, "in no reference": alone, "references also say": also}
+    return [f"{name}: {', '.join(words)}" for name, words in lines.items() if words]
