@@ -49,6 +49,19 @@ def test_the_callable_gives_a_score_per_sample(samples):
     assert caption_metric("toy", by="similarity")(samples) == expected(samples, "similarity")
 
 
+def test_references_that_capevalkit_hands_over_give_ref_msd(folder, samples):
+    people = ["a red thing", "a box"]
+    for one in samples:
+        one.references = people
+    scores = {one.id: Scorer("toy").score(one.image, one.prediction, people).ref_msd for one in samples}
+    assert caption_metric("toy", by="ref_msd")(samples) == pytest.approx(scores)
+    lines = [json.dumps({"id": one.id, "references": people}) for one in samples]
+    (folder / "r.jsonl").write_text("\n".join(lines))
+    assert main([*write(folder, samples), "--references", str(folder / "r.jsonl")]) == 0
+    result = json.loads((folder / "out" / "s.json").read_text())
+    assert {key: own["Ref-MSD"] for key, own in result["per_item"].items()} == pytest.approx(scores)
+
+
 def test_the_callable_refuses_what_has_no_score(samples):
     samples[1].prediction = None
     with pytest.raises(RunError, match=r"1 of 3 captions cannot be scored \(first: b: .*no words"):

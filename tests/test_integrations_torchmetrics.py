@@ -38,6 +38,18 @@ def expected() -> np.ndarray:
     return Scorer("toy").score_batch(images, CAPTIONS).msd
 
 
+def test_references_give_ref_msd():
+    people = [["a red box"], None, ["a green and a red thing", "a lawn"]]
+    images = [Image.new("RGB", (64, 64), colour) for colour in COLOURS.values()]
+    metric = MSDScore("toy", by="ref_msd", return_rows=True)
+    metric.update(batch(), CAPTIONS, people)
+    with pytest.warns(UnscoredWarning, match="1 of 3 pairs have no ref_msd"):
+        rows = metric.compute()
+    scores = Scorer("toy").score_batch(images, CAPTIONS, references=people)
+    np.testing.assert_allclose(rows["ref_msd"].numpy(), scores.ref_msd, rtol=1e-5)
+    assert float(rows["mean"]) == pytest.approx(np.nanmean(scores.ref_msd), rel=1e-5)
+
+
 def test_mean_and_rows_are_those_of_the_scorer(expected):
     metric = MSDScore("toy", return_rows=True)
     metric.update(batch(), CAPTIONS)

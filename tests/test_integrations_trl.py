@@ -27,6 +27,17 @@ def test_rewards_are_the_scores(neutral):
     assert MSDReward("toy").signature == neutral.signature
 
 
+def test_a_reward_by_ref_msd_reads_the_column_of_references(neutral):
+    people = [["a red box"], ["a blue box", "a lake"], ["a red thing"]]
+    reward = MSDReward("toy", by="ref_msd", guard=0)
+    found = reward(completions=CAPTIONS, images=[RED] * 3, references=people)
+    assert found == pytest.approx(
+        [neutral.score(RED, text, own).ref_msd for text, own in zip(CAPTIONS, people, strict=True)]
+    )
+    with pytest.raises(ConfigError, match="by='ref_msd' needs a column 'references'"):
+        reward(completions=CAPTIONS, images=[RED] * 3)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -279,3 +279,15 @@ def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
     assert "nan" not in table.stdout.lower()
     assert "human is equal for all captions of each image" in " ".join(table.stdout.split())
     assert "nan" not in page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()
+
+
+def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
+    values = np.linspace(0, 1, 12)
+    files = [
+        scored(tmp_path / "a.parquet", values, ref_msd=values + 1.0),
+        scored(tmp_path / "b.parquet", values + 0.2, ref_msd=values),
+    ]
+    ranking = rank(read_contest(files), how=FEW)
+    assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
+    assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
+    assert verdict(ranking).startswith("a is first by ref_msd")

@@ -42,6 +42,23 @@ def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
     assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
 
 
+def test_references_of_a_request_give_ref_msd_and_explanations_with_them(client, scorer):
+    people = ["a red box", "a small red square"]
+    body = {**asked(), "references": [*people, " "]}
+    expected = scorer.rank(image_bytes(), ["a red square", "a blue square"], people)
+    rows = client.post("/v1/score", json=body).json()["items"][0]["scores"]
+    assert [row["ref_msd"] for row in rows] == pytest.approx(expected.ref_msd.tolist())
+    captions = {"caption": ["a red square", "a blue square"], "reference": people}
+    form = client.post("/v1/score", files={"image": image_bytes()}, data=captions)
+    assert rows == form.json()["items"][0]["scores"]
+    words = client.post("/v1/explain", json=body).json()["items"][0]["explanations"][0]["words"]
+    assert next(word for word in words if word["text"] == "red")["references"] == 2
+    refused = client.post("/v1/score", json={**asked(), "references": ["a red box"] * 9})
+    assert refused.status_code == 413
+    assert "expected at most 8 references per image, got 9" in refused.json()["error"]
+    assert "ref_msd" not in client.post("/v1/score", json=asked()).json()["items"][0]["scores"][0]
+
+
 def test_score_judges_every_caption_alone_and_multipart_is_the_same(client, scorer):
     rows = client.post("/v1/score", json=asked()).json()["items"][0]["scores"]
     form = client.post("/v1/score", files={"image": image_bytes()}, data={"caption": ["a red square", "a blue square"]})

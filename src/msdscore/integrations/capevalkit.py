@@ -18,6 +18,7 @@ from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import source_key
+from msdscore.io.inputs.references import ReferenceFile
 from msdscore.io.inputs.rows import open_rows
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
@@ -66,7 +67,9 @@ def caption_metric(
 
     def metric(samples: Sequence[CapevalkitSample]) -> dict[str, float]:
         ids = [sample.id for sample in samples]
-        found = _scored(scorer, ids, [sample.image for sample in samples], [one.prediction or "" for one in samples])
+        lists = [getattr(sample, "references", None) or None for sample in samples]
+        images = [sample.image for sample in samples]
+        found = _scored(scorer, ids, images, [one.prediction or "" for one in samples], lists)
         if by not in found.columns:
             raise ConfigError(f"expected one of {', '.join(found.columns)}, got {by!r}")
         return dict(zip(ids, found.columns[by].tolist(), strict=True))
@@ -74,17 +77,22 @@ def caption_metric(
     return metric
 
 
-def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: ScorerLike) -> None:
+def run(
+    predictions: Path, output: Path, *, image_dir: Path | None, scorer: ScorerLike, references: Path | None = None
+) -> None:
     """Score capevalkit's rows (`id`, `caption` or `prediction`, `image`) and write what it reads."""
-    with open_rows(predictions, images=image_dir, format="jsonl") as source:
+    known_references = None if references is None else ReferenceFile(references)
+    with open_rows(predictions, images=image_dir, format="jsonl", references=known_references) as source:
         rows = list(source.read())
     bad = [row for row in rows if row.error or row.image is None or row.caption is None]
     if bad or not rows:
         why = f"{bad[0].id}: {bad[0].error}" if bad else "no rows"
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
-    scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows])
+    lists = [None if row.references is None else list(row.references) for row in rows]
+    scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
     titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in SHOWN if name in scores.columns}
+    titles |= {"ref_msd": "Ref-MSD"} if "ref_msd" in scores.columns else {}
     known = {title: scores.columns[name] for name, title in titles.items()}
     known = {title: values for title, values in known.items() if not np.isnan(values).any()}
     result: dict[str, Any] = {title: float(values.mean()) for title, values in known.items()}
@@ -124,23 +132,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
             parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
-            parser.add_argument("--references", type=Path, help="not needed, and not read")
+            parser.add_argument("--references", type=Path, help="captions by people, JSON lines by id; adds Ref-MSD")
             parser.add_argument("--image-dir", type=Path, help="folder of images for rows that name none")
             parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
             asked = parser.parse_args(given)
-            run(asked.predictions, asked.output, image_dir=asked.image_dir, scorer=asked.encoder)
+            own = asked.references
+            run(asked.predictions, asked.output, image_dir=asked.image_dir, scorer=asked.encoder, references=own)
     except MSDScoreError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
-def _scored(scorer: ScorerLike, ids: Sequence[str], images: Sequence[Any], captions: Sequence[str]) -> Scores:
+def _scored(
+    scorer: ScorerLike,
+    ids: Sequence[str],
+    images: Sequence[Any],
+    captions: Sequence[str],
+    references: Sequence[Sequence[str] | None],
+) -> Scores:
     """Scores of all, each distinct image encoded once; capevalkit's statistics have no place for a missing one."""
     distinct = {source_key(image): image for image in images}
     place = {key: number for number, key in enumerate(distinct)}
     owner = [place[source_key(image)] for image in images]
-    scores = shared_scorer(scorer).score_batch(list(distinct.values()), captions, owner=owner, progress=_progress())
+    lists = list[Sequence[str] | None]([None] * len(distinct))
+    for image, own in zip(owner, references, strict=True):
+        lists[image] = lists[image] or own
+    scores = shared_scorer(scorer).score_batch(
+        list(distinct.values()),
+        captions,
+        owner=owner,
+        references=lists if any(own is not None for own in lists) else None,
+        progress=_progress(),
+    )
     failed = [f"{one}: {error}" for one, error in zip(ids, scores.errors, strict=True) if error]
     if failed:
         raise RunError(f"{len(failed)} of {len(ids)} captions cannot be scored (first: {failed[0]})")

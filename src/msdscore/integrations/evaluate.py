@@ -1,23 +1,28 @@
 """A module of Hugging Face `evaluate`: predictions and the paths of their images in, means and rows out."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from msdscore.errors import require
 from msdscore.integrations.scorers import ScorerLike, shared_scorer
+from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
 evaluate: Any = require("evaluate", extra="evaluate")  # no name of its base class here: `evaluate.load` takes the first
 _CITATION = "See CITATION.cff of msdscore."
-_INPUTS = "predictions: captions; images: paths of their images; scorer: an encoder's name, a ScorerSpec or a Scorer."
+_INPUTS = (
+    "predictions: captions; images: paths of their images; references: a list of captions by people for each image "
+    "(optional); scorer: an encoder's name, a ScorerSpec or a Scorer."
+)
 
 
 class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
     """MSD for `evaluate`: `MSDModule().compute(predictions=captions, images=paths)`, without a download.
 
     Gives the mean `msd` over what could be scored, the list `scores` (None where there is none), `errors` and the
-    `signature`.
+    `signature`; with `references`, a list of captions by people for each image, also `ref_msd` and `ref_scores`.
     """
 
     def _info(self) -> Any:
@@ -27,19 +32,35 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
             description=__doc__,
             citation=_CITATION,
             inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": text, "images": text}),
+            features=[
+                datasets.Features({"predictions": text, "images": text}),
+                datasets.Features({"predictions": text, "images": text, "references": datasets.Sequence(text)}),
+            ],
         )
 
     def _compute(
-        self, predictions: Sequence[str], images: Sequence[str], scorer: ScorerLike = DEFAULT_ENCODER
+        self,
+        predictions: Sequence[str],
+        images: Sequence[str],
+        references: Sequence[Sequence[str]] | None = None,
+        scorer: ScorerLike = DEFAULT_ENCODER,
     ) -> dict[str, Any]:
-        scores = shared_scorer(scorer).score_batch(list(images), list(predictions))
-        known = [None if error else float(value) for value, error in zip(scores.msd, scores.errors, strict=True)]
-        judged = [value for value in known if value is not None]
+        lists = None if references is None else [list(own) for own in references]
+        scores = shared_scorer(scorer).score_batch(list(images), list(predictions), references=lists)
+        mean, known = _mean(scores, "msd")
+        means, values = _mean(scores, "ref_msd") if "ref_msd" in scores.columns else (None, [])
         return {
-            "msd": sum(judged) / len(judged) if judged else None,
+            "msd": mean,
             "scores": known,
+            **({"ref_msd": means, "ref_scores": values} if values else {}),
             "errors": list(scores.errors),
             "signature": scores.signature,
             "version": __version__,
         }
+
+
+def _mean(scores: Scores, name: str) -> tuple[float | None, list[float | None]]:
+    """The mean of a number over the captions that have it, and the number of every caption."""
+    values = [None if math.isnan(value) else float(value) for value in scores.columns[name]]
+    judged = [value for value in values if value is not None]
+    return sum(judged) / len(judged) if judged else None, values

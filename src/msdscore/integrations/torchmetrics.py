@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +35,8 @@ class MSDScore(Metric):
     """Mean MSD of pairs of an image and a caption; with `return_rows`, the numbers of every pair too.
 
     The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` names
-    the number that is averaged: msd, similarity, precision, information or match. A pair that cannot be scored is NaN
+    the number that is averaged: msd, similarity, precision, information, match, ref_msd or
+    reference_score. A pair that cannot be scored is NaN
     in the rows and left out of the mean, with an `UnscoredWarning`.
 
     >>> metric = MSDScore("toy")
@@ -57,6 +59,8 @@ class MSDScore(Metric):
     match: list[Tensor]
     coverage: list[Tensor]
     support: list[Tensor]
+    ref_msd: list[Tensor]
+    reference_score: list[Tensor]
 
     def __init__(
         self,
@@ -84,15 +88,24 @@ class MSDScore(Metric):
         """Everything that can change the score, in one line."""
         return self.scorer.signature
 
-    def update(self, source: _Pictures | _Captions, target: _Pictures | _Captions) -> None:
-        """Score images and captions, in either order; one caption per image."""
+    def update(
+        self,
+        source: _Pictures | _Captions,
+        target: _Pictures | _Captions,
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> None:
+        """Score images and captions, in either order; one caption per image.
+
+        `references[i]` are captions of image i by people, or None; without them `ref_msd` is NaN.
+        """
         images, captions = _told_apart(source, target)
         if not images:
             return  # a process whose share of the last batch is empty
-        scores = self.scorer.score_batch(images, captions)
+        scores = self.scorer.score_batch(images, captions, references=references)
         self._reason = next((error for error in scores.errors if error), self._reason)
         for name in _COLUMNS:
-            column = torch.as_tensor(scores.columns[name], device="cpu").to(self.dtype)
+            values = scores.columns.get(name, np.full(len(scores), np.nan))
+            column = torch.as_tensor(values, device="cpu").to(self.dtype)
             getattr(self, name).append(column.to(self.device))
 
     def compute(self) -> Tensor | dict[str, Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -20,13 +20,14 @@ from msdscore.errors import ConfigError, RowError, RunError, unknown_name
 from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
+from msdscore.io.inputs.columns import REFERENCES, read_references
 from msdscore.scorer import Scorer
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import guarded_warnings
 
-By = Literal["msd", "match"]
+By = Literal["msd", "match", "ref_msd"]
 GUARD = 1.0  # subtracted from the reward of a text that is made to score high
 Rewards = list[float | None]
 
@@ -155,7 +156,8 @@ class MSDReward:
 
     Given a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
     is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by`
-    is the number handed out, `words` how many of the least supported words go to the trainer's table of completions,
+    is the number handed out (`ref_msd` needs a column `references`, lists of captions by people), `words` how many of
+    the least supported words go to the trainer's table of completions,
     `column` the dataset's column of images where it is not `image` or `images`, `caption_of` what of a completion
     is the caption; by default what comes after a model's thinking. `guard` is subtracted from the reward of lists of
     words, shuffled or repeated words and captions with invisible or look-alike characters; 0 turns it off.
@@ -178,12 +180,12 @@ class MSDReward:
         caption_of: Callable[[str], str] = after_thinking,
         guard: float = GUARD,
     ) -> None:
-        if by not in ("msd", "match"):
-            raise unknown_name("reward", str(by), ("msd", "match"))
+        if by not in get_args(By):
+            raise unknown_name("reward", str(by), get_args(By))
         self._guard = checked_guard(guard)
         self._given = scorer if isinstance(scorer, Scorer) else length_neutral(scorer)
         self._by, self._words, self._column, self._caption_of = by, words, column, caption_of
-        self.__name__ = "msd_reward" if by == "msd" else "msd_match_reward"
+        self.__name__ = {"msd": "msd_reward", "match": "msd_match_reward", "ref_msd": "ref_msd_reward"}[by]
 
     @property
     def signature(self) -> str:
@@ -195,13 +197,20 @@ class MSDReward:
         read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
         scored: dict[int, Numbers | RowError] = {}
         if read.captions:  # each distinct image goes through the encoder once
-            batch = Batch(read.images, read.captions, read.owner)
+            batch = Batch(read.images, read.captions, read.owner, self._references(read, given))
             (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
             scored = dict(zip(read.numbers, rows, strict=True))
         _log(given, read, scored)
         judged = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
         rewards = [getattr(judged.get(number), self._by, None) for number in range(read.total)]
         return guarded(rewards, read, given, guard=self._guard)
+
+    def _references(self, read: Completions, given: Mapping[str, Any]) -> list[Sequence[str] | None]:
+        """The references of every caption, from the dataset's column `references`."""
+        lists = given.get(REFERENCES)
+        if lists is None and self._by == "ref_msd":
+            raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
+        return [] if lists is None else [read_references(lists[number]) for number in read.numbers]
 
 
 def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:

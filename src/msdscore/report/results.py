@@ -21,7 +21,7 @@ from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has beside the similarity.
 EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
-METRICS = ("msd", "soft_msd", "match", "similarity", *EVIDENCE, *PAPER)
+METRICS = ("ref_msd", "msd", "soft_msd", "match", "similarity", *EVIDENCE, *PAPER)
 LOWER_IS_BETTER = frozenset(PAPER)
 HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
 SYSTEM_NAMES = ("system", "captioner", "model")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST = 4  # backgrounds that are cached
 _TEXTS = 64  # sentences that are encoded at once
+_MOST_VECTORS = 1 << 14  # sentence vectors that are cached
+_vectors: dict[str, Tensor] = {}  # by the signature and device of their encoder, and the text
 _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
 
 
@@ -99,11 +101,23 @@ def _notes(embedded: Embedded, numbers: Sequence[int]) -> list[str]:
 
 
 def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
-    """Sentence vectors of embedded texts: those of the encoder, else its pooled vectors."""
+    """Sentence vectors of embedded texts: those of the encoder, the latest of them cached, else its pooled vectors."""
     encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
-    starts = range(0, len(texts.captions), _TEXTS)
-    parts = [encode(list(texts.captions[start : start + _TEXTS])) for start in starts]
-    return texts.vectors.pooled if parts[0] is None else torch.cat(parts)
+    mark = f"{encoder.signature} {encoder.device} "
+    fresh = [text for text in texts.captions if mark + text not in _vectors]
+    vectors: dict[str, Tensor] = {text: _vectors[mark + text] for text in texts.captions if mark + text in _vectors}
+    # Texts of one length together, so that little is padded.
+    fresh.sort(key=len)
+    for start in range(0, len(fresh), _TEXTS):
+        some = fresh[start : start + _TEXTS]
+        rows = encode(some)
+        if rows is None:
+            return texts.vectors.pooled
+        vectors |= dict(zip(some, rows, strict=True))
+    if len(_vectors) > _MOST_VECTORS:
+        _vectors.clear()
+    _vectors.update((mark + text, vectors[text]) for text in fresh)
+    return torch.stack([vectors[text] for text in texts.captions])
 
 
 def _background(pipeline: "Pipeline") -> Background:

@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -40,6 +40,7 @@ class Asked:
     error: str | None = None
     name: str = ""
     refused: str | None = None
+    references: tuple[str, ...] = ()  # captions by people; those without words are left out
 
     @property
     def content(self) -> bytes:
@@ -81,7 +82,7 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
         if file is None or not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
-        return [Asked(file[1], tuple(captions))]
+        return [Asked(file[1], tuple(captions), references=_references(fields.get("reference", ()), settings))]
     # In a thread: the event loop answers others while a large body is read.
     return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
 
@@ -93,7 +94,13 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
     items = _validate(Items, body).items if many else [_validate(Item, body)]
     if not many:
         check_captions(items[0].captions, settings)
-    asked = [_asked(item.image, item.captions, stored, _refused(item.captions, settings)) for item in items]
+    asked = [
+        replace(
+            _asked(item.image, item.captions, stored, _refused(item.captions, settings)),
+            references=_references(item.references, settings),
+        )
+        for item in items
+    ]
     if not many and asked[0].error:
         raise RefusedError(422, asked[0].error)
     return asked
@@ -189,6 +196,17 @@ def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
     reason = _refused(captions, settings)
     if reason is not None:
         raise RefusedError(413, reason)
+
+
+def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
+    """The references of an image that have words; raise for too many and for those that are too long."""
+    references = tuple(text for text in texts if text.strip())
+    if len(references) > settings.max_captions:
+        raise RefusedError(413, f"expected at most {settings.max_captions} references per image, got {len(references)}")
+    reason = _refused(references, settings)
+    if reason is not None:
+        raise RefusedError(413, reason.replace("captions", "references"))
+    return references
 
 
 def _too_long(caption: str, settings: ServeSettings) -> str | None:

@@ -28,6 +28,9 @@ class Item(BaseModel):
     model_config = _Strict
     image: Image
     captions: Annotated[list[str], Field(min_length=1, description="Captions of the image.")]
+    references: Annotated[
+        list[str], Field(description="Captions of the image by people; with them the answer has ref_msd.")
+    ] = []
 
 
 class Items(BaseModel):
@@ -59,6 +62,7 @@ class ScoredCaption(BaseModel):
     similarity: float | None = Field(None, description="Global similarity g: higher is better.")
     information: float | None = Field(None, description="How much the caption says about this image: higher is better.")
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
+    ref_msd: float | None = Field(None, description="The score with references: higher is better.")
     error: str | None = None
 
 
@@ -172,6 +176,7 @@ _PROBLEMS = {
 _JSON, _FORM = "application/json", "multipart/form-data"
 _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_LINES = {"type": "array", "items": {"type": "string"}, "description": "Captions by people."}
 _SCORED = "A file that msdscore score wrote, or as text the `file` of an earlier answer about it."
 _ROWS = {
     "file": {**_FILE, "description": _SCORED},
@@ -191,7 +196,7 @@ _PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}
 def request_of(route: str) -> dict[str, Any]:
     """The request body of a route, for the OpenAPI document."""
     item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _READ_BY_HAND)
-    image = {_FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS})}
+    image = {_FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
     bodies: dict[str, dict[str, Any]] = {
         "rows": {_FORM: _form(["file"], _ROWS)},
         "images": {_FORM: _form(["image"], {"image": _FILE})},

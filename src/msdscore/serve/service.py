@@ -48,6 +48,7 @@ class Job:
     image: Decoded | Asked
     captions: tuple[str, ...]
     together: bool = False  # explained as one candidate set, not each alone
+    references: tuple[str, ...] = ()
 
 
 class Service:
@@ -167,7 +168,9 @@ class Service:
             if asked.refused is not None:
                 raise RowError(asked.refused)
             async with self._decoded(asked) as image:
-                jobs = [Job(image, captions[start : start + CAPTIONS]) for start in range(0, len(captions), CAPTIONS)]
+                starts = range(0, len(captions), CAPTIONS)
+                parts_of = (captions[start : start + CAPTIONS] for start in starts)
+                jobs = [Job(image, own, references=asked.references) for own in parts_of]
                 parts = await gather_all(
                     self.queue.submit(job, size=len(job.captions), cost=len(job.captions) + (0 if number else IMAGE))
                     for number, job in enumerate(jobs)
@@ -236,7 +239,9 @@ class Service:
         number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
         owner = [number[id(job.image)] for job in jobs for _ in job.captions]
-        scores = iter(self._pipeline.score(list(images.values()), captions, owner))
+        lists = [job.references or None for job in jobs for _ in job.captions]
+        references = lists if any(lists) else ()
+        scores = iter(self._pipeline.score(list(images.values()), captions, owner, references=references))
         return [list(islice(scores, len(job.captions))) for job in jobs]
 
     def _explained(self, job: Job, asked: Asked) -> Any:
@@ -247,7 +252,8 @@ class Service:
                 refused = self._pipeline.embed_texts(job.captions).reasons
                 good = [caption for number, caption in enumerate(job.captions) if number not in refused]
                 sets = [good] if job.together and good else [[caption] for caption in good]
-                explained = [explain_embedded(self._pipeline, image, embedded, captions) for captions in sets]
+                known = asked.references or None
+                explained = [explain_embedded(self._pipeline, image, embedded, captions, known) for captions in sets]
         except RowError as error:
             return error
         reasons = {number: str(reason) for number, reason in refused.items()}

@@ -27,7 +27,7 @@ from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.results import EVIDENCE, LOWER_IS_BETTER, METRICS, PAPER, Floats, Results, read_results
 from msdscore.scoring.config import facts_of
 
-RANKED_BY = ("msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
+RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
 Ints = npt.NDArray[np.int64]
 _SIDE = 320  # of the scatter plot
 _LABEL = 14  # height of a label in it
