@@ -14,6 +14,7 @@ from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import Unit
 from msdscore.io.outputs.targets import MARK, check_target, put
+from msdscore.scoring.vocabulary import NamedWord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,10 +76,11 @@ def document(item: Attribution) -> dict[str, Any]:
         | {name: getattr(item.form, name) for name in item.form.explained},
         "words": [_word(item, unit) for unit in item.units],
         "least_supported": [_unit(unit) for unit in item.ranked],
-        "missing": [
-            {name: value for name, value in asdict(word).items() if value is not None} for word in item.missing
+        "missing": list(map(_named_word, item.missing)),
+        "suggestions": [
+            {"number": own.number, "word": own.word, "instead": list(map(_named_word, own.instead))}
+            for own in item.suggestions
         ],
-        "suggestions": [asdict(suggestion) for suggestion in item.suggestions],
         "phrases": [_unit(unit) for unit in item.phrases],
         "tokens": [
             {"start": start, "end": end, "term": float(term)}
@@ -93,6 +95,11 @@ def document(item: Attribution) -> dict[str, Any]:
         most = strongest(item.coverage_terms, layout, REGIONS)
         facts |= {"coverage_terms": item.coverage_terms.tolist(), "most_omitted": most}
     return facts
+
+
+def _named_word(word: NamedWord) -> dict[str, Any]:
+    """A word with its probability, and the number of references that say it if there are references."""
+    return {name: value for name, value in asdict(word).items() if value is not None}
 
 
 def _unit(unit: Unit) -> dict[str, Any]:
