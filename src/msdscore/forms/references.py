@@ -180,14 +180,16 @@ def measure_references(
     gains = ((covered - expected[second]) * mask).sum(dim=1) / mask.sum(dim=1)
     coverage = torch.zeros_like(similarity).index_add(0, index, gains) / count
     terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), {}
-    for pair, (caption, rows) in enumerate(pairs):
-        own_density = density[index == pair]  # references by tokens
-        joint = own_density.logsumexp(dim=0) - count[pair].log()
-        likely = dense[caption]  # tokens by background captions
-        real = texts.mask[caption]
-        terms[pair] = (((joint - _expected_of_sets(likely, len(rows))) * real) / real.sum()).cpu()
-        likelier = own_density > likely.quantile(MEANT, dim=1)
-        meant[pair] = (likelier & nearest[index == pair] & real).cpu()
+    sizes = [len(rows) for _, rows in pairs]
+    for pair, (own, near) in enumerate(zip(density.split(sizes), nearest.split(sizes), strict=True)):
+        likely = dense[captions[pair]]  # tokens by background captions
+        width = len(likely)
+        real = texts.mask[captions[pair], :width]
+        joint = own[:, :width].logsumexp(dim=0) - count[pair].log()
+        gain = (joint - _expected_of_sets(likely, sizes[pair])) * real / real.sum()
+        terms[pair, :width] = gain.cpu()
+        likelier = own[:, :width] > likely.quantile(MEANT, dim=1)
+        meant[pair] = (likelier & near[:, :width] & real).cpu()
     rows_of = tuple(tuple(rows) for _, rows in pairs)
     return ReferenceMeasurement(tuple(captions), rows_of, similarity.cpu(), terms, coverage.cpu(), meant)
 
@@ -200,17 +202,28 @@ def _densities(
     The last is True for tokens of the first texts that are the nearest one of their own nearest token: vectors of
     neighbours are alike, so that "brown" of a brown dog is near "dog", but "dog" is nearer to "dog".
     """
-    under, over, mutual = [], [], []
-    for a, b in zip(first.split(_TOGETHER), second.split(_TOGETHER), strict=True):
-        logits = kappa * (texts.points[a].float() @ texts.points[b].float().mT).double()
-        rows, columns = texts.mask[a], texts.mask[b]
+    widths = _widths(texts)
+    shape = (len(first), texts.mask.shape[1])
+    under, over = (torch.zeros(shape, dtype=torch.float64, device=first.device) for _ in range(2))
+    mutual = torch.zeros(shape, dtype=torch.bool, device=first.device)
+    # Pairs of about one size together: a single long caption must not pad all others.
+    for own in (widths[first] * widths[second]).argsort().split(_TOGETHER):
+        n, m = int(widths[first[own]].max()), int(widths[second[own]].max())
+        rows, columns = texts.mask[first[own], :n], texts.mask[second[own], :m]
+        logits = kappa * (texts.points[first[own], :n].float() @ texts.points[second[own], :m].float().mT).double()
         within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf)
         across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf)
-        under.append(within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log())
-        over.append(across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log())
+        under[own, :n] = within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log()
+        over[own, :m] = across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log()
         back = across.argmax(dim=1).gather(1, within.argmax(dim=2))
-        mutual.append(back == torch.arange(logits.shape[1], device=logits.device))
-    return torch.cat(under), torch.cat(over), torch.cat(mutual)
+        mutual[own, :n] = back == torch.arange(n, device=first.device)
+    return under, over, mutual
+
+
+def _widths(texts: Embeddings) -> Int[Tensor, " texts"]:
+    """The number of tokens of every text up to its last real one."""
+    places = torch.arange(1, texts.mask.shape[1] + 1, device=texts.mask.device)
+    return (texts.mask * places).amax(dim=1)
 
 
 def _background_densities(
@@ -218,10 +231,11 @@ def _background_densities(
 ) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
     """Log densities of the tokens of some texts under every background caption, and their means."""
     expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
-    dense: dict[int, Tensor] = {}
-    for some in rows.split(_TOGETHER // 4):
-        values = background.log_densities(texts.points[some], kappa)
-        expected[some] = values.mean(dim=2)
+    widths, dense = _widths(texts), dict[int, Tensor]()
+    for some in rows[widths[rows].argsort()].split(_TOGETHER // 4):
+        width = int(widths[some].max())
+        values = background.log_densities(texts.points[some, :width], kappa)
+        expected[some, :width] = values.mean(dim=2)
         dense |= dict(zip(some.tolist(), values, strict=True))
     return dense, expected
 
