@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import File, TarImage
 
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
@@ -38,7 +38,7 @@ def text_key(text: str) -> int:
     return int.from_bytes(digest.digest(), "big") & _POSITIVE
 
 
-def source_key(source: str | Path | bytes | TarImage) -> str:
+def source_key(source: File) -> str:
     """One name for equal sources before anything is decoded: the absolute path, the place in a tar, a hash of bytes.
 
     >>> source_key("a/../dog.jpg") == source_key(Path("dog.jpg"))
@@ -74,15 +74,6 @@ def file_stamp(path: str | Path, *, verify: bool = False) -> str:
             return f"{status.st_size} {whole.hexdigest()}"
     except OSError:
         return "unreadable"
-
-
-def file_mark(path: str | Path) -> str:
-    """Inode, size and time of a file: another one when it is written again or replaced; empty where there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except (OSError, ValueError):
-        return ""
-    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
 def file_key(path: Path) -> str:

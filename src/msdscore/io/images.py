@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from msdscore.errors import ConfigError, ImageError, shortened
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import File, TarImage
 
 Size: TypeAlias = tuple[int, int]  # width, height
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -35,9 +35,7 @@ class Tensor(Protocol):
 
 # A path, the bytes of a file or an open one, one in a tar, a `{"bytes", "path"}` cell of the datasets library, a Pillow
 # image, an array or a tensor; see `open_image`.
-ImageSource: TypeAlias = (
-    str | Path | bytes | bytearray | IO[bytes] | TarImage | Mapping[str, Any] | Image.Image | Pixels | Tensor
-)
+ImageSource: TypeAlias = File | bytearray | IO[bytes] | Mapping[str, Any] | Image.Image | Pixels | Tensor
 
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
@@ -122,7 +120,7 @@ def open_reduced(
         raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
 
 
-def read_source(source: str | Path | bytes | TarImage, *, limits: ImageLimits = _DEFAULT) -> bytes:
+def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
     """The bytes of an image's file, undecoded; raises `ImageError` as `open_image` does."""
     try:
         return _content(source, limits)
@@ -132,9 +130,7 @@ def read_source(source: str | Path | bytes | TarImage, *, limits: ImageLimits = 
         raise ImageError(f"{source_name(source)}: cannot be read ({_reason(error)})") from error
 
 
-def plain_jpeg(
-    source: str | Path | bytes | TarImage, *, limits: ImageLimits = _DEFAULT, name: str | None = None
-) -> tuple[bytes, Size | None]:
+def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> tuple[bytes, Size | None]:
     """The bytes of a file, and its width and height where it is a JPEG that any decoder reads alike.
 
     That is one which lies upright, is grey or YCbCr, not progressive, and has its end; all else is for `open_image`.
@@ -204,9 +200,7 @@ def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
     return height, width
 
 
-def _content(
-    source: str | Path | bytes | bytearray | IO[bytes] | TarImage | Mapping[str, Any], limits: ImageLimits
-) -> bytes:
+def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: ImageLimits) -> bytes:
     """The bytes of a file, however it is given."""
     if isinstance(source, Mapping):
         inside = from_cell(source)

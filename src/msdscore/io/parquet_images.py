@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import ImageError, InputError
+from msdscore.io.tar import FileState, file_state
 
 CACHED_BYTES = 1 << 30  # of encoded images that are kept for neighbouring rows, whatever the number of files
 
@@ -29,7 +30,7 @@ class StoredImage:
     @property
     def group(self) -> int:
         """The row group that holds the cell; images of one group are read together."""
-        return int(np.searchsorted(_group_starts(self.file, _state(self.file)), self.row, side="right")) - 1
+        return int(np.searchsorted(_group_starts(self.file, file_state(self.file)), self.row, side="right")) - 1
 
     def read(self) -> bytes:
         """The image's encoded bytes; neighbouring rows come from the same read.
@@ -38,7 +39,7 @@ class StoredImage:
             ImageError: there are no bytes.
         """
         try:
-            state = _state(self.file)
+            state = file_state(self.file)
             starts = _group_starts(self.file, state)
             group = int(np.searchsorted(starts, self.row, side="right")) - 1
             cells = _group_column(self, group, state)
@@ -77,27 +78,19 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:
     return table
 
 
-_State = tuple[int, int, int]  # of a file: what is remembered of another state of it does not count
-
-
-def _state(file: Path) -> _State:
-    status = file.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 @lru_cache(maxsize=64)
-def _group_starts(file: Path, state: _State) -> Any:
+def _group_starts(file: Path, state: FileState | None) -> Any:  # what is remembered of another state does not count
     metadata = pq.read_metadata(file)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
 
 
 # Image columns of the row groups in use, the oldest dropped first; a group is read by one thread alone.
-_columns: OrderedDict[tuple[Path, str, int, _State], pa.ChunkedArray] = OrderedDict()
+_columns: OrderedDict[tuple[Path, str, int, FileState | None], pa.ChunkedArray] = OrderedDict()
 _reading = threading.Lock()
 
 
-def _group_column(image: StoredImage, group: int, state: _State) -> pa.ChunkedArray:
+def _group_column(image: StoredImage, group: int, state: FileState | None) -> pa.ChunkedArray:
     key = (image.file, image.column, group, state)
     with _reading:
         if key not in _columns:

@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 from zlib import adler32
 
 from msdscore.errors import ImageError, InputError
@@ -25,6 +25,9 @@ _TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # what an extended heade
 _CUT = "the tar is cut off; samples behind the cut are lost, fetch it again"
 
 
+FileState: TypeAlias = tuple[int, int, int]
+
+
 def is_image_name(path: Path) -> bool:
     """Whether a name says that a file is an image; hidden files are none.
 
@@ -32,6 +35,19 @@ def is_image_name(path: Path) -> bool:
     (True, False, False)
     """
     return path.suffix.lower().removeprefix(".") in IMAGE_ENDINGS and not path.name.startswith(".")
+
+
+def file_state(file: str | Path | int) -> FileState | None:
+    """Inode, size and time of a file, by its path or its open number: others when it is written again or replaced.
+
+    Images are read by offset long after their tar was listed, by other threads and processes; if this differs, the
+    offsets are those of another file. None without such a file.
+    """
+    try:
+        status = os.stat(file)  # noqa: PTH116, runs name their images by text
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +58,7 @@ class TarImage:
     offset: int
     size: int
     name: str = ""  # within the tar
-    state: tuple[int, int, int] | None = None  # of the tar's file when it was listed, see `file_state`
+    state: FileState | None = None  # of the tar's file when it was listed
 
     def __str__(self) -> str:
         return f"{self.path.name}/{self.name or self.offset}"
@@ -55,7 +71,7 @@ class TarImage:
         """
         try:
             with self.path.open("rb") as file:
-                if self.state is not None and file_state(file) != self.state:
+                if self.state is not None and file_state(file.fileno()) != self.state:
                     raise ImageError(f"{self.path}: was changed after its samples were listed; run again")
                 file.seek(self.offset)
                 data = file.read(self.size)
@@ -64,6 +80,9 @@ class TarImage:
         if len(data) < self.size:
             raise ImageError(f"{self.path}: is cut off before byte {self.offset + self.size}")
         return data
+
+
+File: TypeAlias = str | Path | bytes | TarImage  # of one image, for a run and its decoding processes
 
 
 @dataclass(slots=True)
@@ -78,16 +97,6 @@ class TarSample:
     texts: list[tuple[str, str]] = field(default_factory=list)
     error: str | None = None
     warnings: list[str] = field(default_factory=list)
-
-
-def file_state(file: BinaryIO) -> tuple[int, int, int]:
-    """Which file is open, in what state: its number on the disk, its size and the time of its last change.
-
-    Images are read by offset long after the tar was listed, by other threads and processes; where this differs, the
-    offsets are those of another file.
-    """
-    status = os.fstat(file.fileno())
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
@@ -222,7 +231,7 @@ class TarWalk:
 
 
 def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
-    sample, endings, state = TarSample(""), set[str](), file_state(walk.file)
+    sample, endings, state = TarSample(""), set[str](), file_state(walk.file.fileno())
     for name, start, size in walk.files():
         key, base = _parted(name)
         if base.startswith("."):

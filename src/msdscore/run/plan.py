@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from msdscore.errors import RowError
-from msdscore.io.hashing import file_mark, source_key
+from msdscore.io.hashing import source_key
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.run import Run, open_run
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import File, FileState, TarImage, file_state
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches, split_pairs
@@ -42,11 +42,11 @@ class Part:
 
     number: int
     rows: tuple[Row, ...] = ()
-    images: tuple[str | bytes | TarImage, ...] = ()
+    images: tuple[File, ...] = ()
     owner: tuple[int, ...] = ()
     unusable: tuple[Row, ...] = ()
     key: str = ""
-    states: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # marks and stamps of image files, as planned
+    states: Mapping[str, tuple[FileState | None, str]] = field(default_factory=dict)  # of image files, with stamps
 
     def warn_of_changed(self, stamp: Stamp, *, verify: bool) -> "Part | None":
         """The part with a warning at every row whose image is not what the key stands for; None where all are.
@@ -54,7 +54,7 @@ class Part:
         Files with the same size, time and inode are read again only with `verify`.
         """
         # One after the other: 7 µs per file, which eight new threads per part take thirty times over.
-        doubtful = (path for path, (mark, _) in self.states.items() if verify or file_mark(path) != mark)
+        doubtful = (path for path, (state, _) in self.states.items() if verify or file_state(path) != state)
         changed = {path for path in doubtful if stamp(path) != self.states[path][1]}
         if not changed:
             return None
@@ -99,7 +99,7 @@ def score_parts(
 ) -> Iterator[tuple[Part, Scored]]:
     """Score parts batch by batch, in order; each comes with the numbers, or the reasons, of its rows.
 
-    `scored` is called with the number of rows of each batch. Parts without rows to score are left out.
+    `scored` is called with the number of rows of each batch.
     """
     waiting: deque[tuple[Part, list[int], bool]] = deque()
 
@@ -109,18 +109,25 @@ def score_parts(
             references = [row.references for row in part.rows]
             given = references if any(own is not None for own in references) else ()
             split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size, references=given)
+            waiting.extend([] if split else [(part, [], True)])  # all its rows are unusable
             for number, (rows, batch) in enumerate(split, start=1):
                 waiting.append((part, rows, number == len(split)))
                 yield batch
 
+    def untried() -> Iterator[tuple[Part, Scored]]:
+        while waiting and not waiting[0][1]:
+            yield waiting.popleft()[0], []
+
     numbers: dict[int, Numbers | RowError] = {}
     for results in score_batches(pipeline, batches(), worst=worst):
+        yield from untried()
         part, rows, is_last = waiting.popleft()
         numbers.update(zip(rows, results, strict=True))
         scored(len(rows))
         if is_last:
             yield part, [numbers[row] for row in range(len(numbers))]
             numbers = {}
+    yield from untried()
 
 
 def write_parts(
@@ -230,9 +237,9 @@ def _keyed(part: Part, stamp: Stamp, pool: ThreadPoolExecutor) -> Part:
     rows = (*part.rows, *part.unusable)
     paths = list({row.source: None for row in rows if isinstance(row.source, str)})
 
-    def look(share: list[str]) -> list[tuple[str, tuple[str, str]]]:
-        # In this order: what changes in between shows in the next mark.
-        return [(path, (file_mark(path), stamp(path))) for path in share]
+    def look(share: list[str]) -> list[tuple[str, tuple[FileState | None, str]]]:
+        # In this order: what changes in between shows in the next state.
+        return [(path, (file_state(path), stamp(path))) for path in share]
 
     # Looked at once, and side by side: a file may lie on a slow or distant disk.
     shares = [paths[first::_READERS] for first in range(min(_READERS, len(paths)))]

@@ -224,7 +224,7 @@ def _write_scores(
             yield _NEVER if changed else part.key, part_table(changed or part, scored)
 
     def known(_: str, part: Part) -> pa.Table | None:
-        scores = earlier(part) if part.rows else []
+        scores = earlier(part)
         return None if scores is None else part_table(part, scores)
 
     progress(0, total)

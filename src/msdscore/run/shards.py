@@ -214,18 +214,8 @@ def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
 
 def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
     """Parts of a shard, which are kept in memory: a shard is scored whole or not at all."""
-    tables: list[pa.Table] = []
-
-    def with_rows() -> Iterator[Part]:
-        size = 8 * pipeline.batch_size
-        for part in plan(rows, part_rows=size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES):
-            if part.rows:
-                yield part
-            else:
-                tables.append(part_table(part, [], words=True))
-
-    for part, scored in score_parts(pipeline, with_rows(), worst=worst):
-        tables.append(part_table(part, scored, words=True))
+    parts = plan(rows, part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
+    tables = [part_table(part, scored, words=True) for part, scored in score_parts(pipeline, parts, worst=worst)]
     return tables or [part_table(Part(0), [], words=True)]
 
 

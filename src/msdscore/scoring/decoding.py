@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import TypeAlias
 
 from msdscore.encoders.base import Prepared, View
-from msdscore.encoders.vision.canvas import File, Pixels, read_pixels
+from msdscore.encoders.vision.canvas import Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
 from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
 from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.tar import File
 from msdscore.scoring.embedded import Prepare
 
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]

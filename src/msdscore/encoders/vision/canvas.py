@@ -2,16 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg, source_name
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import File
 
-File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 # Above this many pixels only the cropped part is resized: a 1 x 20000 image would grow to gigabytes.
 _RESIZE_LIMIT = 2**24

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from msdscore.errors import ImageError, InputError, RunError, shortened
-from msdscore.io.hashing import file_key, file_mark
+from msdscore.io.hashing import file_key
 from msdscore.io.images import from_cell, refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, read_references, single_name
 from msdscore.io.inputs.formats import Record, open_records
 from msdscore.io.inputs.references import ReferenceFile
 from msdscore.io.stores import is_address, stem
-from msdscore.io.tar import TarImage, is_image_name
+from msdscore.io.tar import File, FileState, TarImage, file_state, is_image_name
 
 if TYPE_CHECKING:  # imported where tables of images lie beside the rows
     from msdscore.io.parquet_images import StoredImage
@@ -46,7 +46,7 @@ class Row:
 
     index: int  # position in the input, from 0
     id: str  # as given, else the position
-    source: str | bytes | TarImage | None  # the image; a path as text, of which a run makes no object per row
+    source: File | None  # of the image; a path as text, of which a run makes no object per row
     caption: str | None
     group: str | None
     columns: Mapping[str, Any]
@@ -155,7 +155,7 @@ class RowSource(ExitStack):
             from msdscore.io.parquet_images import stored_images
 
             self._stored = stored_images(self._tables, "file_name")
-        self.fingerprint, self._marks = self._current_state()
+        self.fingerprint, self._states = self._current_state()
 
     def count(self) -> int:
         """The number of rows."""
@@ -191,22 +191,22 @@ class RowSource(ExitStack):
             RunError: its content has changed.
         """
         try:
-            fingerprint, marks = self._current_state()
+            fingerprint, states = self._current_state()
         except OSError as error:
             raise RunError(
                 f"{shortened(self.name)}: cannot be read any more ({error.strerror or error}); put the file back and "
                 "run the command again, which resumes after the finished parts"
             ) from error
-        if fingerprint != self.fingerprint or (marks != self._marks and not reread()):
+        if fingerprint != self.fingerprint or (states != self._states and not reread()):
             raise RunError(
                 f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "
                 "and run the command again, or score the new one with --overwrite or into another -o"
             )
 
-    def _current_state(self) -> tuple[str, list[str]]:
-        marks = [file_mark(path) for path in (*self._records.files, *self._tables)]
+    def _current_state(self) -> tuple[str, list[FileState | None]]:
+        states = [file_state(path) for path in (*self._records.files, *self._tables)]
         content = [self._records.fingerprint(), *map(file_key, self._tables)]
-        return "+".join([*content, *([self._references.fingerprint] if self._references else [])]), marks
+        return "+".join([*content, *([self._references.fingerprint] if self._references else [])]), states
 
     def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
         values, image, image_error, key_name = record.values, None, None, None
@@ -247,7 +247,7 @@ class RowSource(ExitStack):
         own = None if name is None else read_references(values[name])
         return self._references.find(values) if own is None and self._references is not None else own
 
-    def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> str | bytes | TarImage:
+    def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> File:
         if own is not None:
             value = from_cell(values[own])
             if isinstance(value, TarImage):
