@@ -155,7 +155,7 @@ class RowSource(ExitStack):
             from msdscore.io.parquet_images import stored_images
 
             self._stored = stored_images(self._tables, "file_name")
-        self.fingerprint, self._states = self._current_state()
+        self._states, self.fingerprint = self._file_states(), self._content()
 
     def count(self) -> int:
         """The number of rows."""
@@ -190,23 +190,27 @@ class RowSource(ExitStack):
         Raises:
             RunError: its content has changed.
         """
+        if self._file_states() == self._states:
+            return
         try:
-            fingerprint, states = self._current_state()
+            is_same = self._content() == self.fingerprint
         except OSError as error:
             raise RunError(
                 f"{shortened(self.name)}: cannot be read any more ({error.strerror or error}); put the file back and "
                 "run the command again, which resumes after the finished parts"
             ) from error
-        if fingerprint != self.fingerprint or (states != self._states and not reread()):
+        if not is_same or not reread():
             raise RunError(
                 f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "
                 "and run the command again, or score the new one with --overwrite or into another -o"
             )
 
-    def _current_state(self) -> tuple[str, list[FileState | None]]:
-        states = [file_state(path) for path in (*self._records.files, *self._tables)]
+    def _file_states(self) -> list[FileState | None]:
+        return [file_state(path) for path in (*self._records.files, *self._tables)]
+
+    def _content(self) -> str:
         content = [self._records.fingerprint(), *map(file_key, self._tables)]
-        return "+".join([*content, *([self._references.fingerprint] if self._references else [])]), states
+        return "+".join([*content, *([self._references.fingerprint] if self._references else [])])
 
     def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
         values, image, image_error, key_name = record.values, None, None, None
