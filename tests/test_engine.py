@@ -20,10 +20,10 @@ from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
-from msdscore.io.hashing import file_mark
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
+from msdscore.io.tar import file_state
 from msdscore.run import plan as plan_of_run
 from msdscore.run import table as table_of_run
 from msdscore.run.plan import FIRST_ROWS, Part, plan
@@ -768,7 +768,7 @@ def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypa
 def test_an_image_with_the_mark_of_another_is_read_again_only_to_verify(tmp_path):
     image = tmp_path / "a.png"
     Image.new("RGB", (8, 8), "red").save(image)
-    states = {str(image): (file_mark(str(image)), "state when the run began")}
+    states = {str(image): (file_state(str(image)), "state when the run began")}
     part = Part(0, states=states)
     assert part.warn_of_changed(lambda path: "another state", verify=False) is None
     assert part.warn_of_changed(lambda path: "another state", verify=True) is not None
