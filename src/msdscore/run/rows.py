@@ -1,6 +1,7 @@
 """A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import check_output, without_formulas
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
-from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
+from msdscore.run.plan import Part, plan, score_parts, write_parts
 from msdscore.run.table import MIXED, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -33,7 +34,7 @@ _NEVER = "changed"  # key of a part that no later run takes over
 PART_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
-EarlierScores = Callable[[Part], Scored | None]
+EarlierScores = Callable[[Part], pa.Table | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,32 +207,25 @@ def _write_scores(
     progress: Progress,
 ) -> tuple[list[str], int, int]:
     """Score what no earlier run has; the parts' keys, and how many rows are new and earlier ones."""
-    total, fresh, kept = source.count(), 0, 0
+    total, done = source.count(), Counter[str]()
 
-    def count(rows: int) -> None:
-        nonlocal fresh
-        fresh += rows
-        progress(kept + fresh, total)
-
-    def reused(part: Part) -> None:
-        nonlocal kept
-        kept += len(part.rows)
+    def count(which: str, rows: int) -> None:
+        done[which] += rows
+        progress(done.total(), total)
 
     def compute(parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, pa.Table]]:
-        for part, scored in score_parts(pipeline, (part for _, part in parts), scored=count):
+        for part, scored in score_parts(pipeline, (part for _, part in parts), scored=partial(count, "fresh")):
             # Images that were replaced or lost since the part was planned: their numbers are not those of its key.
             changed = part.warn_of_changed(partial(file_stamp, verify=how.verify), verify=how.verify)
             yield _NEVER if changed else part.key, part_table(changed or part, scored)
 
-    def known(_: str, part: Part) -> pa.Table | None:
-        scores = earlier(part)
-        return None if scores is None else part_table(part, scores)
-
     progress(0, total)
     parts = ((part.key, part) for part in _parts(rows.watch(source.read()), how))
-    keys = write_parts(run, parts, compute, known=known, reused=reused)
+    keys = write_parts(
+        run, parts, compute, known=lambda _, part: earlier(part), reused=lambda part: count("earlier", len(part.rows))
+    )
     progress(total, total)
-    return keys, fresh, kept
+    return keys, done["fresh"], done["earlier"]
 
 
 def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> EarlierScores:
@@ -243,16 +237,17 @@ def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> 
         with ExitStack() as stack:
             return [record.values for record in open_records(output, format=None, until=stack).read()]
 
-    def scores(part: Part) -> Scored | None:
+    def table(part: Part) -> pa.Table | None:
         if part.key not in keys:
             return None
         try:
             known = [_earlier_row(rows()[row.index], how.prefix) for row in part.rows]
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        return None if how.retry and any(isinstance(score, RowError) for score in known) else known
+        is_retried = how.retry and any(isinstance(score, RowError) for score in known)
+        return None if is_retried else part_table(part, known)
 
-    return scores
+    return table
 
 
 def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
