@@ -459,3 +459,16 @@ def test_scores_whose_metadata_is_damaged_are_refused_in_one_line(tmp_path, fact
         score_shard(TOY, write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet")
     with pytest.raises(InputError, match=r"damaged metadata of a score shard"):
         open_scores([str(tmp_path / "out.parquet")], tmp_path)
+
+
+def test_a_store_that_cannot_be_reached_is_not_an_empty_one(monkeypatch):
+    class Unreachable:
+        def glob(self, path):
+            return []
+
+        def ls(self, path):
+            raise ConnectionError("could not connect to server")
+
+    monkeypatch.setattr(stores, "open_store", lambda name: (Unreachable(), "bucket/scores/*.parquet"))
+    with pytest.raises(InputError, match=r"cannot be read \(could not connect to server\)"):
+        stores.matching("s3://bucket/scores/*.parquet")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape, glob
 from hashlib import blake2b, file_digest
 from io import SEEK_END
@@ -108,7 +108,11 @@ def matching(pattern: str) -> list[str]:
     with _one_line(pattern):
         fs, path = open_store(pattern)
         _, asked = parted(pattern)  # paths of a store have lost it
-        return [fs.unstrip_protocol(file) + asked for file in sorted(fs.glob(path))]
+        files = sorted(fs.glob(path))
+        if not files:  # so says fsspec of a store that cannot be reached, too; listing the folder tells the two apart
+            with suppress(FileNotFoundError):
+                fs.ls(path.rpartition("/")[0])
+        return [fs.unstrip_protocol(file) + asked for file in files]
 
 
 def mark(name: str, *, verify: bool = False) -> str:
