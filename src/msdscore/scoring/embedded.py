@@ -8,10 +8,11 @@ from PIL.Image import Image
 
 from msdscore.core.embeddings import join, take
 from msdscore.encoders.base import Embeddings, Prepared
-from msdscore.encoders.vision.canvas import File, read_pixels
+from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import CaptionError, InputError, RowError
 from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.tar import File
 
 Item = TypeVar("Item")
 Prepare: TypeAlias = Callable[[Image], Prepared]

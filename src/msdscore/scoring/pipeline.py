@@ -32,7 +32,6 @@ from msdscore.encoders.base import (
     encode_in_batches,
 )
 from msdscore.encoders.cached import CachedEncoder, CacheUse
-from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import CaptionError, ConfigError, RowError
@@ -40,7 +39,7 @@ from msdscore.forms.base import Form, Measurement
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import File, TarImage
 from msdscore.scoring.bank import NamedBank, own_bank
 from msdscore.scoring.config import Identity
 from msdscore.scoring.embedded import Decoded, Embedded, open_prepared, sort_out, without_empty
