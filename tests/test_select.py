@@ -492,6 +492,8 @@ def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
     assert "a &lt;b&gt;ball&lt;/b&gt;" in page
     assert "<b>ball" not in page
     assert page.count("data:image") == 32
+    assert page.count('<img alt="Image of ') == 32  # every image has a name for those who do not see it
+    assert page.count("<svg") == page.count('aria-label="Histogram of ') > 0
     assert "least supported: ball" in page
     last = table.column("key")[
         min(best(table, "msd", 20), key=lambda row: (table.column("msd")[row].as_py(), row))
