@@ -159,7 +159,8 @@ def test_base64_may_come_in_lines(client):
             422,
             "image: Input should be a valid string; captions: List should have",
         ),
-        ({"json": {"items": [{"image": 1}] * 30}}, 422, "items.9.captions: Field required; and 40 more"),
+        ({"json": {"items": [{"image": 1} | dict.fromkeys("abcde", 1)] * 4}}, 422, "not permitted; and 8 more"),
+        ({"json": {"items": [{"image": 1}] * 30}}, 413, "at most 4 images per request, got 30"),
         ({"json": [1, 2]}, 422, "body"),
     ],
 )
