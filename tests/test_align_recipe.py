@@ -16,6 +16,13 @@ def test_shipped_recipes_survive_a_round_trip(name):
     assert recipe_from(tomllib.loads(dump_recipe(loaded))) == loaded
 
 
+def test_the_other_reading_takes_text_tokens_from_the_language_model():
+    llama, paper = load_recipe("paper-llama"), load_recipe("paper")
+    assert (llama.text.kind, llama.text.source, llama.text.levels) == ("transformers", paper.lm.source, (0,))
+    assert llama.heads.image.kind == "linear"
+    assert (llama.image, llama.loss, llama.lm, llama.train) == (paper.image, paper.loss, paper.lm, paper.train)
+
+
 def test_paper_recipe_is_the_papers_setting():
     paper = load_recipe("paper")
     assert (paper.image.source, paper.text.source) == ("clip-l14", "clip-l14")
@@ -77,7 +84,7 @@ def test_mistakes_answer_in_one_line(change, kind, message):
 def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
         load_recipe("papr")
-    with pytest.raises(InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper"):
+    with pytest.raises(InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper, paper-llama"):
         load_recipe("none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not valid TOML"):

@@ -145,7 +145,7 @@ def test_the_paper_is_run_step_by_step_and_goes_on_where_it_stopped(tmp_path, ca
     assert "| kappa=20 |" in text
     assert "74.6 |" in text  # the paper's
     assert "init:sample,0" in text
-    assert "Not run: error: " in text
+    assert "Not run: msdscore: expected " in text
     assert "msdscore bench caparena --root" in text
     made = (tmp_path / "out" / "kappa.json").stat().st_mtime_ns
     paper_run.main([*command, *only])
@@ -160,5 +160,5 @@ def test_a_benchmark_is_set_next_to_the_papers_rows(tmp_path):
     plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)
     run_benchmark(plan, tmp_path / "sugarcrepe.json", lambda: scorer.pipeline)
     text = paper_run.bench_grid(tmp_path / "sugarcrepe.json", "SugarCrepe", {"MSD": {"accuracy/add_att": 76.88}})
-    assert "| MSD (paper) | – | 76.9 |" in text
+    assert "| MSD (paper) | – | – | 76.9 |" in text
     assert "| cosine | " in text

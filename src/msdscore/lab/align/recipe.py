@@ -228,7 +228,7 @@ def list_recipes() -> tuple[str, ...]:
     """The names of the recipes that come with the package.
 
     >>> list_recipes()
-    ('mini', 'paper')
+    ('mini', 'paper', 'paper-llama')
     """
     names = (path.name for path in (files("msdscore.lab.align") / "recipes").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
