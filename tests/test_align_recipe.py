@@ -84,7 +84,9 @@ def test_mistakes_answer_in_one_line(change, kind, message):
 def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
         load_recipe("papr")
-    with pytest.raises(InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper, paper-llama"):
+    with pytest.raises(
+        InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper, paper-llama"
+    ):
         load_recipe("none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not valid TOML"):
