@@ -170,7 +170,7 @@ def decoders_rate(pipeline, paths):
     parts = [paths[first : first + size] for first in range(0, len(paths), size)]
     with (
         ThreadPoolExecutor(8) as threads,
-        pipeline.decoding_processes(threads, ahead=9 * size) as processes,
+        pipeline.decoder.start_processes(threads, ahead=9 * size) as processes,
     ):
         start = seconds(lambda: processes.decode(parts[0][:8]), "cpu")
         processes.decode(parts[0])
@@ -268,7 +268,7 @@ def measure(folder, device, count, turns, said):
     with optional(said, "torchmetrics"):
         part = max(64, min(1024, count // 16))
         said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
-    pipeline.decoders = 0
+    pipeline = Pipeline(encoder, batch_size=pipeline.batch_size, decoders=0)
     few = paths[: max(64, min(2048, count // 4))]
     said("decode_threads", threads_rate(pipeline, few))
     streams(said, {"msd": pipeline}, few, device, "threads", turns=1)

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from msdscore.encoders.cached import CachedEncoder
 from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.shards import ShardFacts, write_shard
 from msdscore.run.rows import score_rows
@@ -120,8 +119,7 @@ def do_file(folder, rows, megabytes, remember=512):
         writer = writer or pq.ParquetWriter(folder / "rows.parquet", part.schema)
         writer.write_table(part)
     writer.close()
-    pipeline = ScorerSpec(encoder="toy").build()
-    pipeline.encoder = CachedEncoder(pipeline.encoder, memory=remember << 20)
+    pipeline = ScorerSpec(encoder="toy").build().caching(memory=remember << 20)
     start = time.process_time()
     with open_rows(folder / "rows.parquet") as source:
         made = score_rows(pipeline, source, folder / f"{rows}.parquet")

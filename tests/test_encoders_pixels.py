@@ -245,7 +245,7 @@ def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_t
     # One that only the decoder of the device refuses.
     size = canvas.view(pipeline.encoder.preprocessing, (300, 200))
     unread = Prepared(torch.zeros(50, dtype=torch.uint8), size)
-    (again,) = pipeline.decode_on_device([other], [unread])
+    (again,) = pipeline.decoder.decode_on_device([other], [unread])
     assert torch.equal(again.pixels, usual.decode([other])[0].prepared.pixels)
 
 
@@ -298,11 +298,12 @@ def test_vectors_of_files_decoded_by_the_device_are_kept(clip, files, tmp_path):
 
 def test_mini_decodes_on_the_device_too(files):
     captions, owner = ["a red wall"] * 3, range(3)
-    usual, there = (Pipeline(load_encoder("mini", device="cpu", jpeg=how)) for how in ("full", "device"))
-    assert there.signature != usual.signature
+    usual = Pipeline(load_encoder("mini", device="cpu"))
+    encoder = load_encoder("mini", device="cpu", jpeg="device")
     before = usual.score(usual.decode(files[:3]), captions, owner)
     for count in (0, 1):
-        there.decoders = count
+        there = Pipeline(encoder, decoders=count)
+        assert there.signature != usual.signature
         (after,) = score_batches(there, [Batch(files[:3], captions, owner)])
         for left, right in zip(before, after, strict=True):
             assert left.msd == pytest.approx(right.msd, abs=0.02)

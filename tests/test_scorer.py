@@ -280,7 +280,7 @@ def test_one_refused_caption_does_not_cost_its_company_their_scores():
 
 def test_pixels_are_hashed_only_where_starts_are_drawn_by_them(monkeypatch):
     hashed = []
-    monkeypatch.setattr("msdscore.scoring.pipeline.pixel_key", lambda image: hashed.append(image) or 1)
+    monkeypatch.setattr("msdscore.scoring.decoder.pixel_key", lambda image: hashed.append(image) or 1)
     Scorer("toy").score(picture(), "red")
     assert not hashed
     Scorer("toy", MSDConfig(init="sample")).score(picture(), "red")

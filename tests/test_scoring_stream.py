@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch.backends import cuda as backends
 
+from msdscore import Scorer
 from msdscore.core.device import Fetch
 from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.base import TextMemory, encode_in_batches
@@ -19,7 +20,8 @@ from msdscore.errors import ConfigError
 from msdscore.io import decoders
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
-from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
+from msdscore.scoring.embedder import BATCH_SIZES
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches, waiting_batches
 from tar_shards import write_tar
@@ -129,8 +131,7 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
     encoder = Elsewhere()
     if edge:
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
-    pipeline = Pipeline(encoder, batch_size=batch)
-    pipeline.streams = streams
+    pipeline = Pipeline(encoder, batch_size=batch).sharing(streams)
     assert waiting_batches(pipeline) == expected
 
 
@@ -138,14 +139,15 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
 def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
     for number in range(4):
         write_tar(tmp_path / f"{number}.tar", 20, first=20 * number)
-    found = []
+    found, shared, sharing = [], [], Pipeline.sharing
+    monkeypatch.setattr(Pipeline, "sharing", lambda own, count: shared.append(count) or sharing(own, count))
     for at_once in (1, 2):
         pipeline = Pipeline(Elsewhere(), batch_size=4, decoders=2)
         monkeypatch.setattr(ScorerSpec, "build", lambda _, pipeline=pipeline: pipeline)
         jobs = plan_jobs([str(tmp_path / "*.tar")], str(tmp_path / f"{at_once}"))
         results = list(score_jobs(ScorerSpec(encoder="toy"), jobs, ShardOptions(), at_once=at_once))
         assert all(result.fresh and not result.failed for result in results)
-        assert pipeline.streams == at_once
+        assert shared.pop() == at_once
         found.append([Path(job.output).read_bytes() for job in jobs])
     assert found[0] == found[1]
 
@@ -160,6 +162,51 @@ def test_batches_are_halved_where_memory_runs_out_and_stay_so():
     assert pipeline.batch_size == 3
     pipeline.embed_images(decoded)
     assert encoder.pictures == [3, 3, 1] * 2
+
+
+class Cramped(Elsewhere):
+    """The toy encoder on a device that has room for three items; it counts the batches that do not fit."""
+
+    def __init__(self):
+        super().__init__("cpu")
+        self.failures = 0
+
+    def _check(self, items):
+        if len(items) > 3:
+            self.failures += 1
+            raise torch.OutOfMemoryError("no room")
+
+    def encode_images(self, images):
+        self._check(images)
+        return super().encode_images(images)
+
+    def encode_texts(self, texts):
+        self._check(texts)
+        return super().encode_texts(texts)
+
+
+def test_later_calls_start_with_the_batch_size_that_fitted():
+    encoder = Cramped()
+    scorer = Scorer(encoder)
+    failures = []
+    for call in range(3):
+        pictures = [Image.new("RGB", (32, 32), (call, number, 0)) for number in range(40)]
+        scores = scorer.score_batch(pictures, [f"square {call} {number}" for number in range(40)])
+        assert scores.failed == 0
+        failures.append(encoder.failures)
+    assert failures[0] > 0
+    assert failures == failures[:1] * 3
+    # Other pipelines of the same scorer know it too.
+    assert scorer.pipeline.caching().batch_size == scorer.pipeline.batch_size <= 3
+
+
+def test_nothing_can_be_assigned_to_a_pipeline():
+    pipeline = Pipeline(load_encoder("toy"))
+    for name in ("encoder", "streams", "batch_size", "config"):
+        with pytest.raises(AttributeError):
+            setattr(pipeline, name, None)
+    shared = pipeline.sharing(2)
+    assert (pipeline.streams, shared.streams, shared.signature) == (1, 2, pipeline.signature)
 
 
 def test_one_item_that_does_not_fit_is_an_error():

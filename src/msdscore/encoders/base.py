@@ -167,8 +167,14 @@ def encode_in_batches(
     return join(batches)
 
 
-def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int) -> Embeddings:
-    """Embeddings of all texts, encoded in order of their length, so that little is padded.
+def encode_by_length(
+    texts: Sequence[str],
+    encode: Callable[[Sequence[str]], Embeddings],
+    *,
+    size: int,
+    smaller: Callable[[int], None] = lambda size: None,
+) -> Embeddings:
+    """Embeddings of all texts, encoded in order of their length, so that little is padded; see `encode_in_batches`.
 
     Every text of every encoder passes here: invisible characters are removed before it is read, and the spans of its
     tokens refer to the text as given.
@@ -176,7 +182,7 @@ def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Emb
     cleaned = [clean(text) for text in texts]
     plain = [text if found is None else found.text for text, found in zip(texts, cleaned, strict=True)]
     order = sorted(range(len(plain)), key=lambda number: len(plain[number]))
-    joined = encode_in_batches([plain[number] for number in order], encode, size=size)
+    joined = encode_in_batches([plain[number] for number in order], encode, size=size, smaller=smaller)
     batch = take(joined, sorted(range(len(order)), key=order.__getitem__))
     if not any(cleaned):
         return batch

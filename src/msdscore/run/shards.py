@@ -309,8 +309,7 @@ class ShardWorker:
             raise self._broken
         try:
             if self._built is None:
-                self._built = self.spec.build()
-                self._built.streams = self.at_once
+                self._built = self.spec.build().sharing(self.at_once)
         except MSDScoreError as error:
             self._broken = error
             raise

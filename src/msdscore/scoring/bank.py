@@ -1,7 +1,7 @@
 """Banks of background images: built once from any images, kept in a file, named in the signature."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +28,14 @@ class NamedBank:
     name: str
     encoder: str
     bank: Bank
+    _placed: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def on(self, device: torch.device) -> Bank:
+        """The bank on a device; copied there once."""
+        if device not in self._placed:
+            texts = None if self.bank.texts is None else self.bank.texts.to(device)
+            self._placed[device] = replace(self.bank, images=self.bank.images.to(device), texts=texts)
+        return self._placed[device]
 
     def require(self, encoder: Encoder, form: Form) -> None:
         """Refuse a bank that was not built for this encoder, these mixtures or this form."""

@@ -126,5 +126,5 @@ def _background(pipeline: "Pipeline") -> Background:
     if key not in _backgrounds:
         if len(_backgrounds) >= _MOST:
             _backgrounds.pop(next(iter(_backgrounds)), None)
-        _backgrounds[key] = Background.of(pipeline.encode_texts(background_captions()))
+        _backgrounds[key] = Background.of(pipeline.embedder.vectors(background_captions()))
     return _backgrounds[key]

@@ -54,7 +54,7 @@ def score_batches(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_BATCHES) as scorers,
-        pipeline.decoding_processes(pool, ahead=pipeline.streams * (ahead + GPU_BATCHES) * pipeline.batch_size)
+        pipeline.decoder.start_processes(pool, ahead=pipeline.streams * (ahead + GPU_BATCHES) * pipeline.batch_size)
         or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
@@ -67,7 +67,7 @@ def score_batches(
         def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
             if processes is None:
                 return pipeline.decode(sources, pool=pool)
-            ready = pipeline.decode_on_device(sources, processes.decode(sources))
+            ready = pipeline.decoder.decode_on_device(sources, processes.decode(sources))
             return [Decoded(one) if isinstance(one, Prepared) else one for one in ready]
 
         try:

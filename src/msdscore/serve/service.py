@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -17,7 +16,6 @@ import pyarrow as pa
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
 from msdscore.explain.look import thumbnail
@@ -56,9 +54,7 @@ class Service:
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings, self.metrics = settings, Metrics()
-        self._pipeline = copy(pipeline)
-        if settings.cache:
-            self._pipeline.encoder = CachedEncoder(pipeline.encoder, memory=settings.cache)
+        self._pipeline = pipeline.caching(memory=settings.cache) if settings.cache else pipeline
 
         def observe(captions: int, seconds: float) -> None:
             self.metrics.batch.observe(captions)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
@@ -67,9 +66,7 @@ class Study:
     def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
         """The scorer with an encoder that remembers its vectors; `preset` is used where the spec names none."""
         spec = replace(self.spec, config=self.spec.config or preset, encoder=encoder or self.spec.encoder, cache=None)
-        pipeline = spec.build()
-        pipeline.encoder = CachedEncoder(pipeline.encoder, memory=_MEMORY, disk=self.spec.cache)
-        return pipeline
+        return spec.build().caching(memory=_MEMORY, disk=self.spec.cache)
 
     def form(self, pipeline: Pipeline, name: str) -> Form:
         """The settings of a pipeline for a benchmark, see `form_for`."""

@@ -163,7 +163,7 @@ def make_vectors(
         np.array([texts.row(text) for _, text in pairs], dtype=np.int64),
         pair_of,
         _columns(pipeline, images, texts, pairs, mixtures=mixtures),
-        pipeline.encode_texts,
+        pipeline.embedder.vectors,
         pipeline.config,
         None if bank is None else bank.images.means,
         partial(compare_texts, pipeline),

@@ -1,0 +1,94 @@
+"""The second part of a pipeline: decoded images and captions in, vectors or errors out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from msdscore.encoders.base import Embeddings, Encoder, TextMemory, encode_by_length, encode_in_batches
+from msdscore.errors import CaptionError, ConfigError, RowError
+from msdscore.io.hashing import text_key
+from msdscore.scoring.embedded import Decoded, Embedded, sort_out, without_empty
+
+# Images per batch by kind of device: what fills it, halved when its memory runs out.
+BATCH_SIZES = {"cpu": 32, "cuda": 256}
+# Texts per batch: short ones go with short ones, so that little is padded; to a GPU every batch is work for the host.
+MOST_TEXTS = {"cpu": 128, "cuda": 256}
+
+
+class BatchSizes:
+    """Images and texts per batch of an encoder; smaller from the time its device runs out of memory.
+
+    All pipelines of one scorer share it, so that a later call starts with the size that fitted.
+    """
+
+    def __init__(self, encoder: Encoder, images: int | None = None) -> None:
+        if images is not None and (not isinstance(images, int) or images < 1):
+            raise ConfigError(f"batch_size must be a whole number of at least 1, got {images!r}")
+        kind = encoder.device.type
+        self._lock = Lock()
+        self.images = images or BATCH_SIZES.get(kind, BATCH_SIZES["cpu"])
+        self.texts = min(4 * self.images, MOST_TEXTS.get(kind, MOST_TEXTS["cpu"]))
+
+    def limit_images(self, size: int) -> None:
+        """Use at most so many images, and four times as many texts, from now on."""
+        with self._lock:
+            self.images, self.texts = min(self.images, size), min(self.texts, 4 * size)
+
+    def limit_texts(self, size: int) -> None:
+        """Use at most so many texts from now on."""
+        with self._lock:
+            self.texts = min(self.texts, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedder:
+    """Encodes images and captions in batches; with `memory`, captions that it has seen are not encoded again."""
+
+    encoder: Encoder
+    sizes: BatchSizes
+    memory: TextMemory | None = None
+
+    def images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
+        """Vectors of decoded images, batch by batch."""
+
+        def encode(items: Sequence[Decoded]) -> Embeddings:
+            return encode_in_batches(
+                [item.prepared for item in items],
+                self.encoder.encode_images,
+                size=self.sizes.images,
+                smaller=self.sizes.limit_images,
+            )
+
+        batch, rows, reasons = sort_out(decoded, encode)
+        keys = tuple(
+            item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
+        )
+        return Embedded(batch, rows, reasons, keys)
+
+    def texts(self, captions: Sequence[str]) -> Embedded:
+        """Vectors of captions, each distinct one embedded once; an error for a caption without readable words."""
+        # An error is compared by identity: every caption that is not text stays an item of its own.
+        checked = [
+            text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
+            for text in captions
+        ]
+        number_of = {text: number for number, text in enumerate(dict.fromkeys(checked))}
+        distinct, numbers = list(number_of), [number_of[text] for text in checked]
+        memory = self.memory
+        encode = self.vectors if memory is None else lambda texts: memory.recall(texts, self.vectors)
+        batch, rows, reasons = sort_out(distinct, encode)
+        if batch is not None:
+            batch, rows, reasons = without_empty(distinct, batch, rows, reasons)
+        captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
+        return Embedded(
+            batch,
+            tuple(rows[number] for number in numbers),
+            {item: reasons[number] for item, number in enumerate(numbers) if number in reasons},
+            tuple(map(text_key, captions)),
+            captions,
+        )
+
+    def vectors(self, captions: Sequence[str]) -> Embeddings:
+        """Vectors of texts as they are, in order; raises `RowError` for one that the encoder rejects."""
+        sizes = self.sizes
+        return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
