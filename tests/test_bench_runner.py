@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
+from msdscore.encoders import backbone
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.lab.benchmarks.base import Pair, image_key, wrong_images
@@ -143,7 +144,8 @@ def test_a_finished_run_is_read_without_its_encoder(tmp_path, scorer):
     assert loaded == ["two", None, "one"]
 
 
-def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path):
+def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     spec = ScorerSpec(encoder=str(tmp_path), device="cpu")
     first = spec.stamp()

@@ -278,7 +278,7 @@ def test_a_file_that_is_known_is_not_even_decoded(tmp_path):
     expected = plain.score(plain.decode(sources), ["a ball", "a square"], [0, 1])
     assert pipelines[0].score(pipelines[0].decode(sources), ["a ball", "a square"], [0, 1]) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msdscore.scoring.pipeline.open_image", None)
+        patch.setattr("msdscore.scoring.decoder.open_image", None)
         decoded = pipelines[1].decode(sources)
     for path in files(tmp_path / "cache"):
         path.unlink()  # lost between decoding and encoding: made after all

@@ -10,6 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
+from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
@@ -197,7 +198,8 @@ def test_vectors_have_no_history_but_heads_can_be_trained_on_them(encoder, pictu
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.01)])
-def test_half_precision_stays_close_and_gives_float32(folder, encoder, pictures, dtype, tolerance):
+def test_half_precision_stays_close_and_gives_float32(folder, encoder, pictures, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     half = load_encoder(str(folder), device="cpu", dtype=dtype)
     for ours, exact in (
         (prepare_and_encode(half, pictures), prepare_and_encode(encoder, pictures)),
@@ -209,7 +211,8 @@ def test_half_precision_stays_close_and_gives_float32(folder, encoder, pictures,
     assert half.signature.endswith(f"dtype:{dtype}")
 
 
-def test_overflow_is_an_error_and_not_a_score(folder, tmp_path):
+def test_overflow_is_an_error_and_not_a_score(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     loud = tmp_path / "loud"
     shutil.copytree(folder, loud)
     model = transformers.CLIPModel.from_pretrained(loud)

@@ -10,6 +10,7 @@ from PIL import Image
 
 import tiny_models
 import tiny_openclip
+from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MissingExtraError
@@ -180,7 +181,8 @@ def test_scores_ranks_and_explanations_need_to_know_nothing(encoder, pictures):
     assert encoder.signature in scorer.signature
 
 
-def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read):
+def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read, monkeypatch):
+    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     half = load_encoder(str(folder), device="cpu", dtype="bfloat16")
     for ours, exact in ((prepare_and_encode(half, pictures[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
         assert ours.points.dtype == ours.pooled.dtype == torch.float32

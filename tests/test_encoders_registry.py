@@ -9,8 +9,10 @@ import warnings
 from copy import deepcopy
 
 import pytest
+import torch
 
-from msdscore.encoders import registry
+from msdscore.encoders import backbone, registry
+from msdscore.encoders.backbone import place
 from msdscore.encoders.registry import (
     EncoderRow,
     PluginWarning,
@@ -204,3 +206,19 @@ def test_other_names_of_an_encoder_lead_to_its_short_name(name, meant):
         UnknownNameError, match=rf"unknown encoder '{re.escape(name)}'. Did you mean '{re.escape(meant)}'"
     ):
         find_row(name)
+
+
+@pytest.mark.parametrize("device", ["mps", "xla", "meta", "xpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_an_error_in_one_line(device, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"there is no device '{device}' here; use device='auto' or 'cpu'"):
+        place(device, "auto")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_on_a_cpu_without_its_instructions_is_an_error_in_one_line(dtype, monkeypatch):
+    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: dtype == torch.float32)
+    with pytest.raises(ConfigError, match=f"this CPU has no instructions for {dtype}; use dtype='float32'"):
+        load_encoder("mini", device="cpu", dtype=dtype)
+    assert place("cpu", "auto").dtype == torch.float32

@@ -456,3 +456,69 @@ def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     assert answer.stdout.strip() == "0"
+
+
+def test_the_best_caption_was_scored_and_only_scored_captions_are_candidates():
+    scores = Scorer("toy").score_batch(picture(), ["", "a red square", "a blue square"])
+    assert scores.failed == 1
+    assert scores.candidates.tolist() == [2, 2, 2]
+    assert scores.best in ("a red square", "a blue square")
+    assert f"1 failed, best {scores.best!r}" in repr(scores)
+    nothing = Scorer("toy").score_batch(picture(), ["", " "])
+    assert nothing.candidates.tolist() == [0, 0]
+    assert "best" not in repr(nothing)
+    with pytest.raises(
+        InputError, match="none of 2 captions could be scored, so none is the best; the first: the caption"
+    ):
+        _ = nothing.best
+
+
+def test_a_stream_takes_an_array_of_captions():
+    captions = ["a red square", "a blue square"]
+    listed, array = (list(Scorer("toy").stream([(picture(), given)])) for given in (captions, np.array(captions)))
+    assert [score.candidates for score in array] == [2, 2]
+    assert [score.soft_msd for score in array] == [score.soft_msd for score in listed]
+
+
+def test_captions_of_a_table_that_are_not_text_are_row_errors():
+    pandas = pytest.importorskip("pandas")
+    captions = ["a red square", float("nan"), None, 5, pandas.NA]
+    frame = pandas.DataFrame({"image": [picture()] * 5, "caption": captions})
+    result = Scorer("toy").score_table(frame)
+    missing = "the caption is missing"
+    assert result["error"].tolist() == [None, missing, missing, "a caption must be text, got int", missing]
+    assert result["msd"].notna().tolist() == [True, False, False, False, False]
+    scores = Scorer("toy").score_batch([picture()] * 5, captions)
+    assert scores.to_arrow()["caption"].to_pylist() == ["a red square", "", "", "", ""]
+    assert "not scored" in str(scores)
+
+
+def test_two_columns_of_one_name_are_an_error_in_one_line():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[picture(), "red", "blue"]], columns=["image", "caption", "caption"])
+    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'; rename or drop all but one"):
+        Scorer("toy").score_table(frame)
+    table = pa.table(
+        [pa.array(["x.png"]), pa.array(["red"]), pa.array(["blue"])], names=["image", "caption", "caption"]
+    )
+    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'"):
+        Scorer("toy").score_table(table)
+
+
+class Long:
+    """The toy encoder with pooled vectors of another length, as an encoder of one's own may have them."""
+
+    def __init__(self):
+        self._toy = load_encoder("toy")
+
+    def __getattr__(self, name):
+        return getattr(self._toy, name)
+
+    def encode_texts(self, texts):
+        batch = self._toy.encode_texts(texts)
+        return replace(batch, pooled=10 * batch.pooled)
+
+
+def test_pooled_vectors_that_are_not_of_unit_length_are_an_error():
+    with pytest.raises(ConfigError, match="encoder 'toy' returned pooled vectors of length 10 to 10, expected unit"):
+        Scorer(Long()).score(picture(), "a red square")

@@ -280,8 +280,8 @@ class Scorer:
         """Scores of any number of rows, one after the other, in little memory.
 
         A row is a pair `(image, caption)` or a mapping with `image` and `caption`, and each caption is scored alone. A
-        list in the place of the caption, or under `captions`, is a candidate set and gives one `Score` per caption. A
-        mapping may have `references`, and with them needs no image. A row that cannot be scored gives a `Score` with
+        list or an array in place of the caption, or under `captions`, is a candidate set with one `Score` per caption.
+        A mapping may have `references`, and with them needs no image. A row that cannot be scored gives a `Score` with
         an `error`.
 
         >>> from PIL import Image
@@ -383,7 +383,8 @@ def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequ
     else:
         raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
     # An empty list is a caption without words: a row with an error, not a missing row.
-    return image, (list(captions) or [""]) if isinstance(captions, list | tuple) else [captions], references
+    several = isinstance(captions, list | tuple) or getattr(captions, "ndim", 0) == 1
+    return image, (list(captions) or [""]) if several else [captions], references
 
 
 def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequence[str] | None]:

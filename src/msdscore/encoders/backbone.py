@@ -26,6 +26,7 @@ from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
+UNIT = 0.01  # how far the length of a unit vector may be from 1; half precision needs 0.002
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -59,10 +60,32 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
         where = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
-    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+    if not _is_available(where):
         raise ConfigError(f"there is no device {device!r} here; use device='auto' or 'cpu'")
     usual = half if where.type == "cuda" else torch.float32
-    return Placement(where, _DTYPES.get(dtype, usual))
+    placement = Placement(where, _DTYPES.get(dtype, usual))
+    if where.type == "cpu" and not cpu_computes(placement.dtype):
+        raise ConfigError(f"this CPU has no instructions for {dtype}; use dtype='float32' or 'auto'")
+    return placement
+
+
+def _is_available(device: torch.device) -> bool:
+    """Whether torch can compute on a device here."""
+    if device.type == "cuda":
+        return (device.index or 0) < torch.cuda.device_count()
+    if device.type == "mps":
+        return torch.backends.mps.is_available()
+    return device.type == "cpu" or (device.type == "xpu" and torch.xpu.is_available())
+
+
+def cpu_computes(dtype: torch.dtype) -> bool:
+    """Whether this CPU has instructions for a dtype; without them torch raises errors or ends the process."""
+    if dtype == torch.float32:
+        return True
+    if not torch.backends.mkldnn.is_available():
+        return False
+    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    return bool(getattr(torch.ops.mkldnn, names[dtype])())
 
 
 Options = TypeVar("Options")
@@ -253,6 +276,9 @@ class Backbone(ABC):
         mean = states.pooled is None or self._identity.options.pool == "mean"
         pooled = masked_mean(real, mask) if mean else states.pooled
         assert pooled is not None
+        # A model's pooled vectors may have any length; those of unit length stay as they are, bit by bit.
+        length = pooled.norm(dim=-1, keepdim=True)
+        pooled = torch.where((length - 1).abs() > UNIT, unit(pooled), pooled)
         finite = torch.isfinite(real).all() & torch.isfinite(pooled).all()
         if _CHECKED_LATE.get():
             pooled = pooled.masked_fill(~finite, torch.nan)

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from threading import Lock
 
+from msdscore.encoders.backbone import UNIT
 from msdscore.encoders.base import Embeddings, Encoder, TextMemory, encode_by_length, encode_in_batches
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import text_key
@@ -40,6 +42,14 @@ class BatchSizes:
             self.texts = min(self.texts, size)
 
 
+def _not_text(caption: object) -> CaptionError:
+    """The error of a caption that is not text; tables have None and NaN for missing ones."""
+    is_nan = isinstance(caption, float) and isnan(caption)
+    if caption is None or is_nan or type(caption).__name__ in ("NAType", "NaTType"):  # the last two are pandas'
+        return CaptionError("the caption is missing")
+    return CaptionError(f"a caption must be text, got {type(caption).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class Embedder:
     """Encodes images and captions in batches; with `memory`, captions that it has seen are not encoded again."""
@@ -60,6 +70,7 @@ class Embedder:
             )
 
         batch, rows, reasons = sort_out(decoded, encode)
+        self._check(batch)
         keys = tuple(
             item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
         )
@@ -68,10 +79,7 @@ class Embedder:
     def texts(self, captions: Sequence[str]) -> Embedded:
         """Vectors of captions, each distinct one embedded once; an error for a caption without readable words."""
         # An error is compared by identity: every caption that is not text stays an item of its own.
-        checked = [
-            text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
-            for text in captions
-        ]
+        checked = [text if isinstance(text, str) else _not_text(text) for text in captions]
         number_of = {text: number for number, text in enumerate(dict.fromkeys(checked))}
         distinct, numbers = list(number_of), [number_of[text] for text in checked]
         memory = self.memory
@@ -79,6 +87,7 @@ class Embedder:
         batch, rows, reasons = sort_out(distinct, encode)
         if batch is not None:
             batch, rows, reasons = without_empty(distinct, batch, rows, reasons)
+        self._check(batch)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
@@ -87,6 +96,17 @@ class Embedder:
             tuple(map(text_key, captions)),
             captions,
         )
+
+    def _check(self, batch: Embeddings | None) -> None:
+        """Raise `ConfigError` for pooled vectors that are not of unit length; a GPU is not waited for."""
+        if batch is None or batch.pooled.device.type != "cpu":
+            return
+        lengths = batch.pooled.norm(dim=-1)
+        if bool((((lengths - 1).abs() > UNIT) & (lengths > 0)).any()):
+            raise ConfigError(
+                f"encoder {self.encoder.name!r} returned pooled vectors of length {lengths.min():.3g} to "
+                f"{lengths.max():.3g}, expected unit vectors; divide them by their length"
+            )
 
     def vectors(self, captions: Sequence[str]) -> Embeddings:
         """Vectors of texts as they are, in order; raises `RowError` for one that the encoder rejects."""

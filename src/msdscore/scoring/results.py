@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import reading
-from msdscore.errors import ConfigError, RowError, require
+from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
@@ -188,8 +188,8 @@ class Scores:
     """Scores of captions as arrays, in the order the captions were given; see `Score` for which direction is better.
 
     `columns` has every number by name, and each is an attribute too; NaN (counts: 0) for captions that have an error in
-    `errors`. `candidates` is the size of each caption's candidate set. A slice returns `Scores`, an index one `Score`;
-    `a + b` joins two with the same signature.
+    `errors`. `candidates` is the number of captions of each caption's candidate set that were scored. A slice returns
+    `Scores`, an index one `Score`; `a + b` joins two with the same signature.
 
     >>> from PIL import Image
     >>> from msdscore import Scorer
@@ -232,10 +232,12 @@ class Scores:
             column = np.zeros(len(scored), dtype=np.int64) if name in COUNTS else np.full(len(scored), np.nan)
             column[good] = [np.nan if value is None else value for value in known_values]
             columns[name] = column
-        _, inverse, counts = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True, return_counts=True)
+        names_of_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
+        counts = np.bincount(inverse[good], minlength=len(names_of_sets))
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
-        return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
+        texts = tuple(text if isinstance(text, str) else "" for text in captions)
+        return cls(texts, columns, counts[inverse], warnings, errors, signature)
 
     def __getattr__(self, name: str) -> Any:
         # Attributes that pickle and copy look for on a bare object must not read `columns`.
@@ -330,8 +332,12 @@ class Scores:
 
     @property
     def best(self) -> str:
-        """The caption that is first in the ranking."""
-        return self.captions[self.ranking[0]]
+        """The caption that is first in the ranking; raises `InputError` if none could be scored."""
+        first = self.ranking[0] if len(self) else None
+        if first is None or self.errors[first] is not None:
+            why = f"; the first: {self.errors[0]}" if self.errors else ""
+            raise InputError(f"none of {len(self)} captions could be scored, so none is the best{why}")
+        return self.captions[first]
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per caption, with the caption and the added columns."""
@@ -373,7 +379,8 @@ class Scores:
         return "\n".join([*lines, *notes, self.signature])
 
     def __repr__(self) -> str:
-        best = f", best {self.best!r}" if len(self) > 1 and int(self.candidates.min()) == len(self) else ""
+        scored = len(self) - self.failed
+        best = f", best {self.best!r}" if scored > 1 and int(self.candidates.max()) == scored else ""
         return f"Scores({len(self)} captions, {self.failed} failed{best}, {self.signature})"
 
     def _repr_html_(self) -> str:

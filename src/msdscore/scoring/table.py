@@ -64,6 +64,9 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
     columns = _names(table)
     names.check(columns, "the table", folder=False, lists=True)
     group_name = first_of(columns, ("group",))
+    for name in (names.image_in(columns), names.caption_in(columns), group_name):
+        if columns.count(str(name)) > 1:
+            raise ConfigError(f"the table has {columns.count(str(name))} columns {name!r}; rename or drop all but one")
     groups = [None] * len(table) if group_name is None else _cells(table, group_name)
     images, texts, lists = (
         [None] * len(table) if name is None else _cells(table, name)
