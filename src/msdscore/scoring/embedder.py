@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from threading import Lock
 
 from msdscore.encoders.backbone import UNIT
@@ -42,14 +41,6 @@ class BatchSizes:
             self.texts = min(self.texts, size)
 
 
-def _not_text(caption: object) -> CaptionError:
-    """The error of a caption that is not text; tables have None and NaN for missing ones."""
-    is_nan = isinstance(caption, float) and isnan(caption)
-    if caption is None or is_nan or type(caption).__name__ in ("NAType", "NaTType"):  # the last two are pandas'
-        return CaptionError("the caption is missing")
-    return CaptionError(f"a caption must be text, got {type(caption).__name__}")
-
-
 @dataclass(frozen=True, slots=True)
 class Embedder:
     """Encodes images and captions in batches; with `memory`, captions that it has seen are not encoded again."""
@@ -79,7 +70,10 @@ class Embedder:
     def texts(self, captions: Sequence[str]) -> Embedded:
         """Vectors of captions, each distinct one embedded once; an error for a caption without readable words."""
         # An error is compared by identity: every caption that is not text stays an item of its own.
-        checked = [text if isinstance(text, str) else _not_text(text) for text in captions]
+        checked = [
+            text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
+            for text in captions
+        ]
         number_of = {text: number for number, text in enumerate(dict.fromkeys(checked))}
         distinct, numbers = list(number_of), [number_of[text] for text in checked]
         memory = self.memory
