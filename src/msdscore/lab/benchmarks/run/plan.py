@@ -120,7 +120,7 @@ def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
         return pipeline
     return Pipeline(
         pipeline.encoder, form, bank=pipeline.bank, limits=pipeline.limits, batch_size=pipeline.batch_size,
-        decoders=pipeline.decoders,
+        decoders=pipeline.decoder.processes,
     )  # fmt: skip
 
 
