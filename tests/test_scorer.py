@@ -521,3 +521,19 @@ class Long:
 def test_pooled_vectors_that_are_not_of_unit_length_are_an_error():
     with pytest.raises(ConfigError, match="encoder 'toy' returned pooled vectors of length 10 to 10, expected unit"):
         Scorer(Long()).score(picture(), "a red square")
+
+
+def test_images_are_ranked_for_one_caption_as_a_candidate_set():
+    scorer = Scorer("toy")
+    pictures = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red", "green")]
+    ranked = scorer.rank_images("a red square", [*pictures, b"no image"])
+    assert ranked.ranking[0] == 1
+    assert ranked.ranking[-1] == 3
+    assert ranked.errors[3]
+    alone = [scorer.score(picture, "a red square") for picture in pictures]
+    assert ranked.columns["msd"][:3].tolist() == pytest.approx([score.msd for score in alone])
+    share = np.exp(ranked.columns["similarity"][:3] / 0.2)
+    u = 3 / 2 * (1 - (share / share.sum()).max())
+    assert ranked.columns["uncertainty"][:3] == pytest.approx(u)
+    with pytest.raises(ConfigError, match="at least one image"):
+        scorer.rank_images("a red square", [])

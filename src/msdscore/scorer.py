@@ -162,6 +162,23 @@ class Scorer:
             rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
         return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
 
+    def rank_images(self, caption: str, images: Iterable[ImageSource]) -> Scores:
+        """Score images for one caption, such as those generated from a prompt, as a candidate set.
+
+        Row i is image i; `ranking` has the positions of the images from best to worst by Soft-MSD, whose uncertainty
+        is that of the caption's similarities with the images. An image that cannot be read is a row with its error.
+
+        >>> from PIL import Image
+        >>> pictures = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
+        >>> Scorer("toy").rank_images("a red square", pictures).ranking
+        (1, 0)
+        """
+        sources = _listed(images)
+        if not sources:
+            raise ConfigError("rank_images needs a list of at least one image; score takes a single one")
+        count = len(sources)
+        return self._scores(sources, [caption] * count, range(count), [0] * count, [], lambda done, total: None)
+
     def compare(self, caption: str, references: Sequence[str]) -> Score:
         """Compare a caption with references, without an image.
 
