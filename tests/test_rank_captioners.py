@@ -287,7 +287,7 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
         scored(tmp_path / "a.parquet", values, ref_msd=values + 1.0),
         scored(tmp_path / "b.parquet", values + 0.2, ref_msd=values),
     ]
-    ranking = rank(read_contest(files), how=FEW)
+    ranking = rank(read_contest(list(map(str, files))), how=FEW)
     assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
     assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
     assert verdict(ranking).startswith("a is first by ref_msd")

@@ -32,20 +32,23 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
             description=__doc__,
             citation=_CITATION,
             inputs_description=_INPUTS,
-            features=[
-                datasets.Features({"predictions": text, "images": text}),
-                datasets.Features({"predictions": text, "images": text, "references": datasets.Sequence(text)}),
-            ],
+            features=datasets.Features({"predictions": text, "images": text}),
         )
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **given: Any) -> Any:
+        """Score captions, with a list of references for each if there are any."""
+        # `evaluate` hands references to `_compute` only if every call has them.
+        people = {} if references is None else {"people": references}
+        return super().compute(predictions=predictions, **people, **given)
 
     def _compute(
         self,
         predictions: Sequence[str],
         images: Sequence[str],
-        references: Sequence[Sequence[str]] | None = None,
+        people: Sequence[Sequence[str]] | None = None,
         scorer: ScorerLike = DEFAULT_ENCODER,
     ) -> dict[str, Any]:
-        lists = None if references is None else [list(own) for own in references]
+        lists = None if people is None else [list(own) for own in people]
         scores = shared_scorer(scorer).score_batch(list(images), list(predictions), references=lists)
         mean, known = _mean(scores, "msd")
         means, values = _mean(scores, "ref_msd") if "ref_msd" in scores.columns else (None, [])
