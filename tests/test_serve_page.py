@@ -208,6 +208,19 @@ def test_words_that_fit_better_and_words_that_are_missing_are_a_click_away_and_c
     browser.wait(f"document.querySelector('textarea').value === 'a green square corner' && {READY}")
 
 
+def test_references_one_per_line_add_ref_msd_to_the_numbers(browser):
+    names = "[...document.querySelectorAll('table.numbers th')].map(cell => cell.textContent)"
+    browser.click("[data-tool=numbers]")
+    browser.wait("document.querySelector('table.numbers')")
+    assert "ref_msd" not in browser.run(f"return {names}")
+    browser.run(
+        "document.getElementById('references').open = true; const lines = document.getElementById('reference-lines');"
+        "lines.value = 'a cat\\n\\na small animal'; lines.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    browser.wait(f"{names}.includes('ref_msd')")
+    assert "reference_count" in browser.run(f"return {names}")
+
+
 def test_an_emptied_caption_has_no_score(browser):
     focus(browser, 1)
     browser.run("document.activeElement.select()")

@@ -41,6 +41,16 @@ function App() {
             <button id="add" type="button" onClick=${addCard}>Add a caption</button>
             <${Exports} />
           </div>
+          <details id="references">
+            <summary>References</summary>
+            <label for="reference-lines">Captions of this image by people, one per line; they add Ref-MSD.</label>
+            <textarea
+              id="reference-lines"
+              rows="4"
+              value=${state.references}
+              onInput=${(event) => store.refer(event.target.value)}
+            ></textarea>
+          </details>
           <${How} />
         </section>
       </div>

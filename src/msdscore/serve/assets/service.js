@@ -68,14 +68,14 @@ async function nameOf(image, signal) {
   return image.id;
 }
 
-// One answer per caption, each scored alone; at most `max_items` captions.
-export async function explain(image, captions, signal, again = true) {
+// One answer per caption, each scored alone; at most `max_items` captions. `references` are captions by people.
+export async function explain(image, captions, signal, { again = true, references = [] } = {}) {
   const name = await nameOf(image, signal);
-  const items = captions.map((caption) => ({ image: name, captions: [caption] }));
+  const items = captions.map((caption) => ({ image: name, captions: [caption], references }));
   const answer = await read("v1/explain", { json: { items }, signal });
   if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
     image.id = null; // the service was restarted, or has dropped it
-    return explain(image, captions, signal, false);
+    return explain(image, captions, signal, { again: false, references });
   }
   return answer.items;
 }

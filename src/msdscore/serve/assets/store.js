@@ -11,6 +11,7 @@ const UNDONE = 8000; // milliseconds for which a removal can be taken back
 export const state = {
   view: "image", // or "file": a scored file, or many images
   image: null, // { file, sent, bitmap, sample, id, error, key, note }
+  references: "", // captions of the image by people, one per line
   captions: [], // { id, text, scored, result, error, before, numbers }
   order: [], // ids of captions as they are shown
   typing: false, // a field has the focus: cards stay at their positions
@@ -158,6 +159,15 @@ export function edit(caption, text) {
   changed();
 }
 
+// Captions are compared with references too; all of them are scored again.
+export function refer(text) {
+  state.references = text;
+  for (const caption of state.captions) caption.scored = null;
+  clearTimeout(timer);
+  timer = setTimeout(score, PAUSE);
+  changed();
+}
+
 export function add(text = "", { after = null } = {}) {
   const caption = newCaption(text);
   state.captions.push(caption);
@@ -214,7 +224,8 @@ export async function score() {
     for (let start = 0; start < due.length; start += BATCH) {
       const part = due.slice(start, start + BATCH);
       const texts = part.map((caption) => caption.text);
-      const items = await service.explain(image, texts, run.signal);
+      const references = state.references.split("\n").filter((line) => line.trim());
+      const items = await service.explain(image, texts, run.signal, { references });
       if (state.image !== image || running !== run) return;
       part.forEach((caption, number) => accept(caption, texts[number], items[number]));
       state.working.done += part.length;
@@ -310,7 +321,7 @@ export async function open(file, { captions = null, sample = null, key = null, p
 }
 
 function show(image, captions) {
-  Object.assign(state, { view: "image", image, opening: false, compared: [], active: null });
+  Object.assign(state, { view: "image", image, references: "", opening: false, compared: [], active: null });
   state.message = state.word = state.pinned = state.patch = null;
   state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);
