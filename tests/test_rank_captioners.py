@@ -290,4 +290,4 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
     ranking = rank(read_contest(list(map(str, files))), how=FEW)
     assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
     assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
-    assert verdict(ranking).startswith("a is first by ref_msd")
+    assert verdict(ranking).startswith("a is the best by ref_msd")
