@@ -207,7 +207,7 @@ const colours = (look) =>
 export function meaning(word, look) {
   if (!look.judged) return "not judged";
   if (word.p_value != null) {
-    const share = (100 * word.p_value).toPrecision(2);
+    const share = word.p_value < 0.1 ? (100 * word.p_value).toPrecision(2) : Math.round(100 * word.p_value);
     if (word.p_value < 0.1) return `likely wrong: only ${share} % of true words look this unsupported`;
     const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
     return `${verdict}: ${share} % of true words look like this`;
