@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from bench_sets import encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
@@ -169,3 +170,86 @@ def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
         assert f"| `{row.name}` |" in page, row.name
     for metric in list_metrics():
         assert f"`{metric.name}" in page, metric.name
+
+
+def own_rows(folder):
+    """Rows of a user's own benchmarks of every kind, on six colours."""
+    colours, rows = ("red", "blue", "green", "white", "black", "yellow"), {"pairs": [], "rated": [], "battles": []}
+    for number, colour in enumerate(colours):
+        Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
+        image, right, wrong = f"{colour}.png", f"a {colour} square", f"a big {colours[number - 1]} square"
+        rows["pairs"].append({"image": image, "caption": right, "negative_caption": wrong})
+        rows["rated"] += [
+            {"image": image, "caption": right, "rating": 5},
+            {"image": image, "caption": wrong, "rating": number},
+        ]
+        systems = {"system_a": "xy"[number % 2], "system_b": "z"}
+        rows["battles"].append({"image": image, "caption_a": right, "caption_b": wrong, "winner": "a", **systems})
+    for kind, lines in rows.items():
+        (folder / f"my-{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("kind", ["pairs", "rated", "battles"])
+def test_own_rows_are_a_benchmark_and_its_metrics_are_compared(kind, tmp_path):
+    own_rows(tmp_path)
+    arguments = ("--root", tmp_path / f"my-{kind}.jsonl", "-e", "toy", "-m", "cosine", "-m", "length", "--samples", 20)
+    answer = call("bench", kind, *arguments, "-o", tmp_path / "out")
+    assert answer.exit_code == 0, answer.output
+    result = tmp_path / "out" / f"{kind}.json"
+    compared = json.loads(call("compare", f"{result}:cosine", f"{result}:length", "--json").stdout)
+    assert compared["differences"][0]["first"] > compared["differences"][0]["second"]
+    assert not any(difference["name"].endswith("/") for difference in compared["differences"])
+
+
+def test_a_benchmark_and_a_metric_are_imported_from_a_module(tmp_path, monkeypatch):
+    own_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    module = """
+from msdscore.lab.benchmarks.base import Benchmark
+
+COLOURS = Benchmark(
+    name="colours", kind="pairs", reader="msdscore.lab.benchmarks.readers.rows:need_rows",
+    rows="msdscore.lab.benchmarks.readers.rows:read_pairs",
+)
+
+def brevity(image, caption):
+    "Minus the number of words."
+    return -len(caption.split())
+"""
+    Path("colour_lab.py").write_text(module)
+    arguments = (
+        "bench",
+        "colour_lab:COLOURS",
+        "--root",
+        "my-pairs.jsonl",
+        "-e",
+        "toy",
+        "-m",
+        "colour_lab:brevity",
+        "-m",
+        "cosine",
+    )
+    answer = call(*arguments, "-o", "out", "--samples", 20)
+    assert answer.exit_code == 0, answer.output
+    result = json.loads(Path("out/colour_lab.COLOURS.json").read_text())
+    brevity = result["metrics"][0]
+    assert brevity["figures"][0]["value"] == 1.0  # wrong captions have one word more
+    assert "colour_lab:brevity|code:" in brevity["signature"]
+    compared = call("compare", "out/colour_lab.COLOURS.json:cosine", "out/colour_lab.COLOURS.json:colour_lab:brevity")
+    assert compared.exit_code == 0, compared.output
+    wrong = call("bench", "pairs", "--root", "my-pairs.jsonl", "-e", "toy", "-m", "no_such_module:words", "-o", "other")
+    assert isinstance(wrong.exception, MSDScoreError)
+    assert "unknown metric 'no_such_module'" in str(wrong.exception)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_bench_draws_the_figure_of_its_table(results, kind, tmp_path):
+    _, _, arguments = results
+    answer = call(
+        "bench", "sugarcrepe", "flickr8k-expert", *arguments, "--samples", 20, "--plot", tmp_path / f"f.{kind}"
+    )
+    assert answer.exit_code == 0, answer.output
+    content = (tmp_path / f"f.{kind}").read_bytes()
+    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
+    wrong = call("bench", "sugarcrepe", *arguments, "--plot", tmp_path / "f.txt")
+    assert "f.txt" in str(wrong.exception)

@@ -475,3 +475,27 @@ def test_control_characters_of_captions_are_printed_visibly(tmp_path):
         assert "\x07" not in answer.output
         assert "\u202e" not in answer.output
         assert r"\x1b[31m" in answer.output
+
+
+def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    lines = [json.dumps({"image": str(tmp_path / "red.png"), "caption": f"a red square {n}"}) + "\n" for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    (tmp_path / "few.jsonl").write_text("".join(lines[:3]))
+    before = sorted(tmp_path.iterdir())
+    told = msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("40 rows\n")
+    assert "rows per second on cpu in one process, from a sample of 24" in told.stdout
+    facts = json.loads(msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "--estimate", "--json").stdout)
+    assert (facts["rows"], facts["shards"]) == (40, 1)
+    assert facts["rows_per_second"] > 0
+    few = msdscore("score", tmp_path / "few.jsonl", "-e", "toy", "--estimate")
+    assert (few.returncode, "3 rows are too few for an estimate; score them" in few.stderr) == (2, True)
+    assert sorted(tmp_path.iterdir()) == before
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number in range(3):
+        (shards / f"{number}.jsonl").write_text("".join(lines))
+    many = msdscore("score", f"{shards}/{{0..2}}.jsonl", "-e", "toy", "-o", tmp_path / "scores", "--estimate")
+    assert many.stdout.startswith("about 120 rows in 3 shards, by the first of them\n")

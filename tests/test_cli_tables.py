@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
 from coloured_pairs import two_coloured
-from msdscore.cli import tables
+from msdscore.cli import progress, tables
 from msdscore.cli.app import app
+from msdscore.cli.progress import log_lines
 from msdscore.lab.benchmarks.results.grids import Grid
 
 COLUMNS = ("metric", *(f"figure number {number}" for number in range(8)))
@@ -65,3 +66,31 @@ def test_studies_read_what_benchmarks_read(tmp_path):
     answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy"])
     assert answer.exit_code == 0, answer.output
     assert "| replace_att |" in answer.output
+
+
+def test_without_a_terminal_rate_and_time_left_are_logged_every_half_minute(capsys):
+    seconds = iter([0.0, 5.0, 20.0, 36.0, 50.0, 66.0])
+    show = log_lines("scoring", lambda: next(seconds))
+    for done in (1000, 1100, 1310, 1400, 1610):  # 1000 rows were finished before
+        show(done, 11_000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "scoring: 1,310 of 11,000, 10.0 per second, 16 min left",
+        "scoring: 1,610 of 11,000, 10.0 per second, 16 min left",
+    ]
+
+
+def test_a_bar_without_a_terminal_logs_and_is_quiet_on_demand(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LOG_EVERY", 0.0)
+    with progress.bar("rows") as show:
+        show(0, 4)
+        show(2, 4)
+    assert capsys.readouterr().err.startswith("rows: 2 of 4, ")
+    progress.be_quiet(True)
+    try:
+        with progress.bar("rows") as show:
+            show(0, 4)
+            show(2, 4)
+    finally:
+        progress.be_quiet(False)
+    assert capsys.readouterr().err == ""

@@ -2,9 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from msdscore import ConfigError, Scorer, UnknownNameError, load_encoder
+from msdscore.encoders.base import TokenLayout
+from msdscore.testing import check_encoder, find_faults
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "encoder-plugin"
 
@@ -47,3 +53,114 @@ def test_the_installed_plugin_scores_pictures(installed):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "greyscale@1,pool:mean,long:window,dtype:float32"
     assert done.stdout.split()[1:] == ["1.0", "0.0"]
+
+
+MINE = """
+from msdscore import load_encoder
+
+def make(device="auto", shade=0):
+    encoder = load_encoder("toy", device=device)
+    encoder.signature = f"mine@{shade}"
+    return encoder
+
+ready = make()
+THREE = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of a user in the working folder, which the installed command does not have on its path."""
+    (tmp_path / "mine_of_a_user.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "mine_of_a_user"
+    sys.modules.pop("mine_of_a_user", None)
+
+
+def test_an_encoder_is_imported_from_a_module_of_the_working_folder(mine):
+    assert load_encoder(f"{mine}:make", shade=3).signature == "mine@3"
+    assert Scorer(f"{mine}:ready").signature.startswith("msd|enc:mine@0|")
+    assert Scorer(f"{mine}:make").spec.record() is None  # its code may change
+    with pytest.raises(UnknownNameError, match="unknown option of mine_of_a_user:make 'shad'. Did you mean 'shade'"):
+        load_encoder(f"{mine}:make", shad=3)
+    with pytest.raises(ConfigError, match="mine_of_a_user:THREE: expected an encoder or a callable .*, got int"):
+        load_encoder(f"{mine}:THREE")
+    with pytest.raises(ConfigError, match="the encoder 'mine_of_a_user:nothing' cannot be imported .*no attribute"):
+        load_encoder(f"{mine}:nothing")
+    with pytest.raises(UnknownNameError, match="unknown encoder 'no_such_module:make'"):
+        load_encoder("no_such_module:make")
+    Path("needs_more.py").write_text("import a_library_that_is_not_there")
+    with pytest.raises(ConfigError, match="cannot be imported .*a_library_that_is_not_there.*; install"):
+        load_encoder("needs_more:make")
+
+
+def test_encoders_of_the_package_pass_their_check():
+    for name in ("toy", "mini"):
+        check_encoder(load_encoder(name))
+
+
+class Broken:
+    """The toy encoder, with vectors or layouts that are changed on their way out."""
+
+    def __init__(self, images=lambda batch: batch, texts=lambda batch: batch, **members):
+        self.inner, self.images, self.texts = load_encoder("toy"), images, texts
+        vars(self).update(members)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def encode_images(self, images):
+        return self.images(self.inner.encode_images(images))
+
+    def encode_texts(self, texts):
+        return self.texts(self.inner.encode_texts(texts))
+
+
+def cropped(batch):
+    return replace(batch, layout=tuple(replace(item, boxes=item.boxes[1:]) for item in batch.layout))
+
+
+def in_network_pixels(batch):
+    return replace(batch, layout=tuple(replace(item, boxes=item.boxes * 9) for item in batch.layout))
+
+
+def turned(batch):
+    return replace(batch, layout=tuple(replace(item, boxes=item.boxes.flip(0)) for item in batch.layout))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "sentence"),
+    [
+        (Broken(images=lambda b: replace(b, points=2 * b.points)), "encode_images: points must have length 1, got 2.000"),
+        (Broken(texts=lambda b: replace(b, pooled=b.pooled / 3)), "encode_texts: pooled vectors must have length 1"),
+        (Broken(texts=lambda b: replace(b, points=b.points + (~b.mask)[..., None])), "encode_texts: padded points"),
+        (Broken(images=lambda b: replace(b, mask=~b.mask)), "encode_images: an item has no real point"),
+        (Broken(images=lambda b: replace(b, points=b.points.double())), "must be float32, got torch.float64"),
+        (Broken(images=lambda b: replace(b, points=b.points * torch.nan)), "encode_images: points and pooled must be finite"),
+        (Broken(images=lambda b: replace(b, layout=())), "encode_images: layout must have one entry per item, got 0"),
+        (Broken(images=cropped), "encode_images: boxes of a grid"),
+        (Broken(images=in_network_pixels), "encode_images: boxes must be pixels of the original image"),
+        (Broken(images=turned), "encode_images: boxes must be in rows"),
+        (Broken(texts=lambda b: replace(b, layout=tuple(TokenLayout(()) for _ in b.layout))), "expected one span per real point"),
+        (
+            Broken(images=lambda b: replace(b, pooled=torch.nn.functional.normalize(b.pooled + b.pooled.mean(0), dim=-1))),
+            "encode_images: vectors depend on the batch",
+        ),
+        (Broken(signature="two words"), "signature must have no space"),
+        (Broken(texts=lambda b: replace(b, points=torch.nn.functional.pad(b.points, (0, 1)))), "points of images have"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_broken_promise_is_one_sentence(encoder, sentence):
+    faults = list(find_faults(encoder))
+    assert any(sentence in fault for fault in faults), faults
+    assert all("\n" not in fault for fault in faults)
+    with pytest.raises(AssertionError, match="must|expected|depend|no real|dimensions"):
+        check_encoder(encoder)
+
+
+def test_an_encoder_without_members_is_told_which():
+    assert list(find_faults(object())) == [
+        "the encoder has no name, signature, device, bank, recommended, prepare, encode_images, encode_texts"
+    ]

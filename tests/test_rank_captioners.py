@@ -1,6 +1,8 @@
 """Ranking of captioners: means and ranks by hand, significance, Soft-MSD over the set, refusals, and the page."""
 
+import csv
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -291,3 +293,28 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
     assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
     assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
     assert verdict(ranking).startswith("a is the best by ref_msd")
+
+
+@pytest.mark.parametrize("style", ["markdown", "latex", "csv"])
+def test_tables_of_a_ranking_are_printed_in_every_style_and_again_from_its_json(files, style, tmp_path) -> None:
+    words = ["rank-captioners", *map(str, files), "--samples", "50"]
+    printed = CliRunner().invoke(app, [*words, "-f", style])
+    assert printed.exit_code == 0, printed.output
+    assert CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.html")]).exit_code == 0
+    again = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "-f", style])
+    assert again.stdout == printed.stdout
+    if style == "csv":
+        rows = list(csv.DictReader(StringIO(printed.stdout)))
+        means = [row for row in rows if row["column"] in ("msd", "msd, rank")]
+        assert len(means) >= 4
+        assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in means)
+
+
+def test_a_ranking_among_results_of_benchmarks_is_refused(files, tmp_path) -> None:
+    words = ["rank-captioners", *map(str, files), "--samples", "50", "-o", str(tmp_path / "r.html")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    wrong = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "--overview"])
+    assert "; print it alone, without --overview and --ranks" in str(wrong.exception)
+    (tmp_path / "r.json").write_text('{"captioners": []}')
+    broken = CliRunner().invoke(app, ["table", str(tmp_path / "r.json")])
+    assert "expected the JSON of msdscore rank-captioners" in str(broken.exception)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from coloured_pairs import COLOURS, two_coloured
@@ -253,3 +254,31 @@ def test_rows_that_are_not_there_are_refused(scored, tmp_path):
     assert isinstance(answer.exception, InputError)
     assert "no.jsonl" in str(answer.exception)
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_folder_of_scored_shards_is_one_report(tmp_path):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    for shard, colours in (("a", ("red", "blue")), ("b", ("green",))):
+        lines = [
+            json.dumps({"image": str(tmp_path / "red.png"), "caption": f"a {colour} square"}) for colour in colours
+        ]
+        (tmp_path / f"{shard}.jsonl").write_text("\n".join(lines))
+    run = CliRunner().invoke(
+        app,
+        ["score", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "-e", "toy", "-o", str(tmp_path / "scores")],
+    )
+    assert run.exit_code == 0, run.output
+    results = read_results(tmp_path / "scores")
+    assert results.captions == ("a red square", "a blue square", "a green square")
+    assert results.others["shard"] == ("a", "a", "b")
+    assert results.signature.startswith("msd|enc:toy@1|")
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "scores"), "-o", str(tmp_path / "page.html")])
+    assert told.exit_code == 0, told.output
+    assert "3 rows, 0 failed" in told.stderr
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="none: expected a folder of scored shards .*, found none"):
+        read_results(tmp_path / "none")
+    other = pq.read_table(tmp_path / "scores" / "b.parquet")
+    pq.write_table(other.replace_schema_metadata({"msdscore": "msd|enc:other"}), tmp_path / "scores" / "c.parquet")
+    with pytest.raises(InputError, match="was scored with .*; score both alike"):
+        read_results(tmp_path / "scores")

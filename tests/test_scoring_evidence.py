@@ -256,7 +256,7 @@ def test_tables_show_the_numbers_of_the_form_and_the_plain_reading(bank):
     encoder, made = bank
     scores = Scorer(encoder, bank=made).rank(picture(), ["red", "a blue square"])
     heads = str(scores).splitlines()[0].split()
-    assert heads == ["Soft-MSD", "MSD", "similarity", "precision", "information", "match", "reading", "caption"]
+    assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "precision", "information", "match", "reading", "caption"]
     assert scores.to_arrow().column("reading").to_pylist() == [score.reading for score in scores]
     assert "coverage" not in scores.to_arrow().column_names
     assert "match" not in str(Scorer(encoder, "short").rank(picture(), ["red"])).splitlines()[0]
@@ -318,3 +318,18 @@ def test_the_packaged_encoder_knows_words():
     made = own_bank(load_encoder("mini"))
     assert made.bank.words.reliability["dog"] > made.bank.words.other
     assert "dog" in made.bank.vocabulary.words
+
+
+def test_the_default_form_has_a_name_of_its_own_in_signatures_and_tables():
+    from PIL import Image
+
+    from msdscore import Scorer
+
+    image = Image.new("RGB", (64, 64), "red")
+    evidence, paper = Scorer("mini"), Scorer("mini", preset="short")
+    assert (evidence.config.name, paper.config.name) == ("MSD-E", "MSD")
+    assert evidence.signature.startswith("msd-e|enc:mini@")
+    assert paper.signature.startswith("msd|enc:mini@")
+    assert str(evidence.score(image, "a red wall")).startswith("MSD-E ")
+    assert "Soft-MSD-E" in str(evidence.rank(image, ["a red wall", "a dog"])).splitlines()[0]
+    assert "MSD-E" not in str(paper.rank(image, ["a red wall", "a dog"]))

@@ -49,7 +49,8 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
         cells = [(_bounded if label in BOUNDED else _share)(figures[label]) for label in METRICS]
         rows.append((title, str((figures["cosine"] or {}).get("n", NONE)), *cells, " / ".join(wrong)))
         signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
-    columns = ("set", "n", "cosine", "**MSD**", "precision", "information", "max-sim-cal", "wrong image: cosine / MSD")
+    numbers = ("cosine", "**MSD-E**", "precision", "information", "max-sim-cal", "wrong image: cosine / MSD-E")
+    columns = ("set", "n", *numbers)
     return Grid("Agreement with people, times 100; higher is better", columns, tuple(rows), (f"`{signature}`",))
 
 
@@ -57,7 +58,7 @@ def card_grid(results: Mapping[str, Json]) -> Grid:
     """The short table of the model card: the first figure of every benchmark, cosine and MSD alone."""
     shown, whole = [name for _, name, _ in FIGURES if name in results], headline_grid(results)
     rows = tuple((row[0], *row[2:4]) for at, row in enumerate(whole.rows) if shown[at] not in shown[:at])
-    return Grid(whole.title, ("set", "cosine", "**MSD (default)**"), rows, whole.notes)
+    return Grid(whole.title, ("set", "cosine", "**MSD-E (default)**"), rows, whole.notes)
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:

@@ -1,5 +1,7 @@
 """Rows by name: the one registry class of encoders, metrics and benchmarks."""
 
+import re
+import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -7,9 +9,12 @@ from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from msdscore.errors import ConfigError, MSDScoreError, unknown_name
+
+_IMPORT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 class PluginWarning(UserWarning):
@@ -30,12 +35,19 @@ Row = TypeVar("Row", bound=Named)
 class Registry(Generic[Row]):
     """Rows of one kind by name: built in, added in this process, and those of installed packages.
 
-    A package names in the entry-point group `msdscore.KINDs` a row, several rows, or a function that gives them.
+    A package names in the entry-point group `msdscore.KINDs` a row, several rows, or a function that returns them.
+    A name such as `module:attribute` is imported: a row, or an object of which `adapt` makes one.
     """
 
-    def __init__(self, kind: str, row: type[Row], built_in: Callable[[], Iterable[Row]]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        row: type[Row],
+        built_in: Callable[[], Iterable[Row]],
+        adapt: Callable[[str, Any], Row | None] = lambda name, found: None,
+    ) -> None:
         self.kind, self.group = kind, f"msdscore.{kind}s"
-        self._row, self._built_in = row, built_in
+        self._row, self._built_in, self._adapt = row, built_in, adapt
         self._added: dict[str, Row] = {}
 
     def add(self, row: Row) -> None:
@@ -78,9 +90,23 @@ class Registry(Generic[Row]):
         Raises:
             UnknownNameError: there is none.
         """
-        row = self.own().get(name) or (known := self.rows()).get(name)
+        row = self.own().get(name) or (known := self.rows()).get(name) or self.imported(name)
         if row is None:
             raise unknown_name(self.kind, name, known, near=near)
+        return row
+
+    def imported(self, name: str) -> Row | None:
+        """The row of a name such as `module:attribute`; None if the name has another form or there is no such module.
+
+        Raises:
+            ConfigError: the module cannot be imported, or the attribute is missing or something else.
+        """
+        found = import_object(name, self.kind)
+        if found is None or isinstance(found, self._row):
+            return found
+        row = self._adapt(name, found)
+        if row is None:
+            raise ConfigError(f"{name}: expected a {self._row.__name__}, got {type(found).__name__}")
         return row
 
     def _rows_of(self, point: EntryPoint) -> list[Row]:
@@ -92,6 +118,38 @@ class Registry(Generic[Row]):
             if not isinstance(row, self._row):
                 raise TypeError(f"expected {self._row.__name__} objects, got {type(row).__name__}")
         return rows
+
+
+def names_object(name: str) -> bool:
+    """Whether a name has the form `module:attribute`.
+
+    >>> names_object("mine.encoders:load"), names_object("open_clip:ViT-B-32/openai"), names_object("mini")
+    (True, False, False)
+    """
+    return _IMPORT.fullmatch(name) is not None
+
+
+def import_object(name: str, kind: str) -> Any:
+    """The object that `module:attribute` names, from the working folder too; None if there is no such module.
+
+    Raises:
+        ConfigError: importing the module fails, or it has no such attribute.
+    """
+    if not names_object(name):
+        return None
+    module, _, path = name.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # the installed command starts without it, python -m with it
+    try:
+        return reduce(getattr, path.split("."), import_module(module))
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            return None
+        raise ConfigError(
+            f"the {kind} {name!r} cannot be imported ({error}); install what its module imports"
+        ) from error
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"the {kind} {name!r} cannot be imported ({error})") from error
 
 
 def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:

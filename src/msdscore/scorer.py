@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
+from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError, shortened
@@ -338,23 +339,49 @@ class Scorer:
         seen = pipeline.embed_images(pipeline.decode(sources)).require()
         return pipeline.measure(seen, pipeline.embed_texts(texts).require(), places, range(len(texts)))
 
-    def explain(self, image: ImageSource, caption: str, references: Sequence[str] | None = None) -> "Explanation":
+    def explain(
+        self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
+    ) -> "Explanation":
         """The score of one caption with its terms per word and per region, ready to look at or to `save`.
 
         With `references`, words that people say too are supported, and `missing` begins with those that several
-        references say and the caption does not.
+        references say and the caption does not. Words with a p-value below `doubt` are in doubt:
+        `Explanation.doubtful`, and orange.
         """
-        return self.contrast(image, [caption], references)[0]
+        return self.contrast(image, [caption], references, doubt=doubt)[0]
+
+    def explain_batch(
+        self, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
+    ) -> "list[Explanation | RowError]":
+        """Explanations of many pairs, one image per caption; an item that cannot be read gives its error instead.
+
+        >>> from PIL import Image
+        >>> square = Image.new("RGB", (64, 64), "red")
+        >>> [why.caption for why in Scorer("toy").explain_batch([square, square], ["a red square", "a blue square"])]
+        ['a red square', 'a blue square']
+        """
+        from msdscore.explain.explanation import explain_pairs
+
+        sources, texts = _listed(images), _listed(captions)
+        if not texts or len(sources) != len(texts):
+            raise ConfigError(f"expected one image per caption, got {len(sources)} and {len(texts)}")
+        return list(explain_pairs(self.pipeline, sources, texts, doubt=doubt))
 
     def contrast(
-        self, image: ImageSource, captions: Iterable[str], references: Sequence[str] | None = None
+        self,
+        image: ImageSource,
+        captions: Iterable[str],
+        references: Sequence[str] | None = None,
+        *,
+        doubt: float = ZERO,
     ) -> "Explanations":
         """Explanations of captions of one image, scored as a candidate set and shown side by side."""
         from msdscore.explain.explanation import explain
 
         texts = _listed(captions)
         _refuse_swapped(image, texts)
-        return explain(self.pipeline, image, texts, None if references is None else check_references(references))
+        known = None if references is None else check_references(references)
+        return explain(self.pipeline, image, texts, known, doubt=doubt)
 
 
 def _refuse_settings(options: Mapping[str, Any]) -> None:

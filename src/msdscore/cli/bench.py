@@ -29,7 +29,7 @@ class ProtocolOptions:
     limit: Annotated[int | None, option_in(INPUT, min=1, help="Number of items, evenly spread.")] = None
     metric: Annotated[
         list[str],
-        option_in(SCORING, "--metric", "-m", help="NAME[:ARGUMENT]; see `msdscore metrics`. Repeatable."),
+        option_in(SCORING, "--metric", "-m", help="NAME[:ARGUMENT] of `msdscore metrics`, or module:function."),
     ] = field(default_factory=list)
     protocol: Annotated[str, option_in(STATISTICS, help="See `msdscore benchmarks show NAME`.")] = "official"
     seed: options.Seed = 0
@@ -50,12 +50,26 @@ class ResultOptions:
     output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
         "results"
     )
+    plot: Annotated[
+        Path | None, option_in(OUTPUT, "--plot", help="Figure of the table: metrics with intervals (.png, .svg, .pdf).")
+    ] = None
     overwrite: Annotated[bool, option_in(OUTPUT, "--overwrite", help="Delete existing scores first.")] = False
     json: options.Json = False
 
 
+def file_name(benchmark: str) -> str:
+    """Return the name of a benchmark's files; `module:attribute` has a character that some systems do not allow.
+
+    >>> file_name("mine:ROW")
+    'mine.ROW'
+    """
+    return benchmark.replace(":", ".")
+
+
 def bench(
-    names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`, or module:attribute of a row of yours.")
+    ],
     protocol: ProtocolOptions,
     target: ResultOptions,
     scorer: options.ScorerOptions,
@@ -74,14 +88,18 @@ def bench(
     import sys
 
     from msdscore.cli.tables import grid_table
-    from msdscore.io.outputs.targets import check_folder
+    from msdscore.explain.save import FIGURES
+    from msdscore.io.outputs.targets import check_folder, check_target, put
+    from msdscore.lab.benchmarks.results.figure import draw
     from msdscore.lab.benchmarks.results.grids import result_grids
     from msdscore.lab.benchmarks.results.result import to_json
     from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
     from msdscore.lab.benchmarks.run.runner import run_benchmark
 
-    outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
+    outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
+    if target.plot is not None:
+        check_target(target.plot, FIGURES, inputs=[protocol.root, scorer.bank])
     spec, root = scorer.spec(batch), protocol.root
     pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
 
@@ -102,10 +120,12 @@ def bench(
             samples=protocol.samples, control=protocol.control, options=dict(options.named(protocol.option)),
             command=shlex.join(["msdscore", *sys.argv[1:]]),
         )  # fmt: skip
-        file = target.output / f"{name}.json"
+        file = target.output / f"{file_name(name)}.json"
         with stoppable(), bar(name) as show:
             build, mark = functools.partial(fitting, name), stamp and f"{stamp},{name}"
             results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
+    if target.plot is not None:
+        put(target.plot, draw(results, target.plot.suffix), overwrite=True)
     if target.json:
         typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
     for grid in [] if target.json else result_grids(results):

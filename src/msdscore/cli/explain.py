@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, option_in
 from msdscore.cli.progress import print_json, visible
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def explain(
     caption: Annotated[str, typer.Argument(help="Its caption.")],
     scorer: options.ScorerOptions,
     target: FigureOptions,
+    doubt_threshold: Annotated[
+        float, option_in(SCORING, min=0.0001, max=0.9999, help="p-value below which a word is in doubt, and orange.")
+    ] = 0.1,
     against: Annotated[
         list[str],
         option_in(INPUT, "--against", help="Another caption of the image, shown next to the first. Repeatable."),
@@ -58,7 +61,9 @@ def explain(
         check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    explained = Scorer.from_spec(scorer.spec()).contrast(image, [caption, *against], reference or None)
+    explained = Scorer.from_spec(scorer.spec()).contrast(
+        image, [caption, *against], reference or None, doubt=doubt_threshold
+    )
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=target.overwrite)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 KEPT = "stopped; finished parts are kept, and the same command goes on from there"
 # Control characters, which a terminal obeys, and marks that turn the direction of text around.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+LOG_EVERY = 30.0  # seconds between lines without a terminal
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -61,8 +63,14 @@ def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that takes the rows done and the rows in all, and shows them while the block runs."""
+    """A function that takes the rows done and the rows in all, and shows them while the block runs.
+
+    Without a terminal, as in batch jobs, a line is logged every half minute.
+    """
     with _display() as progress:
+        if progress.disable:
+            yield log_lines(what)
+            return
         task = progress.add_task(what, total=None, text="")
 
         def show(done: int, total: int) -> None:
@@ -71,6 +79,41 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
             progress.update(task, text=f"{speed:.1f}/s" if speed else "")
 
         yield show
+
+
+def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
+    """Return a function that takes the rows done and the rows in all, and logs rate and time left now and then.
+
+    Rows that an earlier run had finished are not part of the rate.
+    """
+    begun = logged = clock()
+    earlier: int | None = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal begun, logged, earlier
+        now = clock()
+        if earlier is None:
+            begun, logged, earlier = now, now, done
+        if now - logged < LOG_EVERY or done <= earlier:
+            return
+        logged, rate = now, (done - earlier) / (now - begun)
+        tell(f"{what}: {done:,} of {total:,}, {rate:.1f} per second, {duration((total - done) / rate)} left")
+
+    return show
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it.
+
+    >>> duration(42), duration(200), duration(9000), duration(300_000)
+    ('42 s', '3 min', '2 h 30 min', '3 d 11 h')
+    """
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 @contextmanager

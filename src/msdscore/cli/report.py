@@ -37,7 +37,9 @@ class PageOptions:
 
 
 def report(
-    results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
+    results: Annotated[
+        Path, typer.Argument(help="A scored file (.parquet, .jsonl, .csv, .json), or a folder of scored shards.")
+    ],
     scorer: ReportScorer,
     page: PageOptions,
 ) -> None:
@@ -68,6 +70,9 @@ class RankingOptions:
     rows: options.Rows = None
     samples: options.Samples = 1000
     seed: options.Seed = 0
+    style: Annotated[
+        str, option_in(OUTPUT, "--format", "-f", help="Print tables as markdown, latex or csv; default: for reading.")
+    ] = ""
 
 
 def rank_captioners(
@@ -94,7 +99,8 @@ def rank_captioners(
     from msdscore.cli.tables import grid_table
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
-    from msdscore.lab.captioners.ranking import duel_grid, overview_grid, page, rank, read_contest
+    from msdscore.lab.benchmarks.results.tables import render
+    from msdscore.lab.captioners.ranking import page, rank, ranking_grids, read_contest
 
     if output is not None:
         inputs = with_images([*files, chosen.rows], chosen.images)
@@ -111,5 +117,9 @@ def rank_captioners(
     if json:
         typer.echo(plain, nl=False)
         return
-    for grid in (overview_grid(ranking), *(duel_grid(metric) for metric in ranking.metrics if metric.duels)):
+    grids = ranking_grids(ranking)
+    if chosen.style:
+        typer.echo(render(grids, chosen.style), nl=False)
+        return
+    for grid in grids:
         grid_table(grid)

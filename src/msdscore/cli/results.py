@@ -12,7 +12,9 @@ from msdscore.errors import ConfigError
 
 
 def table(
-    results: Annotated[list[Path], typer.Argument(help="Results of `msdscore bench` (.json).")],
+    results: Annotated[
+        list[Path], typer.Argument(help="Results (.json) of `msdscore bench` or `msdscore rank-captioners`.")
+    ],
     style: Annotated[str, typer.Option("--format", "-f", help="markdown, latex or csv.")] = "markdown",
     overview: Annotated[
         bool, typer.Option("--overview", help="One table, a column per benchmark, best in bold.")
@@ -25,17 +27,29 @@ def table(
     samples: options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
+    import json
+
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import RUN_NOTES
     from msdscore.lab.benchmarks.results.grids import StoredResult, mean_ranks, result_grids
     from msdscore.lab.benchmarks.results.grids import overview as all_in_one
     from msdscore.lab.benchmarks.results.result import read_result
     from msdscore.lab.benchmarks.results.tables import render
+    from msdscore.lab.captioners.ranking import is_ranking, ranking_grids, read_ranking
 
     if (against or quoted) and not overview:
         raise ConfigError("--against and --quoted go with --overview alone")
     # A pattern such as results/*.json also finds what a run notes beside its scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
+    rankings = [path for path in wanted if is_ranking(path)]
+    if rankings:
+        if overview or ranks or len(rankings) < len(wanted):
+            raise ConfigError(
+                f"{rankings[0]} is a ranking of captioners; print it alone, without --overview and --ranks"
+            )
+        stored = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in rankings]
+        typer.echo(render([grid for ranking in stored for grid in ranking_grids(ranking)], style), nl=False)
+        return
     read = {path: read_result(path) for path in wanted}
     opened = [StoredResult(result, path.parent) for path, result in read.items()]
     if ranks:

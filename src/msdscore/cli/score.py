@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
-from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, tell_reasons, visible
+from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppable, tell, tell_reasons, visible
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are kept, and the same command goes on with the others"
+_WARM_UP, _SAMPLED = 16, 256  # rows of an estimate: the first are not timed
 _SHOWN = 5  # shards that could not be scored, told on the console
 
 
@@ -69,6 +70,9 @@ class TargetOptions:
     overwrite: options.Overwrite = False
     retry: Annotated[
         bool, option_in(OUTPUT, "--retry", help="Score failed rows again, even if their images are unchanged.")
+    ] = False
+    estimate: Annotated[
+        bool, option_in(OUTPUT, "--estimate", help="Score only a sample; print rows, rate and time of the whole input.")
     ] = False
     json: options.Json = False
 
@@ -146,7 +150,13 @@ def score(
     output = None if target.output is None or is_standard_output(target.output) else target.output
     spec = scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
-    if output is not None and is_folder(output, source):
+    jobs = shard_jobs([source, *(captions or [])], output, workers.part)
+    if target.estimate:
+        first = jobs[0].source if jobs else source
+        with open_rows(first, images=rows.images, format=rows.input_format, columns=names) as opened:
+            print_estimate(spec, opened, len(jobs or ("",)), as_json=target.json)
+        return
+    if output is not None and jobs is not None:
         if target.prefix or rows.input_format or target.excel_safe:
             raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
         from msdscore.run.shards import ShardOptions
@@ -157,7 +167,6 @@ def score(
             columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
             retry=target.retry, overwrite=target.overwrite, verify=scorer.verify,
         )  # fmt: skip
-        jobs = plan_part([source, *(captions or [])], output, workers.part)
         whole = score_shards(spec, jobs, output, how_to_read, workers, as_json=target.json)
         raise typer.Exit(0 if whole else options.SOME_FAILED)
     _refuse_shards(workers, source, captions)
@@ -167,8 +176,9 @@ def score(
         own = None if known is None else known.find({"image": source})
         if known is not None and own is None:
             raise ConfigError(f"{rows.references}: no references for {source}; expected its file name or its id")
-        as_json, overwrite = target.json, target.overwrite
-        score_image(spec, source, captions, as_json=as_json, output=file, overwrite=overwrite, references=own)
+        score_image(
+            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=own
+        )
         return
     if is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
@@ -180,6 +190,35 @@ def score(
         result = score_file(spec, opened, file, how, as_json=target.json)
     options.print_cache_use(batch.cache, result.cache)
     raise typer.Exit(options.SOME_FAILED if result.failed else 0)
+
+
+def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_json: bool) -> None:
+    """Score a sample of rows, and print how many there are, how fast they are scored and how long all of them take."""
+    from itertools import islice
+    from time import perf_counter
+
+    from msdscore.scorer import Scorer
+
+    readable = (row for row in rows.read() if row.error is None and row.source is not None)
+    scorer = Scorer.from_spec(spec)
+    pairs: Iterator[tuple[Any, str]] = ((row.source, row.caption or "") for row in readable)
+    warm = len(list(scorer.stream(list(islice(pairs, _WARM_UP)))))
+    sample = list(islice(pairs, _SAMPLED))
+    begun = perf_counter()
+    timed = len(list(scorer.stream(sample)))
+    seconds = perf_counter() - begun
+    if not timed:
+        raise ConfigError(f"{rows.name}: {warm} rows are too few for an estimate; score them")
+    total = (warm + timed + sum(1 for _ in pairs)) * shards
+    rate = timed / seconds
+    facts = {"rows": total, "shards": shards, "rows_per_second": round(rate, 2), "seconds": round(total / rate)}
+    if as_json:
+        print_json(facts)
+        return
+    about = "about " if shards > 1 else ""
+    typer.echo(f"{about}{total:,} rows{f' in {shards:,} shards, by the first of them' if shards > 1 else ''}")
+    typer.echo(f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {timed}")
+    typer.echo(f"{duration(total / rate)} in all")
 
 
 def score_image(
@@ -306,11 +345,16 @@ def score_shards(
     return not (failed or errors)
 
 
-def plan_part(sources: Sequence[str], folder: str, part: str | None) -> "Sequence[ShardJob]":
-    """Return the shards of one part such as 3/100, or all of them; parts differ by at most one shard."""
+def shard_jobs(sources: Sequence[str], output: str | None, part: str | None) -> "Sequence[ShardJob] | None":
+    """Return the shards to score into a folder, all or one part such as 3/100; None if the output is not a folder.
+
+    Parts differ by at most one shard.
+    """
+    if output is None or not is_folder(output, sources[0]):
+        return None
     from msdscore.run.workers import plan_jobs
 
-    jobs = plan_jobs(sources, folder)
+    jobs = plan_jobs(sources, output)
     if part is None:
         return jobs
     number, slash, count = part.partition("/")

@@ -2,21 +2,25 @@
 
 import re
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.encoders.loading.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
 from msdscore.encoders.loading.hashing import loading
 from msdscore.encoders.table import SCHEMES, EncoderRow, built_in, families
-from msdscore.errors import MissingExtraError, WeightsError, unknown_name
-from msdscore.registry import PluginWarning, Registry, resolve
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError, unknown_name
+from msdscore.registry import PluginWarning, Registry, import_object, resolve
 
 if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
 
 __all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_encoders", "load_encoder", "register"]
 
-ENCODERS = Registry("encoder", EncoderRow, built_in)
+ENCODERS = Registry(
+    "encoder", EncoderRow, built_in,
+    lambda name, found: EncoderRow(name=name, loader=f"{__name__}:load_imported", family="imported"),
+)  # fmt: skip
 _CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
 
 
@@ -41,7 +45,7 @@ def register(row: EncoderRow) -> None:
 def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     """The row of a short name, or one made for a folder or hub name from what its config.json says.
 
-    A name such as `open_clip:ViT-B-32/laion2b_s34b_b79k` is handed to that library as it stands.
+    A name such as `open_clip:ViT-B-32/laion2b_s34b_b79k` is passed to that library, one such as `mine:load` imported.
 
     Raises:
         UnknownNameError: no such encoder, or a family that is not known.
@@ -53,6 +57,8 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
         return EncoderRow(name=name, loader=families()[scheme], family=scheme, source=rest)
+    if (own := ENCODERS.imported(name)) is not None:
+        return own
     is_folder = bool(name) and Path(name).expanduser().is_dir()
     # What other people call an encoder: the end of a hub name, or the paper's `ViT-B/32`.
     meant = [row.name for row in known.values() if _plain(name) in map(_plain, _other_names(row))][:2]
@@ -95,6 +101,29 @@ def load_encoder(
         chosen = {**row.options, **options}
         encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
     return encoder
+
+
+def load_imported(source: str, *, name: str, **keywords: Any) -> "Encoder":
+    """Load the encoder that `module:attribute` names: an encoder, or a callable that returns one.
+
+    A callable is called with those of `device`, `dtype`, `revision` and the encoder options that it has parameters for.
+    """
+    from msdscore.encoders.base import Encoder
+
+    found = import_object(name, "encoder")
+    if callable(found) and (isinstance(found, type) or not isinstance(found, Encoder)):
+        parameters = signature(found).parameters
+        if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            for option in keywords.keys() - {"device", "dtype", "revision"} - parameters.keys():
+                raise unknown_name(f"option of {name}", option, parameters)
+            keywords = {option: value for option, value in keywords.items() if option in parameters}
+        found = found(**keywords)
+    if not isinstance(found, Encoder):
+        raise ConfigError(
+            f"{name}: expected an encoder or a callable that returns one, got {type(found).__name__}; "
+            "msdscore.testing.check_encoder lists what it lacks"
+        )
+    return found
 
 
 def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:

@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from PIL.Image import Image
 
+from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
-from msdscore.errors import ConfigError, MissingExtraError
+from msdscore.errors import ConfigError, MissingExtraError, RowError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import in_words
 from msdscore.explain.references import missing_with_references, units_with_references
@@ -83,12 +84,40 @@ class Explanations:
 
 
 def explain(
-    pipeline: Pipeline, image: ImageSource, captions: Sequence[str], references: Sequence[str] | None = None
+    pipeline: Pipeline,
+    image: ImageSource,
+    captions: Sequence[str],
+    references: Sequence[str] | None = None,
+    *,
+    doubt: float = ZERO,
 ) -> Explanations:
     """Score captions of one image as a candidate set and keep every term."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
-    return explain_embedded(pipeline, *embed_image(pipeline, image), captions, references)
+    return explain_embedded(pipeline, *embed_image(pipeline, image), captions, references, doubt=doubt)
+
+
+def explain_pairs(
+    pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
+) -> Iterator["Explanation | RowError"]:
+    """Explain each caption with its image, alone; an item that cannot be read gives its error instead.
+
+    Images are encoded in batches of the pipeline's size.
+    """
+    for start in range(0, len(captions), pipeline.batch_size):
+        chosen = slice(start, start + pipeline.batch_size)
+        decoded = pipeline.decode(images[chosen], keep=True)
+        embedded = pipeline.embed_images(decoded)
+        for number, (item, caption) in enumerate(zip(decoded, captions[chosen], strict=True)):
+            if number in embedded.reasons or isinstance(item, RowError):
+                yield embedded.reasons[number]
+                continue
+            row = embedded.row(number)
+            alone = Embedded(take(embedded.vectors, [row]), (0,), {}, embedded.keys[row : row + 1])
+            try:
+                yield explain_embedded(pipeline, image_of(item), alone, [caption], doubt=doubt)[0]
+            except RowError as error:
+                yield error
 
 
 def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
@@ -104,8 +133,15 @@ def explain_embedded(
     images: Embedded,
     captions: Sequence[str],
     references: Sequence[str] | None = None,
+    *,
+    doubt: float = ZERO,
 ) -> Explanations:
-    """Explanations of captions of an image of which the vectors are known, with references if there are any."""
+    """Explanations of captions of an image of which the vectors are known, with references if there are any.
+
+    Words with a p-value below `doubt` are in doubt.
+    """
+    if not 0 < doubt < 1:
+        raise ConfigError(f"the threshold of doubt is a p-value between 0 and 1, got {doubt!r}; 0.1 is usual")
     texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     form = pipeline.config
@@ -118,7 +154,7 @@ def explain_embedded(
     units = [form.units(measured, number) for number in range(len(captions))]
     words = [form.words(measured, number) for number in range(len(captions))] if compared else []
     units = [units_with_references(*own) for own in zip(units, words, compared, strict=True)] if compared else units
-    named = _named(pipeline, images, texts, measured, units)
+    named = _named(pipeline, images, texts, measured, units, doubt)
     for number, own in enumerate(compared):
         missing, suggestions = named[number]
         named[number] = missing_with_references(missing, words[number], own), suggestions
@@ -128,7 +164,7 @@ def explain_embedded(
         tuple(
             Explanation(
                 score, image, layout, measured.tokens[number], terms[number], visible, form,
-                units[number], *named[number],
+                units[number], *named[number], doubt,
             )
             for number, score in enumerate(scores)
         )
@@ -136,7 +172,12 @@ def explain_embedded(
 
 
 def _named(
-    pipeline: Pipeline, images: Embedded, texts: Embedded, measured: Measurement[Any], units: Sequence[Sequence[Unit]]
+    pipeline: Pipeline,
+    images: Embedded,
+    texts: Embedded,
+    measured: Measurement[Any],
+    units: Sequence[Sequence[Unit]],
+    doubt: float,
 ) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
     """For every caption the words that it does not say, and those that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
@@ -150,7 +191,7 @@ def _named(
     for number, own in enumerate(units):
         words = pipeline.config.words(measured, number)
         points = texts.vectors.points[int(measured.text_of[number])]
-        doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < ZERO]
+        doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
         named.append((namer.missing(probabilities, words, points), suggestions))
     return named

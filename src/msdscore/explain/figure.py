@@ -139,7 +139,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     for number, unit in enumerate(units):
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step
-        role, strength = look.word_colour(unit, limit)
+        role, strength = look.word_colour(unit, limit, item.doubt)
         name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
         colour = look.css(role, max(strength, 0.7)) if strength else GREY
         known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")

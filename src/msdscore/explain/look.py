@@ -127,7 +127,7 @@ def spans(item: Attribution, limit: float) -> list[TextPiece]:
     """The caption part by part, with the colours of its words (see `word_limit`) and what lies between as it was."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
-        role, strength = word_colour(unit, limit)
+        role, strength = word_colour(unit, limit, item.doubt)
         papers = (WHITE, DARK) if strength > 0.05 and is_readable(item) else ()
         colours = [draw(role, strength, paper) for paper in papers for draw in (css, ink)]
         pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
@@ -141,19 +141,20 @@ def word_limit(items: Iterable[Attribution]) -> float:
     return max(gaps, default=1.0)
 
 
-def word_colour(unit: Unit, limit: float) -> tuple[Role, float]:
+def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, float]:
     """Hue and strength of a word.
 
-    By its p-value: towards `penalty` below 0.1, in full from 0.01 down, white up to 0.5, towards `support` above. Under
-    the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
+    By its p-value: towards `penalty` below `doubt`, in full from a tenth of it down, white up to 0.5, towards `support`
+    above. Under the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
     """
     if not unit.content or (unit.p_value is None and unit.gap is None):
         return "penalty", 0.0
     if unit.p_value is None:
         strength = float(_strength(unit.gap or 0.0, limit))
         return ("penalty", strength) if strength >= 0 else ("support", -strength)
-    if unit.p_value < ZERO:
-        depth = log(ZERO / max(unit.p_value, FULL)) / log(ZERO / FULL)
+    if unit.p_value < doubt:
+        full = FULL * doubt / ZERO
+        depth = log(doubt / max(unit.p_value, full)) / log(doubt / full)
         return "penalty", min(PALEST + (1 - PALEST) * depth, 1.0)
     if unit.p_value < LIKELY:
         return "support", 0.0
@@ -175,6 +176,9 @@ def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     """What the colours of words mean: text, background and ink of every entry."""
     items = tuple(items)
     entries = items[0].form.legend(word_limit(items))
+    if (doubt := items[0].doubt) != ZERO:
+        share = f"{100 * doubt:g} %"
+        entries = [(text.replace("a tenth", share), role, strength) for text, role, strength in entries]
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
@@ -189,7 +193,7 @@ def in_words(item: Attribution) -> list[str]:
     also = [f"probably also there: {missing}"] if missing else []
     count = int(item.score.values.get("reference_count") or 0)
     people = reference_lines(item.units, item.missing, count) if count else []
-    return [*item.form.remarks(item.units, item.ranked, instead), *people, *also]
+    return [*item.form.remarks(item.units, item.ranked, instead, item.doubt), *people, *also]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class Attribution:
     units: tuple[Unit, ...]  # words and marks in reading order
     missing: tuple[NamedWord, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    doubt: float = ZERO  # words with a p-value below it are in doubt
 
     @property
     def caption(self) -> str:
@@ -84,8 +85,8 @@ class Attribution:
 
     @property
     def doubtful(self) -> tuple[Unit, ...]:
-        """Words with a p-value under 0.1, the least supported first."""
-        return tuple(unit for unit in self.ranked if unit.p_value is not None and unit.p_value < ZERO)
+        """Words with a p-value below `doubt` (0.1 unless chosen), the least supported first."""
+        return tuple(unit for unit in self.ranked if unit.p_value is not None and unit.p_value < self.doubt)
 
     @cached_property
     def phrases(self) -> tuple[Unit, ...]:

@@ -223,6 +223,10 @@ class Form(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
+    def name(self) -> str:
+        """The name of the score, with which its signatures begin in lower case."""
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the form's numbers."""
 
@@ -309,7 +313,9 @@ class Form(Protocol):
     def legend(self, limit: float) -> list[Entry]:
         """What the colours of words mean; `limit` is the largest gap of any word."""
 
-    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+    def remarks(
+        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
+    ) -> list[str]:
         """What a reader should know of the words, line by line.
 
         `ranked` are the judged content words of `units`, the least supported first; `instead` are words that would fit

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from msdscore.core import evidence
 from msdscore.core.device import sent
-from msdscore.core.evidence import ZERO, Bank, JudgedWords, Match, WordCalibration, WordTerms
+from msdscore.core.evidence import Bank, JudgedWords, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.paper import total
 from msdscore.core.schedule import fit_all, token_evidence
@@ -126,6 +126,7 @@ class Evidence:
     msdscore.errors.ConfigError: balance must lie between 0 and 1, got 2.0
     """
 
+    name: ClassVar[str] = "MSD-E"  # the paper does not define this form, so that it has a name of its own
     columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
     word_columns: ClassVar[tuple[WordColumn, ...]] = (
@@ -311,11 +312,13 @@ class Evidence:
             ("supported", "support", BLUEST),
         ]
 
-    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+    def remarks(
+        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
+    ) -> list[str]:
         """The words in doubt, in reading order, with words that would fit better."""
         lines = []
         for number, unit in enumerate(units):
-            if unit in ranked and unit.p_value is not None and unit.p_value < ZERO:
+            if unit in ranked and unit.p_value is not None and unit.p_value < doubt:
                 better = f"; try: {instead[number]}" if number in instead else ""
                 lines.append(f"likely wrong: {unit.text} ({p_text(unit)}){better}")
         return lines

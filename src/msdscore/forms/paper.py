@@ -68,6 +68,7 @@ class Paper:
     msdscore.errors.ConfigError: kappa must be positive, got -1.0
     """
 
+    name: ClassVar[str] = "MSD"  # the paper's
     columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
     word_columns: ClassVar[tuple[WordColumn, ...]] = (WordColumn("gap", "gap, nats", "+.2f"),)
@@ -279,7 +280,9 @@ class Paper:
             (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
         ]
 
-    def remarks(self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str]) -> list[str]:
+    def remarks(
+        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
+    ) -> list[str]:
         """The three least supported words with their gaps."""
         listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in ranked[:3])
         return [f"least supported, nats: {listed or 'none'}"]

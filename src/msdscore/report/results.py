@@ -64,12 +64,15 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """Read a file that `msdscore score` wrote."""
-    run = run_facts(path)
-    with ExitStack() as stack:
-        records = open_records(path, format=None, until=stack)
-        rows = [_unprefixed(record.values, run.prefix) for record in records.read()]
-    columns = _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
+    """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder name their `shard`."""
+    run, files = run_facts(path), score_shards(path) if path.is_dir() else [path]
+    rows, columns = list[dict[str, Any]](), dict[str, Any]()
+    for file in files:
+        with ExitStack() as stack:
+            records = open_records(file, format=None, until=stack)
+            shard = {"shard": file.stem} if path.is_dir() else {}
+            rows += [_unprefixed(record.values, run.prefix) | shard for record in records.read()]
+        columns |= _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
         expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
@@ -81,7 +84,7 @@ def read_results(path: Path) -> Results:
     used = {"id", caption, system, *ALL_COLUMNS} - {"reading", "warnings"}
     return Results(
         name=path.name,
-        signature=signature_of(path) or run.signature,
+        signature=signature_of(files[0]) or run.signature,
         ids=tuple(_text(row.get("id", number)) for number, row in enumerate(rows)),
         captions=_texts(rows, caption),
         images=_texts(rows, image),
@@ -90,6 +93,24 @@ def read_results(path: Path) -> Results:
         numbers=_numbers(rows, names),
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
     )
+
+
+def score_shards(folder: Path) -> list[Path]:
+    """The scored shards of a folder, in order of their names.
+
+    Raises:
+        InputError: there are none, or they were scored in different ways.
+    """
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise InputError(f"{folder}: expected a folder of scored shards (.parquet), found none; run msdscore score")
+    by_signature = {signature_of(file): file.name for file in files}
+    if len(by_signature) > 1:
+        first, second, *_ = by_signature.items()
+        raise InputError(
+            f"{folder}: {first[1]} was scored with {first[0]}, {second[1]} with {second[0]}; score both alike"
+        )
+    return files
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from msdscore.forms.base import Form
+from msdscore.forms.registry import FORMS
 from msdscore.version import __version__
 
 
@@ -24,7 +25,8 @@ class Identity:
     def signature(self) -> str:
         """One line of `key:value` facts joined by bars, which every number carries."""
         facts = {"enc": self.encoder} | self.form.facts(self.bank)
-        return "|".join(["msd", *(f"{name}:{value}" for name, value in facts.items()), f"v:{__version__}"])
+        settings = (f"{name}:{value}" for name, value in facts.items())
+        return "|".join([self.form.name.lower(), *settings, f"v:{__version__}"])
 
     def manifest(self) -> dict[str, Any]:
         """The same as plain values, setting by setting, so that a run can say what differs."""
@@ -32,6 +34,16 @@ class Identity:
             name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.form).items()
         }
         return {"encoder": self.encoder, "settings": settings, "bank": self.bank}
+
+
+def score_name(signature: str) -> str:
+    """The name of the score behind a signature.
+
+    >>> score_name("msd-e|enc:mini@1|form:evidence"), score_name("msd|enc:toy@1|k:3,2"), score_name("")
+    ('MSD-E', 'MSD', 'MSD')
+    """
+    names = {row.kind.name.lower(): str(row.kind.name) for row in FORMS}
+    return names.get(signature.partition("|")[0], "MSD")
 
 
 def facts_of(signature: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
+from msdscore.scoring.config import score_name
 from msdscore.scoring.measurement import Numbers, soften
 from msdscore.text.form import FORM_WARNINGS
 
@@ -90,11 +91,14 @@ class Score:
             return f"not scored: {self.error}"
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
         others = [name for name in shown([self]) if name not in ("ref_msd", "msd", "soft_msd", "reading")]
-        line = f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})"
+        title = score_name(self.signature)
+        line = f"{title} {self.msd:+.4f}  Soft-{title} {self.soft_msd:+.4f} ({alone})"
         if (count := self.values.get("reference_count")) and not math.isnan(self.values["reference_score"]):
             has_image = not math.isnan(self.msd)
             line = (
-                f"Ref-MSD {self.ref_msd:+.4f}  {line}" if has_image else f"reference score {self.reference_score:+.4f}"
+                f"Ref-{title} {self.ref_msd:+.4f}  {line}"
+                if has_image
+                else f"reference score {self.reference_score:+.4f}"
             )
             line += f"  references {count:.0f}"
         line += "".join(f"  {COLUMNS[name].heading} {cell(self, name)}" for name in others)
@@ -368,8 +372,10 @@ class Scores:
 
     def __str__(self) -> str:
         ranked = [self[index] for index in self.ranking]
-        widths = {name: max(9, len(COLUMNS[name].heading)) for name in shown(ranked)}
-        heads = " ".join(f"{COLUMNS[name].heading:>{width}}" for name, width in widths.items())
+        title = score_name(self.signature)
+        headings = {name: COLUMNS[name].heading.replace("MSD", title) for name in shown(ranked)}
+        widths = {name: max(9, len(heading)) for name, heading in headings.items()}
+        heads = " ".join(f"{headings[name]:>{width}}" for name, width in widths.items())
         lines = [f"{'':>2} {heads}  caption"]
         for rank, score in enumerate(ranked, start=1):
             numbers = " ".join(f"{cell(score, name):>{width}}" for name, width in widths.items())

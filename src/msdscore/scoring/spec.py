@@ -16,6 +16,7 @@ from msdscore.forms.base import Form
 from msdscore.forms.registry import POOLED, check_form, preset
 from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
+from msdscore.registry import names_object
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline, recommended_config
 from msdscore.version import __version__
@@ -110,9 +111,9 @@ class ScorerSpec:
     def record(self) -> dict[str, Any] | None:
         """The description without what changes no number, as finished work keeps it; None for an encoder in a folder.
 
-        Equal records build equal scorers without loading them; what lies in a folder may change.
+        Equal records build equal scorers without loading them; the content of a folder or a module may change.
         """
-        if Path(self.encoder).exists():
+        if Path(self.encoder).exists() or names_object(self.encoder):
             return None
         values = self.to_dict() | {"bank": None if self.bank is None else file_key(Path(self.bank))}
         for name in ("batch_size", "decoders"):

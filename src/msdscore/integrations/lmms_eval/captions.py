@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from PIL.Image import Image
+
 from msdscore.errors import ConfigError
 from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.scoring.measurement import Numbers
@@ -13,9 +15,11 @@ Document = Mapping[str, Any]
 
 
 def caption_scores(
-    scorer: ScorerLike = DEFAULT_ENCODER, *, image: str = "image", words: int = 3
+    scorer: ScorerLike = DEFAULT_ENCODER, *, image: str | None = None, words: int = 3
 ) -> Callable[[Document, Sequence[str]], dict[str, Any]]:
-    """A `process_results` function; `image` is the dataset's column of images, `words` how many words are named.
+    """A `process_results` function; `words` is the number of least supported words to name.
+
+    `image` is the dataset's column of images; without it the column `image`, or the only one with images.
 
     The task must keep its images: `process_results_use_image: true`. A caption that cannot be scored has only
     `msd_judged` (0) and the reason, so that means are over the others.
@@ -27,11 +31,7 @@ def caption_scores(
     """
 
     def process_results(doc: Document, results: Sequence[str]) -> dict[str, Any]:
-        if image not in doc:
-            raise ConfigError(
-                f"the document has no {image!r}, only {', '.join(doc)}; set process_results_use_image: true in the task"
-            )
-        batch = Batch([doc[image]], [results[0] if results else ""], [0])
+        batch = Batch([doc[_image_column(doc, image)]], [results[0] if results else ""], [0])
         ((row,),) = score_batches(shared_scorer(scorer).pipeline, [batch], worst=words)
         if not isinstance(row, Numbers):
             return {"msd_judged": 0.0, "msd_reason": str(row)}
@@ -43,8 +43,21 @@ def caption_scores(
 
 
 def visual(doc: Document) -> list[Any]:
-    """The image of a document, for `doc_to_visual`."""
-    return [doc["image"].convert("RGB")]
+    """The image of a document, for `doc_to_visual`: the column `image`, or the only one with an image."""
+    return [doc[_image_column(doc)].convert("RGB")]
+
+
+def _image_column(doc: Document, name: str | None = None) -> str:
+    """The column of the image: the one of this name, else `image`, else the only one that contains an image."""
+    names = [name] if name is not None else ["image", *(key for key, value in doc.items() if isinstance(value, Image))]
+    known = [key for key in dict.fromkeys(names) if key in doc]
+    if not known or (len(known) > 1 and known[0] != "image"):
+        wanted = repr(name or "image") if not known else f"one column of images, not {' and '.join(known)}"
+        raise ConfigError(
+            f"the document has no {wanted}, only {', '.join(doc)}; set process_results_use_image: true in the task, or "
+            "name the column: caption_scores(image=…)"
+        )
+    return known[0]
 
 
 def nothing(doc: Document) -> str:

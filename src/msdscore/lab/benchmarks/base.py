@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.errors import InputError, RowError, unknown_name
 from msdscore.io.parquet_images import StoredImage
 
 Image = Path | StoredImage
@@ -131,6 +131,13 @@ class ItemSet(Generic[ItemT]):
         return len(self.items)
 
 
+_COUNTING: dict[str, dict[str, str]] = {
+    "pairs": {"figures": "pairs:strict", "credits": "pairs:strict_credits"},
+    "rated": {"statistics": "ratings:composite"},
+    "battles": {"figures": "battles:caparena", "credits": "battles:caparena_credits"},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """The registry row of a benchmark: what it is, what must lie where, who reads it and who counts.
@@ -138,19 +145,20 @@ class Benchmark:
     `reader`, `rows`, `figures`, `credits` and `statistics` are "module:function" strings, imported when used. `rows`
     reads the rows form (`NAME.jsonl`), `rows_name` is the word of its file name where that is not the benchmark's.
     Two metrics are compared by `credits`, one value per item, or by `statistics` of the items where figures are no
-    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first. `long`
+    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first. A row
+    without `figures` and `statistics` is counted as its kind: accuracy, correlations, or agreement and Elo. `long`
     marks captions of a paragraph, for which the paper has more components.
     """
 
     name: str
-    title: str
     kind: Kind
     reader: str
-    licence: str
-    size: str
-    source: str
-    files: tuple[str, ...]
-    citation: str
+    title: str = ""
+    licence: str = "unknown"
+    size: str = "unknown"
+    source: str = ""
+    files: tuple[str, ...] = ()
+    citation: str = ""
     figures: str = ""
     rows: str = ""
     rows_name: str = ""
@@ -161,8 +169,12 @@ class Benchmark:
     long: bool = False
 
     def __post_init__(self) -> None:
+        if self.kind not in _COUNTING:
+            raise unknown_name(f"kind of benchmark {self.name}", self.kind, _COUNTING)
         if not (self.figures or self.statistics):
-            raise ConfigError(f"benchmark {self.name} needs figures or statistics, got neither")
+            for name, function in _COUNTING[self.kind].items():
+                object.__setattr__(self, name, f"msdscore.lab.benchmarks.protocols.{function}")
+        object.__setattr__(self, "title", self.title or self.name)
 
 
 def image_key(image: Image) -> str:

@@ -32,6 +32,7 @@ Ints = npt.NDArray[np.int64]
 _SIDE = 320  # of the scatter plot
 _LABEL = 14  # height of a label in it
 _SURE = 0.05
+_HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
 # What the plot of both parts of the score says under its axes and beneath: across, up, and where good captioners are.
 _SCATTER = {
     EVIDENCE: (
@@ -134,6 +135,56 @@ class Ranking:
             "agreements": [asdict(agreement) for agreement in self.agreements],
         }
         return dict(plain(values))
+
+
+def is_ranking(path: Path) -> bool:
+    """Whether a file is the JSON of a ranking, by its first fields."""
+    try:
+        with path.open("rb") as file:
+            return b'"captioners"' in file.read(_HEAD)
+    except OSError:
+        return False
+
+
+def read_ranking(values: Mapping[str, Any]) -> Ranking:
+    """The ranking that `Ranking.to_dict` wrote, without its captions: tables need no more.
+
+    Raises:
+        InputError: the values are not those of a ranking.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    try:
+        contest = Contest(
+            tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
+            ("",) * values["pictures"], values["left_out"], none, none, (), (), {},
+        )  # fmt: skip
+        people = None if values["people"] is None else _stored_metric(values["people"])
+        agreements = tuple(
+            PeopleAgreement(**own | {"same_winner": own["same_winner"] and _stored_interval(own["same_winner"])})
+            for own in values["agreements"]
+        )
+        return Ranking(contest, tuple(map(_stored_metric, values["metrics"])), people, agreements)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
+
+
+def _stored_metric(values: Mapping[str, Any]) -> MetricRanking:
+    placed = [
+        CaptionerRank(own["captioner"], _stored_interval(own["mean"]), _stored_interval(own["rank"]))
+        for own in values["placed"]
+    ]
+    duels = [Duel(**own | {"difference": _stored_interval(own["difference"])}) for own in values["duels"]]
+    return MetricRanking(values["metric"], values["lower_is_better"], tuple(placed), tuple(duels))
+
+
+def _stored_interval(values: Mapping[str, Any]) -> Interval:
+    known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in values.items()}
+    return Interval(**known)
+
+
+def ranking_grids(ranking: Ranking) -> list[Grid]:
+    """All tables of a ranking: means and ranks, then the pairs of every metric that was tested."""
+    return [overview_grid(ranking), *(duel_grid(metric) for metric in ranking.metrics if metric.duels)]
 
 
 class Win(NamedTuple):

@@ -3,10 +3,14 @@
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from hashlib import blake2b
+from inspect import getsource, signature
+
+import numpy as np
 
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.lab.metrics.base import Loaded, Metric, MetricRow
-from msdscore.registry import Registry, read_table, resolve
+from msdscore.lab.metrics.base import Cases, CaseScores, Loaded, Metric, MetricRow
+from msdscore.registry import Registry, import_object, read_table, resolve
 
 _OPTION = re.compile(r",(?=[a-z_]+=)")
 
@@ -17,7 +21,45 @@ def built_in() -> tuple[MetricRow, ...]:
     return read_table("msdscore.lab.metrics", "metric", MetricRow, ("loader",))
 
 
-METRICS = Registry("metric", MetricRow, lambda: built_in())
+METRICS = Registry("metric", MetricRow, lambda: built_in(), lambda name, found: function_row(name, found))
+
+
+def function_row(name: str, function: object) -> MetricRow | None:
+    """The row of a function of an image and a caption that `module:function` names; None for other objects."""
+    if not callable(function):
+        return None
+    parameters = signature(function).parameters
+    return MetricRow(
+        name=name,
+        loader=f"{__name__}:load_function",
+        title=(function.__doc__ or "a function of an image and a caption").strip().splitlines()[0],
+        needs=("pictures", "references") if "references" in parameters else ("pictures",),
+        higher_is_better=bool(getattr(function, "higher_is_better", True)),
+        argument="the function",
+    )
+
+
+def load_function(name: str) -> Loaded:
+    """A metric that calls `function(image, caption)`, or `function(image, caption, references=…)` if it has these.
+
+    The signature has a hash of the function's code, so that an edited function is scored again.
+    """
+    function = import_object(name, "metric")
+    referenced = "references" in signature(function).parameters
+
+    def score(cases: Cases) -> CaseScores:
+        values = np.full(cases.captions.shape, np.nan)
+        for case in range(len(cases)):
+            image, known = cases.image(case), {"references": cases.references[case]} if referenced else {}
+            for place, caption in enumerate(cases.candidates(case) if image is not None else ()):
+                values[case, place] = float(function(image, caption, **known))
+        return CaseScores(values)
+
+    try:
+        code = getsource(function)
+    except (OSError, TypeError):  # written in another language, or an object with __call__
+        code = repr(type(function))
+    return Loaded(score, f"code:{blake2b(code.encode(), digest_size=4).hexdigest()}")
 
 
 def list_metrics() -> tuple[MetricRow, ...]:
@@ -36,7 +78,8 @@ def load_metric(asked: str) -> Metric:
     'set:image'
     """
     name, argument, options = read_metric(asked)
-    row = METRICS.find(name)
+    own = METRICS.imported(f"{name}:{argument}") if argument and name not in METRICS.rows() else None
+    row, argument = (own, own.name) if own is not None else (METRICS.find(name), argument)
     if row.argument and not argument:
         raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
     if argument and not row.argument:

@@ -36,6 +36,7 @@ STUDIES = {
     "localisation": ("msdscore.lab.studies.localisation:localisation", "Is the changed word the least supported one?"),
     "form": ("msdscore.lab.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
     "words": ("msdscore.lab.studies.words:words", "Do terms of words find what a caption invents?"),
+    "doubt": ("msdscore.lab.studies.doubt:doubt", "How often have true and false captions a word in doubt?"),
     "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
     "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
     "behaviour": ("msdscore.lab.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),

@@ -39,7 +39,7 @@ def crowdflower(items: Items) -> list[Statistic]:
 def composite(items: Items) -> list[Statistic]:
     """Composite: tau-c over the pooled sources first, then tau-c of each source."""
     pooled = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
-    sources = dict.fromkeys(item.subset for item in items)
+    sources = dict.fromkeys(item.subset for item in items if item.subset)
     return [*pooled, *(_single(items, "tau_c", subset=name) for name in sources)]
 
 

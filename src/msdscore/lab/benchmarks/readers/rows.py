@@ -122,6 +122,11 @@ def read_battles(path: Path) -> ItemSet[Battle]:
     return _unique(battles, path)
 
 
+def need_rows(root: Path) -> ItemSet[Pair]:
+    """Raise: the generic benchmarks have no released files."""
+    raise files.missing(root, "FILE.jsonl of rows", get="your data: --root FILE.jsonl")
+
+
 def _unique(items: Sequence[ItemT], path: Path) -> ItemSet[ItemT]:
     """Refuse a file in which two items share an id: scores are joined on it."""
     for key, count in Counter(item.id for item in items).items():

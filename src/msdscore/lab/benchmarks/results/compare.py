@@ -111,6 +111,11 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
         make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(known)
         for side, matrix in zip((first, second), scores, strict=True)
     ]
+    if not (row.credits or row.statistics):
+        raise ConfigError(
+            f"benchmark {row.name!r} has figures but neither credits nor statistics, by which metrics are compared; "
+            "name them in its row, or leave out figures"
+        )
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
     # Holm's correction over the subsets; figures over all items keep their p-value.
     family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]

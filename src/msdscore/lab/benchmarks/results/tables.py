@@ -2,11 +2,13 @@
 
 import csv
 import io
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msdscore.errors import unknown_name
-from msdscore.lab.benchmarks.results.grids import Grid, markdown
+from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 
+_INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 _TEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -14,6 +16,9 @@ _TEX = {
     "–": "--",
     "†": r"$^\dagger$",
     "±": r"$\pm$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "−": "$-$",
     "‖": r"\textbar{}\textbar{}",
 }
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -43,15 +48,31 @@ def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
 
 
 def _csv(grids: Sequence[Grid]) -> str:
-    """One record per cell, so that benchmarks with different figures share the columns."""
+    """One record per cell, so that benchmarks with different figures share the columns; intervals as two numbers."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "value"])
+    writer.writerow(["table", "row", "column", "value", "low", "high"])
     for grid in grids:
         for row in grid.rows:
-            for column, cell in zip(grid.columns[1:], row[1:], strict=True):
-                writer.writerow([grid.title, row[0], column, cell])
+            for column, value, low, high in _records(grid.columns[1:], row[1:]):
+                writer.writerow([grid.title, row[0], column, value, low, high])
     return buffer.getvalue()
+
+
+def _records(columns: Sequence[str], cells: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Column, value and interval of the cells; the cell of an interval belongs to the figure before it.
+
+    >>> list(_records(("accuracy", "95 % interval", "rank"), ("72.0", "[69.7, 74.4]", "1 [1, 2]")))
+    [('accuracy', '72.0', '69.7', '74.4'), ('rank', '1', '1', '2')]
+    """
+    for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        if column.endswith("interval"):
+            continue
+        after = cells[at + 1] if at + 1 < len(cells) and columns[at + 1].endswith("interval") else ""
+        match = _INTERVAL.search(cell) or _INTERVAL.search(after)
+        value = _INTERVAL.sub("", cell).strip()
+        name = f"{columns[at - 1]}, {column}" if columns.count(column) > 1 else column  # such as ranks, one per metric
+        yield name, "" if value == NONE else value, match[1] if match else "", match[2] if match else ""
 
 
 STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {

@@ -207,8 +207,9 @@ def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
     if scorer is None or not metric.needs("encoder"):
         return f"{metric.row.name}{choices}|v:{__version__}"
     if metric.needs("mixtures"):
-        settings = scorer.signature.split("|", 1)[1]
-        return f"{metric.row.name}{choices}|{settings}"
+        prefix, settings = scorer.signature.split("|", 1)
+        name = metric.row.name.replace("msd", prefix) if metric.row.name in ("msd", "soft-msd") else metric.row.name
+        return f"{name}{choices}|{settings}"
     return f"{metric.row.name}{choices}|enc:{scorer.encoder}|v:{__version__}"
 
 

@@ -1,0 +1,161 @@
+"""Checks for encoders of your own: what every part of msdscore relies on, each failure in one sentence."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+
+from msdscore.encoders.base import (
+    Embeddings,
+    Encoder,
+    PatchLayout,
+    Prepared,
+    TokenLayout,
+    computes_in_half,
+    prepare_and_encode,
+)
+
+CAPTIONS = (
+    "a red square next to a blue circle",
+    "two dogs",
+    "A man in a white shirt rides a black bicycle along a narrow street, past parked cars, while it rains.",
+)
+_MEMBERS = ("name", "signature", "device", "bank", "recommended", "prepare", "encode_images", "encode_texts")
+_SIZES = ((96, 64), (50, 120), (224, 224))
+_UNIT = 1e-3  # largest distance of a length from 1
+_OUTSIDE = 1.0  # pixels that a box may reach over the border of its image
+
+
+def check_encoder(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> None:
+    """Raise `AssertionError` with one sentence per broken promise of an encoder; return None if there is none.
+
+    Pass `captions` that the encoder understands if it reads another language or only some words.
+
+    >>> from msdscore import load_encoder
+    >>> check_encoder(load_encoder("toy"))
+    """
+    faults = list(find_faults(encoder, captions=captions))
+    if faults:
+        raise AssertionError("\n".join(faults))
+
+
+def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iterator[str]:
+    """Yield the broken promises of an encoder, one sentence each."""
+    missing = [member for member in _MEMBERS if not hasattr(encoder, member)]
+    if missing:
+        yield f"the encoder has no {', '.join(missing)}"
+        return
+    if not (isinstance(encoder.signature, str) and encoder.signature):
+        yield f"signature must be a text that names every choice that changes a vector, got {encoder.signature!r}"
+    elif any(mark in encoder.signature for mark in "| \n"):
+        yield f"signature must have no space, line break or |, got {encoder.signature!r}"
+    images = [_noise(size, seed) for seed, size in enumerate(_SIZES)]
+    prepared = [encoder.prepare(image) for image in images]
+    if not all(isinstance(item, Prepared) for item in prepared):
+        yield f"prepare must return msdscore.encoders.base.Prepared, got {type(prepared[0]).__name__}"
+        return
+    tolerance = 2e-2 if computes_in_half(encoder) else 1e-4
+    with torch.no_grad():
+        seen, read = prepare_and_encode(encoder, images), encoder.encode_texts(captions)
+        alone = [prepare_and_encode(encoder, [image]) for image in images]
+        lone = [encoder.encode_texts([caption]) for caption in captions]
+    for name, batch, single in (("encode_images", seen, alone), ("encode_texts", read, lone)):
+        shapes = list(_shape_faults(name, batch, len(single)))
+        yield from shapes
+        if not shapes:
+            yield from _vector_faults(name, batch)
+            yield from _batch_faults(name, batch, single, tolerance)
+    for what in ("points", "pooled"):
+        ours, theirs = (getattr(batch, what).shape[-1] for batch in (seen, read))
+        if ours != theirs:
+            yield f"{what} of images have {ours} dimensions and those of texts {theirs}; they must share one space"
+    yield from _patch_faults(seen, images)
+    yield from _token_faults(read, captions)
+
+
+def _noise(size: tuple[int, int], seed: int) -> Image.Image:
+    width, height = size
+    coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def _shape_faults(name: str, batch: Embeddings, count: int) -> Iterator[str]:
+    points, mask, pooled = batch.points, batch.mask, batch.pooled
+    if points.ndim != 3 or points.shape[0] != count:
+        yield f"{name}: points must have the shape ({count}, points, dim), got {tuple(points.shape)}"
+    if mask.dtype != torch.bool or mask.shape != points.shape[:2]:
+        yield f"{name}: mask must be bool of shape {tuple(points.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}"
+    if pooled.ndim != 2 or pooled.shape[0] != count:
+        yield f"{name}: pooled must have the shape ({count}, dim), got {tuple(pooled.shape)}"
+    if points.dtype != torch.float32 or pooled.dtype != torch.float32:
+        yield f"{name}: points and pooled must be float32, got {points.dtype} and {pooled.dtype}"
+    if len(batch.layout) != count:
+        yield f"{name}: layout must have one entry per item, got {len(batch.layout)} for {count}"
+
+
+def _vector_faults(name: str, batch: Embeddings) -> Iterator[str]:
+    if not (torch.isfinite(batch.points).all() and torch.isfinite(batch.pooled).all()):
+        yield f"{name}: points and pooled must be finite"
+        return
+    if not batch.mask.any(dim=1).all():
+        yield f"{name}: an item has no real point; mask must be True for real points"
+    lengths = batch.points.norm(dim=-1)[batch.mask]
+    if len(lengths) and (lengths - 1).abs().max() > _UNIT:
+        yield f"{name}: points must have length 1, got {lengths.min():.3f} to {lengths.max():.3f}"
+    if batch.points[~batch.mask].any():
+        yield f"{name}: padded points, where mask is False, must be zero"
+    pooled = batch.pooled.norm(dim=-1)
+    if (pooled - 1).abs().max() > _UNIT:
+        yield f"{name}: pooled vectors must have length 1, got {pooled.min():.3f} to {pooled.max():.3f}"
+
+
+def _batch_faults(name: str, batch: Embeddings, alone: Sequence[Embeddings], tolerance: float) -> Iterator[str]:
+    """Vectors of an item must not depend on the items that it is encoded with."""
+    largest = 0.0
+    for number, single in enumerate(alone):
+        ours, theirs = batch.points[number][batch.mask[number]], single.points[0][single.mask[0]]
+        if ours.shape != theirs.shape:
+            yield f"{name}: item {number} has {len(ours)} points in a batch and {len(theirs)} alone"
+            return
+        apart = [(ours - theirs).abs(), (batch.pooled[number] - single.pooled[0]).abs()]
+        largest = max(largest, *(float(part.max()) for part in apart if part.numel()))
+    if largest > tolerance:
+        yield f"{name}: vectors depend on the batch: alone they differ by {largest:.2g}, more than {tolerance:g}"
+
+
+def _patch_faults(batch: Embeddings, images: Sequence[Image.Image]) -> Iterator[str]:
+    for layout, image in zip(batch.layout, images, strict=False):
+        if not isinstance(layout, PatchLayout):
+            yield f"encode_images: layout must contain PatchLayout, got {type(layout).__name__}"
+            return
+        rows, columns = layout.grid
+        width, height = image.size
+        if tuple(layout.size) != (width, height):
+            yield f"encode_images: layout.size must be the image's size {(width, height)}, got {tuple(layout.size)}"
+        if layout.boxes.shape != (rows * columns, 4):
+            shape = tuple(layout.boxes.shape)
+            yield f"encode_images: boxes of a grid {layout.grid} must have shape {(rows * columns, 4)}, got {shape}"
+            return
+        if len(layout.boxes) > batch.points.shape[1]:
+            yield f"encode_images: expected one point per box, got {batch.points.shape[1]} for {len(layout.boxes)}"
+        left, top, right, bottom = layout.boxes.cpu().unbind(dim=-1)
+        if (right <= left).any() or (bottom <= top).any():
+            yield "encode_images: a box must have left < right and top < bottom"
+        inside = min(left.min(), top.min()) >= -_OUTSIDE and right.max() <= width + _OUTSIDE
+        if not (inside and bottom.max() <= height + _OUTSIDE):
+            yield f"encode_images: boxes must be pixels of the original image of {width} x {height}"
+        if rows > 1 and columns > 1 and not (left[1] > left[0] and top[columns] > top[0]):
+            yield "encode_images: boxes must be in rows, from left to right and then from top to bottom"
+
+
+def _token_faults(batch: Embeddings, captions: Sequence[str]) -> Iterator[str]:
+    for number, (layout, caption) in enumerate(zip(batch.layout, captions, strict=False)):
+        if not isinstance(layout, TokenLayout):
+            yield f"encode_texts: layout must contain TokenLayout, got {type(layout).__name__}"
+            return
+        real = int(batch.mask[number].sum())
+        if len(layout.spans) != real:
+            yield f"encode_texts: expected one span per real point, got {len(layout.spans)} for {real} of {caption!r}"
+        if any(not 0 <= start <= end <= len(caption) for start, end in layout.spans):
+            yield f"encode_texts: spans must be characters of the caption, 0 to {len(caption)}, got {layout.spans}"
