@@ -13,7 +13,9 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.paper import MSDConfig
 from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore.lab.studies.combine import logistic_weights
 from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.pairs import (
     DecidedPairs,
@@ -264,3 +266,34 @@ def test_margins_of_coco_cf_are_counted_split_by_split(tmp_path):
     names = [table["name"] for table in found["tables"]]
     assert names == ["bins-easy", "gains-easy", "bins-hard", "gains-hard", "coco-cf"]
     assert sum(row["pairs"] for row in found["tables"][0]["rows"]) == 8
+
+
+def test_a_judge_and_soft_msd_are_compared_and_combined_on_images_not_fitted_on(root, tmp_path):
+    items = load("sugarcrepe", root).items
+    verdicts = [{"id": item.id, "verdict": "a" if number % 4 else "b"} for number, item in enumerate(items)]
+    (tmp_path / "judge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verdicts))
+    label = f"file:{tmp_path / 'judge.jsonl'}"
+    found = json.loads(invoke("judge-msd", "--root", root, "-e", "toy", "-m", label, "--samples", 20, "--json"))
+    combined, cases = found["tables"]
+    accuracy = {row["metric"]: row["accuracy"]["value"] for row in combined["rows"]}
+    assert accuracy["soft-msd"] == accuracy["combined"] == 1.0  # the judge is wrong in a quarter, and the fit knows it
+    assert accuracy[label] < 1
+    assert combined["fitted"] + combined["rest"] == 16
+    assert combined["weights"]["soft-msd"] > combined["weights"][label]
+    disagree = next(row for row in cases["rows"] if row["pairs"] == "they disagree")
+    assert (disagree["soft-msd"], disagree[label]) == (1.0, 0.0)
+    answer = CliRunner().invoke(app, ["study", "judge-msd", "--root", str(root), "-e", "toy"])
+    assert "expected one metric to combine with Soft-MSD" in str(answer.exception)
+
+
+def test_logistic_weights_are_those_of_the_maximum_of_the_likelihood():
+    gaps = np.random.default_rng(0).normal((0.5, 0.2), size=(200, 2))
+    weights = logistic_weights(gaps)
+
+    def likelihood(at):
+        return -np.log1p(np.exp(-gaps @ at)).sum() - 0.5e-3 * at @ at
+
+    assert all(
+        likelihood(weights) > likelihood(weights + step) for step in 0.01 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    )
+    assert weights[0] > weights[1] > 0

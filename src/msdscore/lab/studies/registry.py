@@ -39,6 +39,10 @@ STUDIES = {
     "doubt": ("msdscore.lab.studies.doubt:doubt", "How often have true and false captions a word in doubt?"),
     "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
     "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
+    "judge-msd": (
+        "msdscore.lab.studies.combine:judge_msd",
+        "Soft-MSD and a judge: where they disagree, and both together.",
+    ),
     "behaviour": ("msdscore.lab.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
     "gaming": ("msdscore.lab.studies.gaming:gaming", "How often do texts that are not captions beat a caption?"),
     "timing": ("msdscore.lab.studies.timing:timing", "Milliseconds per pair, by caption length."),

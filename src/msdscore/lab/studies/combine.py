@@ -1,0 +1,114 @@
+"""MSD and a judge together: when they disagree, who is right then, and a calibrated combination of both.
+
+The combination is a logistic fit on one half of the images; all figures are of the other half.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import ConfigError, InputError
+from msdscore.intervals import Resampling
+from msdscore.lab.stats.resample import bootstrap_share, paired_difference
+from msdscore.lab.studies.context import PAPER, Study
+from msdscore.lab.studies.pairs import LENGTH, DecidedPairs, decided_pairs
+from msdscore.lab.studies.sweep import PAIRS, facts, named_variants, run_sweep
+from msdscore.lab.studies.table import Column, Row, Table, per_cent
+
+Floats = npt.NDArray[np.float64]
+SCORE = "soft-msd"
+_RIDGE = 1e-3  # keeps weights finite if one side separates the pairs
+_STEPS = 50  # of Newton's method, which needs fewer than ten
+
+
+def judge_msd(
+    study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = (), samples: int = 1000
+) -> list[Table]:
+    """Compare Soft-MSD with another metric that chooses (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`), and join them."""
+    if len(metric) != 1:
+        raise ConfigError(
+            f"expected one metric to combine with Soft-MSD, as in -m judge:MODEL or -m file:VERDICTS.jsonl, "
+            f"got {len(metric)}"
+        )
+    pipeline, (other,), tables = study.pipeline(PAPER), metric, []
+    for name in benchmark:
+        plan = study.plan(name, (SCORE, other, LENGTH), control=False, samples=samples)
+        (row,) = run_sweep(study, plan, named_variants({"x": {}}, pipeline.encoder, study.form(pipeline, name)))
+        pairs = decided_pairs(row, (SCORE, other))
+        shared: dict[str, Any] = {"signature": row.result.metric(SCORE).signature, "facts": facts(row.result)}
+        tables += _tables(row.result.title, pairs, other, Resampling(samples=samples, seed=study.seed), shared)
+    return tables
+
+
+def _tables(title: str, pairs: DecidedPairs, other: str, how: Resampling, shared: dict[str, Any]) -> list[Table]:
+    fitted, rest = halves(pairs.cluster, how.seed)
+    gaps = np.stack([pairs.scores[label][:, 0] - pairs.scores[label][:, 1] for label in (SCORE, other)], axis=1)
+    spread = gaps[fitted].std(axis=0)
+    gaps = gaps / np.where(spread > 0, spread, 1.0)
+    weights = logistic_weights(gaps[fitted])
+    credit = {SCORE: _credit(gaps[:, 0]), other: _credit(gaps[:, 1]), "combined": _credit(gaps @ weights)}
+    names = pairs.cluster[rest]
+    rows: list[Row] = [
+        {"metric": label, "accuracy": bootstrap_share(right[rest], clusters=names, how=how),
+         "gain": None if label != "combined" else paired_difference(right[rest], credit[other][rest], clusters=names,
+                                                                   how=how)}
+        for label, right in credit.items()
+    ]  # fmt: skip
+    split = rest[np.sign(gaps[rest, 0]) != np.sign(gaps[rest, 1])]
+    agreeing = rest[np.sign(gaps[rest, 0]) == np.sign(gaps[rest, 1])]
+    cases: list[Row] = [
+        {"pairs": what, "count": len(own), **{label: float(right[own].mean()) for label, right in credit.items()}}
+        for what, own in (("both choose alike", agreeing), ("they disagree", split))
+        if len(own)
+    ]  # fmt: skip
+    about = {**shared, "facts": shared["facts"] | {"weights": dict(zip((SCORE, other), weights.tolist(), strict=True)),
+                                                   "fitted": len(fitted), "rest": len(rest)}}  # fmt: skip
+    return [Table(
+        name="combined", title=f"{title}: Soft-MSD, {other} and both, {len(rest)} pairs of images not fitted on",
+        columns=[Column("metric"), per_cent("accuracy"), per_cent("gain", f"combined − {other}", signed=True)],
+        rows=rows, notes=[f"logistic weights of the standardised differences: {weights[0]:.2f} and {weights[1]:.2f}"],
+        **about,
+    ), Table(
+        name="disagreement", title=f"{title}: who is right when they agree, and when not",
+        columns=[Column("pairs"), Column("count"), *(per_cent(label) for label in credit)], rows=cases, **about,
+    )]  # fmt: skip
+
+
+def halves(cluster: npt.NDArray[np.str_], seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Numbers of the pairs of one half of the images, drawn by `seed`, and of the other half."""
+    names = np.unique(cluster)
+    if len(names) < 4:
+        raise InputError(
+            f"expected pairs of at least 4 images, one half to fit on and one to count on, got {len(names)}"
+        )
+    chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
+    inside = np.isin(cluster, chosen)
+    return np.flatnonzero(inside), np.flatnonzero(~inside)
+
+
+def logistic_weights(gaps: Floats) -> Floats:
+    r"""Weights w that maximise :math:`\sum_i \log\sigma(w \cdot g_i)` for differences (better − worse) g, with a ridge.
+
+    There is no intercept: swapping two captions must swap the choice.
+
+    >>> bool((logistic_weights(np.array([[1.0, 0.0], [0.5, 0.0], [-0.2, 0.0]]))[0] > 0))
+    True
+    """
+    weights = np.zeros(gaps.shape[1])
+    for _ in range(_STEPS):
+        wrong = 1 / (1 + np.exp(np.clip(gaps @ weights, -50, 50)))
+        gradient = gaps.T @ wrong - _RIDGE * weights
+        curvature = (gaps * (wrong * (1 - wrong))[:, None]).T @ gaps + _RIDGE * np.eye(len(weights))
+        step = np.linalg.solve(curvature, gradient)
+        weights = weights + step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
+
+
+def _credit(gaps: Floats) -> Floats:
+    """1 for the better caption, 0 for the worse, one half for a tie."""
+    credit: Floats = 0.5 + 0.5 * np.sign(gaps)
+    return credit
