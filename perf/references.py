@@ -1,0 +1,38 @@
+"""What references cost: CPU time per caption with five references, one thread, texts only.
+
+python perf/references.py
+"""
+
+import sys
+import time
+
+import torch
+
+from msdscore import Scorer
+from msdscore.forms.references import background_captions
+from msdscore.scoring import references
+
+CAPTIONS, COUNT = 60, 5
+
+
+def main() -> None:
+    """Print the milliseconds of encoding and of comparing."""
+    torch.set_num_threads(1)
+    scorer = Scorer()
+    texts = [text.replace("A ", f"{number} ") for number in range(4) for text in background_captions()]
+    captions, others = texts[:CAPTIONS], texts[CAPTIONS : CAPTIONS * (COUNT + 1)]
+    lists = [others[COUNT * n : COUNT * (n + 1)] for n in range(CAPTIONS)]
+    pipeline = scorer.pipeline.remembering()
+    references.compare_texts(pipeline, captions[:1], [["a dog"]])  # the background is encoded once
+    times = []
+    for _ in range(2):  # the second time every vector is cached
+        start = time.process_time()
+        references.compare_texts(pipeline, captions, lists)
+        times.append(1000 * (time.process_time() - start) / CAPTIONS)
+    sys.stdout.write(
+        f"{times[0]:.1f} ms per caption with {COUNT} new references, {times[1]:.1f} ms if all are cached\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
