@@ -283,7 +283,10 @@ def test_an_explanation_says_which_words_references_say_or_mean(mini):
     assert "dog (in 4 of 4 references)" in str(item)
     assert "in no reference: brown" in str(item)
     assert "references" not in str(plain)
-    assert next(word for word in item.to_dict()["words"] if word["text"] == "dog")["references"] == 4
+    plain_values = item.to_dict()
+    assert next(word for word in plain_values["words"] if word["text"] == "dog")["references"] == 4
+    assert plain_values["score"]["ref_msd"] == pytest.approx(item.score.ref_msd)
+    assert "ref_msd" not in plain.to_dict()["score"]
 
 
 def test_agreed_words_are_those_of_several_references():

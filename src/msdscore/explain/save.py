@@ -12,8 +12,10 @@ from msdscore.explain.figure import any_letters, figure, lacks_letters
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution
+from msdscore.forms import references
 from msdscore.forms.base import Unit
 from msdscore.io.outputs.targets import MARK, check_target, put
+from msdscore.scoring.results import known
 from msdscore.scoring.vocabulary import NamedWord
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def document(item: Attribution) -> dict[str, Any]:
     The terms of words are what they add to MSD. Boxes are pixels of the image: left, top, right, bottom.
     """
     layout = item.patches
-    score = {name: getattr(item.score, name) for name in (*_FIRST, *item.form.columns, *_LAST)}
+    people = {name: known(item.score.values[name]) for name in references.NAMES if name in item.score.values}
+    score = {name: getattr(item.score, name) for name in (*_FIRST, *item.form.columns, *_LAST)} | people
     facts = {
         "caption": item.score.caption,
         "signature": item.score.signature,
