@@ -73,7 +73,7 @@ def _pooled(vectors):
 class Cosine(Pipeline):
     """The same pipeline that compares nothing but pooled vectors."""
 
-    def score(self, decoded, captions, owner, *, worst=0):
+    def score(self, decoded, captions, owner, *, worst=0, references=()):
         from msdscore.core.device import fetching, sent
 
         device = self.encoder.device
