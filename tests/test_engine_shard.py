@@ -472,3 +472,13 @@ def test_a_store_that_cannot_be_reached_is_not_an_empty_one(monkeypatch):
     monkeypatch.setattr(stores, "open_store", lambda name: (Unreachable(), "bucket/scores/*.parquet"))
     with pytest.raises(InputError, match=r"cannot be read \(could not connect to server\)"):
         stores.matching("s3://bucket/scores/*.parquet")
+
+
+@pytest.mark.parametrize("name", ["t[1].tar", "a dog.tar", "a%5B.tar"])
+def test_pyarrow_opens_addresses_with_any_signs_in_their_path(monkeypatch, name):
+    def lacking(address):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
+    _, path = stores.open_store(f"s3://bucket/{name}?region=eu-west-1")
+    assert path == f"bucket/{name.replace('%5B', '[')}"

@@ -159,7 +159,7 @@ class Scorer:
         measured = self.measure([image], texts, [0] * len(texts))
         rows = numbers(measured, self.config)
         if references is not None:
-            compared = compare_texts(self.pipeline, texts, [check_references(references)] * len(texts))
+            compared = compare_texts(self.pipeline.embedder, texts, [check_references(references)] * len(texts))
             rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
         return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
 

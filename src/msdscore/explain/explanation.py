@@ -146,7 +146,7 @@ def explain_embedded(
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     form = pipeline.config
     rows = numbers(measured, form)
-    compared = [] if references is None else compare_texts(pipeline, captions, [references] * len(captions))
+    compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
     scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
+from urllib.parse import quote
 from uuid import uuid4
 
 from msdscore.errors import ConfigError, InputError, MissingExtraError, MSDScoreError, RunError, require, shortened
@@ -51,7 +52,9 @@ def open_store(name: str) -> tuple[FileSystem, str]:
         from pyarrow.fs import FileSystem as ArrowFileSystem
 
         try:
-            arrow, path = ArrowFileSystem.from_uri(name)
+            # pyarrow raises for signs such as [ in a path, and decodes %5B.
+            place, asked = parted(name)
+            arrow, path = ArrowFileSystem.from_uri(quote(place, safe=":/@%") + asked)
         except (ValueError, OSError) as error:
             scheme = name.partition("://")[0]
             raise MissingExtraError(f"{scheme}:// cannot be opened here ({missing}; pyarrow: {error})") from error

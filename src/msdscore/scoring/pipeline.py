@@ -29,6 +29,7 @@ from msdscore.scoring.decoder import Decoder
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.embedder import BatchSizes, Embedder
 from msdscore.scoring.measurement import Numbers, measure_pairs, numbers
+from msdscore.scoring.references import Comparison, compare_texts
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -221,11 +222,9 @@ class Pipeline:
         references: Sequence[Sequence[str] | None],
     ) -> None:
         """Compare captions with their references, and fill in the results of captions without an image."""
-        from msdscore.scoring.references import Comparison, compare_texts
-
         own = references or [None] * len(captions)
         chosen = [item for item, row in enumerate(results) if own[item] is not None and not isinstance(row, RowError)]
-        compared = compare_texts(self, [captions[item] for item in chosen], [own[item] or () for item in chosen])
+        compared = compare_texts(self.embedder, [captions[item] for item in chosen], [own[item] or () for item in chosen])
         known = dict(zip(chosen, compared, strict=True))
         for item, row in enumerate(results):
             if isinstance(row, Numbers) and item in known:

@@ -1,8 +1,8 @@
-"""Captions compared with references by one pipeline: texts in, the numbers of the reference score out."""
+"""Compare captions with references: texts in, the numbers of the reference score out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,10 +19,8 @@ from msdscore.forms.references import (
     split_references,
 )
 from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedder
 from msdscore.scoring.measurement import Numbers
-
-if TYPE_CHECKING:
-    from msdscore.scoring.pipeline import Pipeline
 
 _MOST = 4  # backgrounds that are cached
 _TEXTS = 64  # sentences that are encoded at once
@@ -59,7 +57,7 @@ class Comparison:
 
 
 def compare_texts(
-    pipeline: "Pipeline", captions: Sequence[str], references: Sequence[Sequence[str]]
+    embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[Comparison]:
     """Compare every caption with its references; a caption is never compared with itself."""
     split = [split_references(str(caption), own) for caption, own in zip(captions, references, strict=True)]
@@ -67,7 +65,7 @@ def compare_texts(
     if not wanted:
         return [Comparison(warnings=warnings) for _, warnings in split]
     texts = list(dict.fromkeys(text for index in wanted for text in (captions[index], *split[index][0])))
-    embedded, number = pipeline.embed_texts(texts), {text: place for place, text in enumerate(texts)}
+    embedded, number = embedder.texts(texts), {text: place for place, text in enumerate(texts)}
     comparisons, pairs, chosen = list[Comparison](), list[tuple[int, list[int]]](), list[int]()
     for index, (own, warnings) in enumerate(split):
         readable = tuple(text for text in own if number[text] not in embedded.reasons)
@@ -84,8 +82,8 @@ def compare_texts(
             pairs.append((embedded.row(number[captions[index]]), rows))
     if pairs:
         vectors = embedded.vectors
-        sentences = _sentences(pipeline.encoder, embedded)
-        measured = measure_references(vectors, sentences, pairs, _background(pipeline))
+        sentences = _sentences(embedder.encoder, embedded)
+        measured = measure_references(vectors, sentences, pairs, _background(embedder))
         columns = measured.columns()
         for pair, index in enumerate(chosen):
             values = {name: column[pair] for name, column in columns.items()}
@@ -120,11 +118,11 @@ def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
     return torch.stack([vectors[text] for text in texts.captions])
 
 
-def _background(pipeline: "Pipeline") -> Background:
-    """The background captions under the pipeline's encoder, encoded once."""
-    key = pipeline.encoder.signature, str(pipeline.encoder.device)
+def _background(embedder: Embedder) -> Background:
+    """The background captions under an encoder, encoded once."""
+    key = embedder.encoder.signature, str(embedder.encoder.device)
     if key not in _backgrounds:
         if len(_backgrounds) >= _MOST:
             _backgrounds.pop(next(iter(_backgrounds)), None)
-        _backgrounds[key] = Background.of(pipeline.embedder.vectors(background_captions()))
+        _backgrounds[key] = Background.of(embedder.vectors(background_captions()))
     return _backgrounds[key]

@@ -166,7 +166,7 @@ def make_vectors(
         pipeline.embedder.vectors,
         pipeline.config,
         None if bank is None else bank.images.means,
-        partial(compare_texts, pipeline),
+        partial(compare_texts, pipeline.embedder),
     )
     return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
 
