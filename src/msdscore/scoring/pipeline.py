@@ -224,7 +224,9 @@ class Pipeline:
         """Compare captions with their references, and fill in the results of captions without an image."""
         own = references or [None] * len(captions)
         chosen = [item for item, row in enumerate(results) if own[item] is not None and not isinstance(row, RowError)]
-        compared = compare_texts(self.embedder, [captions[item] for item in chosen], [own[item] or () for item in chosen])
+        compared = compare_texts(
+            self.embedder, [captions[item] for item in chosen], [own[item] or () for item in chosen]
+        )
         known = dict(zip(chosen, compared, strict=True))
         for item, row in enumerate(results):
             if isinstance(row, Numbers) and item in known:

@@ -56,9 +56,7 @@ class Comparison:
         return Numbers({"length": length, "windows": windows, **self.values}, (*warnings, *self.warnings, TEXT_ONLY))
 
 
-def compare_texts(
-    embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]
-) -> list[Comparison]:
+def compare_texts(embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Comparison]:
     """Compare every caption with its references; a caption is never compared with itself."""
     split = [split_references(str(caption), own) for caption, own in zip(captions, references, strict=True)]
     wanted = [index for index, (own, _) in enumerate(split) if own]
