@@ -81,7 +81,7 @@ bench: setup
 
 # Files that are there are not made again; a benchmark that is not under DATA is left out of the page.
 JUDGED := sugarcrepe flickr8k-expert composite pascal50s thumb long-captions rsicd
-COMPARED := -m cosine -m precision -m information -m msd -m max-sim-cal -m length -m shorter --samples 300
+COMPARED := -m cosine -m precision -m information -m doubt -m msd -m max-sim-cal -m length -m shorter --samples 300
 ROWS ?=
 evidence: setup
 	mkdir -p build/evidence

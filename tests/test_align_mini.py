@@ -68,7 +68,7 @@ def run(rows, tmp_path_factory):
 def test_the_towers_see_what_the_shipped_encoder_sees():
     """The shipped heads on the tool's towers give the shipped encoder's vectors."""
     recipe, shipped = load_recipe("mini"), load_encoder("mini", device="cpu")
-    tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk.safetensors")]))
+    tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped_heads()
@@ -81,16 +81,18 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
 
 
 def shipped_heads():
-    """The heads of the shipped encoder, from its files."""
+    """The heads of the first of the two shipped members, from their file."""
     heads = AlignedHeads(load_recipe("mini").heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
     tensors = widened(read_tensors([Path(locate(MINI_FOLDER), "model.safetensors")]))
-    heads.load_state_dict(tensors)
+    own = {name.removeprefix("members.0."): value for name, value in tensors.items() if name.startswith("members.0.")}
+    heads.load_state_dict(own)
     return heads.eval().requires_grad_(False)
 
 
-def agree(ours, shipped):
-    assert torch.allclose(ours.points, shipped.points, atol=1e-5)
-    assert torch.allclose(ours.pooled, shipped.pooled, atol=1e-5)
+def agree(member, joined):
+    """The first of two members side by side, each with half of the squared length."""
+    for own, both in ((member.points, joined.points), (member.pooled, joined.pooled)):
+        assert torch.allclose(own, both[..., : own.shape[-1]] * 2**0.5, atol=1e-5)
 
 
 def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
@@ -107,7 +109,7 @@ def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
 def test_the_recipe_has_the_shipped_structure_and_numbers():
     recipe = load_recipe("mini")
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
-    assert recipe.heads == read_spec(HeadsSpec, config["heads"])
+    assert [recipe.heads] * 2 == [read_spec(HeadsSpec, own) for own in config["heads"]]
     shipped_heads()  # loads the shipped tensors into heads of the recipe, each of its name and shape
     loss = recipe.loss
     assert (loss.contrastive, loss.relevance, loss.grounded, loss.bias) == (1.0, 1.0, 1.0, 0.5)

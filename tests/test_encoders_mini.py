@@ -189,7 +189,7 @@ def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
     head = load_lite2(lite2_state()).head
     save_file({"head.weight": (head.weight * 1.5).half()}, tmp_path / "tuned" / "tower.safetensors")
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    config["image"]["weights"] = "tower.safetensors"
+    config["image"]["branches"][1] = "tower.safetensors"
     (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
     tuned = load_encoder(str(tmp_path / "tuned"), device="cpu")
     picture_vectors = [prepare_and_encode(one, [picture()]).points for one in (tuned, encoder())]

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -207,19 +208,22 @@ def test_words_that_are_not_judged_say_why(explained):
     assert second[","] == ""
     assert tooltip(explained[2].units[2]) == "not judged: was said before"
     judged = next(unit for unit in explained[0].units if unit.text == "red")
-    assert f"true with probability {judged.probability:.2f}; adds {judged.term:+.3f}" in tooltip(judged)
+    assert f"true with probability {judged.probability:.2f}" in tooltip(judged)
+    assert f"; adds {judged.term:+.3f}" in tooltip(judged)
+    assert "; doubt 0.25; adds" in tooltip(replace(judged, doubt=0.25))
 
 
 def test_the_bar_runs_from_zero_to_the_score_on_one_scale(explained):
     low, high = waterfall_span(explained)
     for item in explained:
         steps = waterfall(item)
-        assert [step.name for step in steps] == ["similarity", "precision", "information"]
+        denies = ["denial"] if item.score.denial else []
+        assert [step.name for step in steps] == ["similarity", *denies, "precision", "information", "doubt"]
         assert steps[0].start == 0
         assert steps[-1].start + steps[-1].size == pytest.approx(item.score.soft_msd, abs=1e-6)
         assert all(low <= step.start + step.size <= high for step in steps)
         words = sum(unit.term or 0.0 for unit in item.units)
-        assert item.score.similarity + words == pytest.approx(item.score.msd, abs=1e-5)
+        assert item.score.similarity - item.score.denial + words == pytest.approx(item.score.msd, abs=1e-5)
 
 
 def test_json_names_words_what_is_missing_and_what_would_fit():

@@ -48,5 +48,5 @@ def test_captions_and_scores(scorer):
         item = scorer.explain(generated(kept["image"]), kept["caption"])
         evidence = [unit.evidence for unit in item.units if unit.evidence is not None]
         assert evidence == pytest.approx(kept["evidence"], abs=2e-2)
-        for name in ("similarity", "precision", "information", "match"):
+        for name in ("similarity", "denial", "precision", "information", "doubt", "match"):
             assert getattr(item.score, name) == pytest.approx(kept[name], abs=1e-2)

@@ -47,7 +47,12 @@ def test_task(path):
 def test_metrics_of_the_tasks_are_what_is_returned():
     found = captions.caption_scores("toy")({"image": RED}, ["a red square"])
     metrics = {one["metric"] for one in config(TASKS / "msd_flickr30k_test.yaml")["metric_list"]}
-    assert metrics - found.keys() == {"msd_match", "msd_precision", "msd_information"}  # toy has no bank of words
+    assert metrics - found.keys() == {
+        "msd_match",
+        "msd_precision",
+        "msd_information",
+        "msd_doubt",
+    }  # toy has no bank of words
     assert found["msd"] == Scorer("toy").score(RED, "a red square").msd
     assert found["msd_least_supported"]
 

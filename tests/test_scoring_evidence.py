@@ -17,11 +17,14 @@ from typer.testing import CliRunner
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.core.evidence import (
+    JUDGED,
+    TYPICAL,
     ZERO,
     JudgedWords,
     Match,
     WordCalibration,
     WordKind,
+    doubt_terms,
     information_terms,
     precision_terms,
     reading,
@@ -37,6 +40,7 @@ from msdscore.scoring.calibrate import (
     calibrated_bank,
     fit_logistic,
     reliabilities,
+    share_above,
     similar_texts,
     word_calibration,
 )
@@ -73,6 +77,25 @@ def test_precision_by_hand():
     assert terms[0].tolist() == pytest.approx([4 / 4, 2 * 2 / 4, -6 / 4])
     assert precision_terms(rows([4.0, -2.0]), rows([0.5, 0.5])).sum().item() == pytest.approx(1.0)  # a plain mean
     assert precision_terms(rows([4.0, -2.0]), rows([0.0, 0.0])).tolist() == [[0.0, 0.0]]
+
+
+def test_doubt_by_hand():
+    odds, settled, weights = rows([2.0, -1.0, 0.5]), rows([1.5, 1.0, 1.0]), rows([0.5, 1.0, 0.2])
+    belongs = 1 / (1 + np.exp(-(0.5 * 2 - 1 + 0.2 * 0.5) / 1.7))
+    assert doubt_terms(odds, settled, weights)[0].tolist() == pytest.approx([0.0, belongs * 2.0, belongs * 0.2 * 0.5])
+    assert doubt_terms(odds, settled, 0 * weights).tolist() == [[0.0, 0.0, 0.0]]
+
+
+@given(margins, st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_doubt_is_the_textbook_sum_and_padding_raises_none(odds, seed):
+    rng = np.random.default_rng(seed)
+    weights, settled = rng.uniform(0.01, 1, len(odds)), rng.uniform(-1, 3, len(odds))
+    belongs = 1 / (1 + np.exp(-(weights @ np.array(odds)) / weights.sum()))
+    expected = belongs * sum(w * max(h - o, 0) for w, h, o in zip(weights, settled, odds, strict=True))
+    for width in (0, 3):
+        sides = rows(odds + [-99.0] * width), rows([*settled, *[9.0] * width]), rows([*weights, *[0.0] * width])
+        assert doubt_terms(*sides).sum().item() == pytest.approx(expected, abs=1e-9)
 
 
 def naive(margin, weights, spread):
@@ -114,7 +137,8 @@ def test_terms_have_the_sign_of_their_margin_and_a_false_word_never_helps(margin
 
 
 def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_tells_of_no_other():
-    index = JudgedWords(torch.tensor([[[0, 2], [3, -1], [-1, -1]]]), rows([1.0, 1.0, 0.0]), rows([0.0, 0.0, 0.0]))
+    kinds = torch.zeros(1, 3, dtype=torch.int64)
+    index = JudgedWords(torch.tensor([[[0, 2], [3, -1], [-1, -1]]]), rows([1.0, 1.0, 0.0]), kinds)
     tokens = torch.tensor([[1.0, 100.0, 3.0, 7.0]])
     assert word_evidence(tokens, index).tolist() == [[2.0, 7.0, 0.0]]
 
@@ -122,6 +146,20 @@ def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_tells_of_no_othe
 def test_kinds_weights_and_words_that_cannot_be_judged():
     assert [WORDS.kind_of(word) for word in ("dog", "grass", "unheard-of", "thing")] == [1, 0, 0, None]
     assert [WORDS.weight_of(word) for word in ("dog", "thing")] == [0.9, 0.0]
+
+
+def test_a_word_exactly_at_the_least_reliability_is_of_that_kind():
+    words = replace(WORDS, reliability={"at": 0.5, "under": 0.4999, "least": JUDGED, "less": JUDGED - 1e-4})
+    assert [words.kind_of(word) for word in ("at", "under", "least", "less")] == [1, 0, 0, None]
+    assert [words.weight_of(word) for word in ("least", "less")] == [JUDGED, 0.0]
+
+
+def test_zero_and_settled_log_odds_follow_the_quantiles_of_true_words():
+    weak, strong = KINDS
+    assert (weak.zero, strong.zero) == pytest.approx((-1 + 0.1 * 10, 0.1 * 20))
+    assert (weak.settled, strong.settled) == pytest.approx((0.3 * 4 - 1, 1.0))  # the strong one's median has 3
+    at = torch.tensor([weak.zero, weak.quantiles[100]])
+    assert WORDS.p_values(at, torch.tensor([0, 0])).tolist() == pytest.approx([ZERO, TYPICAL])
 
 
 def test_p_values_are_uniform_over_true_words_and_one_in_ten_lies_below_the_zero():
@@ -177,6 +215,18 @@ def test_words_that_are_told_apart_are_reliable():
     assert 0 <= other <= 1
 
 
+def test_the_reliability_of_a_rare_word_is_drawn_towards_that_of_all_rare_words():
+    # Three words of two present and two absent mentions each, with AUCs of 1, 0.5 and 0.5.
+    stems = np.repeat(["dog", "cat", "cow"], 4)
+    present = np.tile([True, True, False, False], 3)
+    evidence = np.array([9.0, 8.0, 1.0, 0.0, 5.0, 4.0, 5.0, 4.0, 5.0, 4.0, 5.0, 4.0])
+    values, other = reliabilities(stems, evidence, present)
+    prior = share_above(evidence[present], evidence[~present])
+    expected = {word: (4 * own + 10 * prior) / 14 for word, own in (("dog", 1.0), ("cat", 0.5), ("cow", 0.5))}
+    assert values == pytest.approx({word: (2 * area - 1) ** 2 for word, area in expected.items()}, abs=1e-4)
+    assert other == pytest.approx((2 * prior - 1) ** 2)
+
+
 def test_similar_images_lend_captions_and_never_their_own():
     _, captions = coloured(12)
     for own, near in zip(captions, similar_texts(captions, count=3), strict=True):
@@ -192,10 +242,12 @@ def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
     assert np.isfinite(scores.precision).all()
     assert ((scores.match > 0) & (scores.match < 1)).all()
     first, second = scorer.config.weights
-    assert scores.msd == pytest.approx(scores.similarity + first * scores.precision + second * scores.information)
-    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, precision"):
+    local = first * scores.precision + second * scores.information - scorer.config.delta * scores.doubt
+    assert scores.msd == pytest.approx(scores.similarity - scores.denial + local)
+    assert (scores.doubt >= 0).all()
+    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, denial, precision"):
         _ = scores.coverage
-    with pytest.raises(AttributeError, match="this score has no 'coverage', only similarity, precision"):
+    with pytest.raises(AttributeError, match="this score has no 'coverage', only similarity, denial, precision"):
         _ = scores[0].coverage
     assert f"|bank:{made.name}|" in scorer.signature
     assert "|gate:" not in scorer.signature
@@ -207,13 +259,15 @@ def test_the_explanation_adds_up_and_agrees_with_its_colours(bank):
     for item in scorer.contrast(picture(), ["a red square", "white paint on a wall, a black square", "no red square"]):
         score = item.score
         terms = sum(unit.term for unit in item.units if unit.term is not None)
-        assert terms == pytest.approx(score.msd - score.similarity, abs=1e-9)
+        assert terms == pytest.approx(score.msd - score.similarity + score.denial, abs=1e-9)
+        assert sum(unit.doubt or 0.0 for unit in item.units) == pytest.approx(score.doubt, abs=1e-9)
         for unit in item.units:
             if unit.p_value is not None:
-                assert (unit.term < 0) == (unit.p_value < ZERO)
+                assert unit.p_value >= ZERO or unit.term < 0
+                assert unit.p_value < TYPICAL or (unit.term > 0 and unit.doubt == 0)
                 assert 0 <= unit.probability <= 1
         document = json.loads(json.dumps(item.to_dict()))
-        assert {"p_value", "probability"} <= set(document["words"][1])
+        assert {"p_value", "probability", "doubt"} <= set(document["words"][1])
         assert {"missing", "suggestions"} <= set(document)
 
 
@@ -221,11 +275,37 @@ def test_denied_words_take_no_part_and_are_warned_about(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
     denied = scorer.score(picture(), "there is no red square")
-    assert (denied.precision, denied.information) == (0.0, 0.0)
+    assert (denied.precision, denied.information, denied.doubt) == (0.0, 0.0, 0.0)
     assert "denied words are not judged" in denied.warnings
     assert "denied words are not judged" not in scorer.score(picture(), "a red square").warnings
     units = scorer.explain(picture(), "no red square").units
     assert not any(unit.judged for unit in units)
+
+
+def test_similarity_is_the_cosine_and_denial_a_number_of_its_own(bank):
+    encoder, made = bank
+    scorer, caption = Scorer(encoder, bank=made), "a red square without a blue wall"
+    seen, read = encoder.encode_images([encoder.prepare(picture())]), encoder.encode_texts([caption])
+    cosine = float(seen.pooled[0].double() @ read.pooled[0].double())
+    score = scorer.score(picture(), caption)
+    assert score.similarity == pytest.approx(cosine, abs=1e-6)
+    assert score.denial == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are denied
+    assert scorer.score(picture(), "a red square").denial == 0.0
+    shown = f"{cosine:.3f} - {score.denial:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
+    assert scorer.config.equation(score).startswith(shown)
+    assert ("denial" in [name for name, *_ in scorer.config.parts(score)]) == (cosine > 0)
+
+
+def test_a_negative_similarity_gains_nothing_by_denial(bank):
+    encoder, made = bank
+    scorer = Scorer(encoder, bank=made)
+    form, pipeline = scorer.config, scorer.pipeline
+    images = pipeline.embed_images(pipeline.decode([picture()]))
+    measured = pipeline.measure(images, pipeline.embed_texts(["no red square"]), [0], [0])
+    for similarity, expected in ((0.4, 0.4), (-0.4, 0.0)):
+        numbers = form.numbers(replace(measured, similarity=torch.tensor([similarity])))
+        assert numbers["denial"].item() == pytest.approx(expected)
+        assert numbers["msd"].item() == pytest.approx(similarity - expected)
 
 
 def test_match_is_known_under_its_own_settings_alone(bank):
@@ -256,7 +336,8 @@ def test_tables_show_the_numbers_of_the_form_and_the_plain_reading(bank):
     encoder, made = bank
     scores = Scorer(encoder, bank=made).rank(picture(), ["red", "a blue square"])
     heads = str(scores).splitlines()[0].split()
-    assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "precision", "information", "match", "reading", "caption"]
+    assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "denial", "precision", "information", "doubt", "match",
+                     "reading", "caption"]  # fmt: skip
     assert scores.to_arrow().column("reading").to_pylist() == [score.reading for score in scores]
     assert "coverage" not in scores.to_arrow().column_names
     assert "match" not in str(Scorer(encoder, "short").rank(picture(), ["red"])).splitlines()[0]

@@ -107,18 +107,20 @@ def test_shipped_weights_are_those_of_their_list():
 def test_damaged_weights_are_refused(tmp_path, how):
     folder = tmp_path / "mini"
     shutil.copytree(WEIGHTS, folder)
-    path = folder / "trunk.safetensors"
+    path = folder / "trunk-1.safetensors"
     if how == "changed":
         content = bytearray(path.read_bytes())
         content[-1] ^= 1  # one bit of one weight: the file still loads
         path.write_bytes(content)
     else:
         path.unlink()
-    with pytest.raises(WeightsError, match=rf"trunk.safetensors: is {'damaged' if how == 'changed' else 'missing'} \("):
+    with pytest.raises(
+        WeightsError, match=rf"trunk-1.safetensors: is {'damaged' if how == 'changed' else 'missing'} \("
+    ):
         verify_sums(folder)
     from msdscore.encoders.registry import load_encoder
 
-    with pytest.raises(WeightsError, match="trunk.safetensors: is "):
+    with pytest.raises(WeightsError, match="trunk-1.safetensors: is "):
         load_encoder(str(folder), device="cpu")
 
 

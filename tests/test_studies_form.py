@@ -9,33 +9,45 @@ from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
 from msdscore.cli.app import app
-from msdscore.core.evidence import information_terms, precision_terms
+from msdscore.core.evidence import doubt_terms, information_terms, precision_terms
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.evidence import Evidence
-from msdscore.lab.studies.form import BALANCES, Words, ablations, balanced, information, precision
+from msdscore.lab.studies.form import CURVES, Words, ablations, doubt, information, precision
 from msdscore.lab.studies.match import word_tables
 from test_scoring_evidence import coloured
 
 
+def drawn_words(count, similarity=0.3, affirmed=1.0):
+    rng = np.random.default_rng(count)
+    margins, odds, settled = rng.normal(size=(3, count))
+    return Words(similarity, affirmed, margins, rng.uniform(0.05, 0.6, count), odds, settled)
+
+
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_parts_are_those_of_the_score(count):
-    rng = np.random.default_rng(count)
-    words = Words(0.3, rng.normal(size=count), rng.uniform(0.05, 0.6, count))
-    margins, weights = (torch.from_numpy(side)[None] for side in (words.margins, words.weights))
+    words = drawn_words(count)
+    margins, weights, odds, settled = (
+        torch.from_numpy(side)[None] for side in (words.margins, words.weights, words.odds, words.settled)
+    )
     assert precision(words) == pytest.approx(float(precision_terms(margins, weights).sum()))
     assert information(words, 0.7) == pytest.approx(float(information_terms(margins, weights, spread=0.7).sum()))
+    assert doubt(words) == pytest.approx(float(doubt_terms(odds, settled, weights).sum()))
 
 
-def test_a_form_without_words_is_the_similarity_and_balance_goes_from_one_part_to_the_other():
-    silent, words = Words(0.3, np.zeros(0), np.zeros(0)), Words(0.3, np.array([2.0, -1.0]), np.array([0.5, 0.2]))
+def test_a_form_without_words_is_the_similarity_and_every_change_changes_its_part():
+    silent, words = drawn_words(0), drawn_words(5, affirmed=0.6)
     settings = Evidence()
-    for name, of in ablations(settings, 0.7).items():
-        assert of(silent) == pytest.approx(0.0 if name == "without similarity" else 0.3)
     forms = ablations(settings, 0.7)
+    for name, of in forms.items():
+        assert of(silent) == pytest.approx(0.0 if name == "without similarity" else 0.3)
     local = settings.alpha * precision(words), settings.gamma * information(words, 0.7)
-    assert forms["precision alone"](words) == pytest.approx(0.3 + local[0])
-    assert forms["information alone"](words) == pytest.approx(0.3 + local[1])
-    assert balanced(settings, 0.7, 0.5)(words) == pytest.approx(0.3 + (local[0] + local[1]) / 2)
+    rest = 0.3 - 0.4 * 0.3 - settings.delta * doubt(words)
+    assert forms["evidence"](words) == pytest.approx(rest + (local[0] + local[1]) / 2)
+    assert forms["precision alone"](words) == pytest.approx(rest + local[0])
+    assert forms["information alone"](words) == pytest.approx(rest + local[1])
+    assert forms["without doubt"](words) == pytest.approx(forms["evidence"](words) + settings.delta * doubt(words))
+    assert forms["without denial"](words) == pytest.approx(forms["evidence"](words) + 0.12)
+    assert forms["doubt without its factor"](words) < forms["evidence"](words)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +72,7 @@ def test_the_form_in_use_is_the_score_of_the_benchmark(evidence, tmp_path):
     study = ["study", "form", "--root", str(root), "-b", "sugarcrepe", "--samples", "20", "--json", *scorer]
     answer = CliRunner().invoke(app, study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
-    ablation, balance, left_out = json.loads(answer.stdout)["tables"]
+    ablation, balance, delta, left_out = json.loads(answer.stdout)["tables"]
     bench = ["bench", "sugarcrepe", "--root", str(root), "-m", "msd", "-m", "cosine", "--samples", "20", *scorer]
     answer = CliRunner().invoke(app, [*bench, "-o", str(tmp_path / "out")])
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
@@ -71,7 +83,11 @@ def test_the_form_in_use_is_the_score_of_the_benchmark(evidence, tmp_path):
     row = ablation["rows"][0]
     assert row["evidence"] == pytest.approx(100 * metrics["msd"])
     assert row["cosine"]["value"] == pytest.approx(100 * (metrics["cosine"] - metrics["msd"]))
-    assert [row["balance"] for row in balance["rows"]] == list(BALANCES)
+    for curve in (balance, delta):
+        own = [row[curve["name"]] for row in curve["rows"] if row["set"] == "sugarcrepe"]
+        assert own == list(CURVES[curve["name"]])
+    at = next(row for row in delta["rows"] if row["delta"] == 0.1)
+    assert at["score"] == pytest.approx(100 * metrics["msd"])
     assert left_out["rows"][0]["set"] == "sugarcrepe"
 
 

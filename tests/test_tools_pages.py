@@ -41,7 +41,9 @@ def test_the_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
     assert text.endswith("More words.\n")
     assert text.count("old") == len(evidence_page.PARTS) - 1
     (row,) = re.findall(r"^\| SugarCrepe, mean of 7, accuracy \|.*", text, re.M)
-    assert re.fullmatch(r"\|[^|]*\| \d+ \| [\d.]+ \[.*?\] \| [\d.]+ \[.*?\] \| – \| – \| – \| [\d.]+ / [\d.]+ \|", row)
+    assert re.fullmatch(
+        r"\|[^|]*\| \d+ \| [\d.]+ \[.*?\] \| [\d.]+ \[.*?\] \| – \| – \| – \| – \| [\d.]+ / [\d.]+ \|", row
+    )
     assert "`msd|enc:toy" in text
     assert "|bench:" not in text
 
@@ -61,7 +63,11 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
     tables = {
         "form": [
             {"name": "ablation", "rows": [{"set": "thumb", "evidence": 31.4, "cosine": {**interval(-2.0), "n": 4}}]},
-            {"name": "left_out", "rows": [{"balance": 0.5, "gain": 1.0}, {"balance": 0.75, "gain": 2.0}]},
+            {"name": "delta", "rows": [{"set": "mean", "delta": 0.1, "gain": 2.5}, {"set": "thumb", "delta": 0.1}]},
+            {
+                "name": "left_out",
+                "rows": [{"setting": "delta", "chosen": c, "gain": g} for c, g in ((0.1, 1), (0.2, 2))],
+            },
         ],
         "words": [
             {"name": "p_values", "rows": [row], "auc": 0.8, "pictures": 5},
@@ -81,7 +87,11 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
     parts = evidence_page.parts(tmp_path)
     assert set(parts) == set(evidence_page.STUDIES)
     assert "| thumb | 31.4 | -2.0 [-2.1, -1.9] |" in parts["form"]
-    assert "left out: 0.5 to 0.75, points over cosine on the set left out: +1.0 to +2.0" in parts["form"]
+    assert (
+        "delta chosen with one set left out: 0.1 to 0.2, points over cosine on the set left out: +1.0 to +2.0"
+        in (parts["form"])
+    )
+    assert "mean gain over cosine along delta: 0.1: +2.5" in parts["form"]
     assert (
         "off by 20.0 [10.0, 30.0] points on average (lower is better), most where 0.50 is predicted" in parts["words"]
     )

@@ -6,7 +6,7 @@ each under its own name (`sugarcrepe.json`, `form.json` …), and runs it. A par
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 from paper_page import fill
 
 Json = Mapping[str, Any]  # a result file, a table or a row of it, or an interval
-METRICS = ("cosine", "msd", "precision", "information", "max-sim-cal")
+METRICS = ("cosine", "msd", "precision", "information", "doubt", "max-sim-cal")
 BOUNDED = ("cosine", "msd")  # metrics whose intervals are printed
 # Title of a row, benchmark, figure.
 FIGURES = (
@@ -32,7 +32,6 @@ FIGURES = (
     ("the same, within five words of length", "long-captions", "pairs/matched length"),
     ("RSICD, drawn pairs, accuracy", "rsicd", "accuracy/all"),
 )
-DROPPED = ("doubts as in a sentence",)  # changes that the study measures and that are no part of the form
 BENCHMARKS = tuple(dict.fromkeys(name for _, name, _ in FIGURES))
 _PER_CENT = 100
 
@@ -49,8 +48,8 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
         cells = [(_bounded if label in BOUNDED else _share)(figures[label]) for label in METRICS]
         rows.append((title, str((figures["cosine"] or {}).get("n", NONE)), *cells, " / ".join(wrong)))
         signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
-    numbers = ("cosine", "**MSD-E**", "precision", "information", "max-sim-cal", "wrong image: cosine / MSD-E")
-    columns = ("set", "n", *numbers)
+    names = ("precision", "information", "doubt", "max-sim-cal")
+    columns = ("set", "n", "cosine", "**MSD-E**", *names, "wrong image: cosine / MSD-E")
     return Grid("Agreement with people, times 100; higher is better", columns, tuple(rows), (f"`{signature}`",))
 
 
@@ -70,18 +69,26 @@ def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
 def _form(tables: Mapping[str, Json]) -> list[Grid]:
     """Paired differences of every changed form, and the balance that other sets would choose."""
     rows = tables["ablation"]["rows"]
-    changes = [name for name, value in rows[0].items() if isinstance(value, Mapping) and name not in DROPPED]
+    changes = [name for name, value in rows[0].items() if isinstance(value, Mapping)]
     cells = tuple(
         (row["set"], f"{row['evidence']:.1f}", *(_bounded(row[name], "+.1f", 1) for name in changes)) for row in rows
     )
     title = "What one change of the form costs (paired difference in points; below 0, the change is worse)"
-    left_out = tables["left_out"]["rows"]
-    chosen, gains = ([row[key] for row in left_out] for key in ("balance", "gain"))
-    note = (
-        f"balance chosen with one set left out: {min(chosen):g} to {max(chosen):g}, "
-        f"points over cosine on the set left out: {min(gains):+.1f} to {max(gains):+.1f}"
-    )
-    return [Grid(title, ("set", "in use", *changes), cells, (note,))]
+    return [Grid(title, ("set", "in use", *changes), cells, tuple(_settings(tables)))]
+
+
+def _settings(tables: Mapping[str, Json]) -> Iterator[str]:
+    """The mean gain along each setting, and the value that other sets would choose."""
+    for setting in dict.fromkeys(row["setting"] for row in tables["left_out"]["rows"]):
+        means = [row for row in tables[setting]["rows"] if row["set"] == "mean"]
+        curve = ", ".join(f"{row[setting]:g}: {row['gain']:+.1f}" for row in means)
+        left_out = [row for row in tables["left_out"]["rows"] if row["setting"] == setting]
+        chosen, gains = ([row[key] for row in left_out] for key in ("chosen", "gain"))
+        yield f"mean gain over cosine along {setting}: {curve}"
+        yield (
+            f"{setting} chosen with one set left out: {min(chosen):g} to {max(chosen):g}, "
+            f"points over cosine on the set left out: {min(gains):+.1f} to {max(gains):+.1f}"
+        )
 
 
 def _words(tables: Mapping[str, Json]) -> list[Grid]:

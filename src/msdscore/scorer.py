@@ -41,9 +41,9 @@ class Scorer:
     """Scores captions against images with one encoder and one configuration.
 
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
-    said true of this image?), plus `information` (how much does it tell?). `Scorer(..., preset="short")` is the
-    paper's score for captions of a sentence, `preset="long"` for captions of a paragraph. A form with other settings,
-    such as `Evidence(balance=0.25)`, goes in the same place.
+    said true of this image?), plus `information` (how much does it tell?), minus `doubt` (how much of it is probably
+    invented?). `Scorer(..., preset="short")` is the paper's score for captions of a sentence, `preset="long"` for
+    captions of a paragraph. A form with other settings, such as `Evidence(balance=0.25)`, goes in the same place.
 
     `bank` is a bank of background images or the path of one; `cache` a folder where embeddings are kept for later
     runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from msdscore.scoring.pipeline import Pipeline
 
 PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
-EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "length")
+EVIDENCE_METRICS = ("cosine", "precision", "information", "doubt", "msd", "soft-msd", "length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

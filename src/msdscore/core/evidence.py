@@ -5,17 +5,20 @@ The evidence of a word is the mean over its tokens of
 .. math:: e = \log P_{img}(y) - \tfrac1B \textstyle\sum_b \log P_b(y)
 
 how many nats more this image expects it than background images do. The caption's own mixture cancels and is not fitted.
-A word's `margin` is its evidence less the zero of its kind, :math:`t = e - z`: one true word in ten lies below zero,
-and colours have their zero there too. With :math:`w` how well the encoder can judge a word, sums over the distinct
-judged words of a caption give
+A word's `margin` is its evidence minus the zero of its kind, :math:`t = e - z`: one true word in ten is below zero,
+and colours have their zero there too. Its log-odds :math:`o`, linear in the evidence, are those of a true word against
+a likely absent one of its kind; :math:`h` is 1, or the log-odds of the median true word if they are lower. With
+:math:`w` how well the encoder can judge a word, sums over the distinct judged words of a caption give
 
 .. math::
     \text{precision} = \frac{\sum w\,t}{\sum w},\qquad
     \text{information} = \frac{\sum w\,t}{s \sqrt{\sum w^2}},\qquad
-    \text{MSD} = g + \alpha\,(1-\lambda)\,\text{precision} + \gamma\,\lambda\,\text{information}
+    \text{doubt} = \sigma\Bigl(\frac{\sum w\,o}{\sum w}\Bigr) \sum w \max(h - o, 0)
 
-Precision is a weighted mean of margins, information their sum in units of its spread :math:`s` over background images;
-:math:`\lambda` is `balance`. Words that cannot be judged, and words that the caption denies, take no part.
+Precision is a weighted mean of margins, information their sum in units of its spread :math:`s` over background images.
+A mean over forty words hides the one that is false; doubt is a sum over the words that are less supported than usual,
+times how far the caption belongs to the image at all: on a wrong image every word is in doubt, and without that factor
+the longer caption would lose. Words that cannot be judged, and words that the caption denies, take no part.
 """
 
 from collections.abc import Mapping
@@ -31,7 +34,8 @@ from msdscore.errors import ConfigError
 
 WordTerms = Float[Tensor, "pairs words"]
 
-ZERO = 0.1  # p-value at which colours are white and terms are zero
+ZERO = 0.1  # p-value below which words are orange, and have terms below zero
+TYPICAL = 0.5  # p-value from which words are blue, and raise no doubt
 PRIOR = 0.9  # share of true words among those of people and good captioners
 JUDGED = 0.1  # least reliability of a word that is judged: present and absent mentions have an AUC of 0.66
 
@@ -52,10 +56,16 @@ class WordKind:
     @property
     def zero(self) -> float:
         """The evidence below which one true word in ten lies."""
-        position = ZERO * (len(self.quantiles) - 1)
-        low = int(position)
-        share = position - low
-        return (1 - share) * self.quantiles[low] + share * self.quantiles[low + 1]
+        return self._quantile(ZERO)
+
+    @property
+    def settled(self) -> float:
+        """The log-odds from which a word raises no doubt: 1, or those of the median true word if they are lower."""
+        return min(self.slope * self._quantile(TYPICAL) + self.intercept, 1.0)
+
+    def _quantile(self, share: float) -> float:
+        # Calibration stores quantiles at steps that divide these shares.
+        return self.quantiles[round(share * (len(self.quantiles) - 1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class WordCalibration:
     spread: float
 
     def kind_of(self, stem: str) -> int | None:
-        """The number of a word's kind; None for a word that cannot be judged.
+        """The index of a word's kind; None for a word that cannot be judged.
 
         >>> kinds = (WordKind(0.1, (0.0, 1.0), 1.0, 0.0), WordKind(0.5, (0.0, 1.0), 1.0, 0.0))
         >>> words = WordCalibration({"dog": 0.7, "thing": 0.05}, 0.2, kinds, 2.0)
@@ -110,12 +120,17 @@ class WordCalibration:
         """The probability that each word is true, where a share `prior` of words is."""
         if not 0 < prior < 1:
             raise ConfigError(f"prior must lie between 0 and 1, got {prior}")
-        slope, intercept = (
-            torch.tensor([getattr(one, name) for one in self.kinds], dtype=torch.float64)[kind]
-            for name in ("slope", "intercept")
-        )
-        odds = torch.logit(torch.tensor(prior, dtype=torch.float64))
-        return torch.sigmoid(slope * evidence.double() + intercept + odds)
+        even = self.of_kinds("slope", kind) * evidence.double() + self.of_kinds("intercept", kind)
+        return torch.sigmoid(even + torch.logit(torch.tensor(prior, dtype=torch.float64)))
+
+    def of_kinds(self, name: str, kind: Int[Tensor, "*words"]) -> Float[Tensor, "*words"]:
+        """A number of the kind of each word, by its name: `zero`, `slope`, `intercept` or `settled`.
+
+        >>> kinds = (WordKind(0.1, (0.0, 1.0), 1.0, 0.0), WordKind(0.5, (0.0, 1.0), 3.0, 0.0))
+        >>> WordCalibration({}, 0.2, kinds, 2.0).of_kinds("slope", torch.tensor([[1, 0]]))
+        tensor([[3., 1.]], dtype=torch.float64)
+        """
+        return torch.tensor([getattr(own, name) for own in self.kinds], dtype=torch.float64)[kind]
 
 
 def _rank(values: Float[Tensor, " words"], quantiles: Float[Tensor, " steps"]) -> Float[Tensor, " words"]:
@@ -152,23 +167,23 @@ class Vocabulary:
 class JudgedWords:
     """The distinct judged words of every text, padded.
 
-    `tokens` are the numbers of each word's tokens (−1: none), `weights` and `zeros` those of its kind; padding weighs
-    nothing.
+    `tokens` are the indices of each word's tokens (−1: none), `weights` how well each can be judged, `kinds` the
+    indices of their kinds; padding has weight 0 and kind 0.
     """
 
     tokens: Int[Tensor, "texts words pieces"]
     weights: Float[Tensor, "texts words"]
-    zeros: Float[Tensor, "texts words"]
+    kinds: Int[Tensor, "texts words"]
 
     def take(self, rows: Int[Tensor, " pairs"]) -> "JudgedWords":
         """The words of the chosen texts."""
-        return JudgedWords(self.tokens[rows], self.weights[rows], self.zeros[rows])
+        return JudgedWords(self.tokens[rows], self.weights[rows], self.kinds[rows])
 
 
 def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: JudgedWords) -> WordTerms:
     """The evidence of words: the mean over their tokens.
 
-    >>> words = JudgedWords(torch.tensor([[[0, 1], [2, -1]]]), torch.ones(1, 2), torch.zeros(1, 2))
+    >>> words = JudgedWords(torch.tensor([[[0, 1], [2, -1]]]), torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.int64))
     >>> word_evidence(torch.tensor([[1.0, 3.0, 5.0]]), words)
     tensor([[2., 5.]])
     """
@@ -196,6 +211,16 @@ def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -
     """
     length = total(weights.square()).sqrt().unsqueeze(1)
     return weights * margin / (spread * length.clamp_min(torch.finfo(margin.dtype).tiny))
+
+
+def doubt_terms(odds: WordTerms, settled: WordTerms, weights: WordTerms) -> WordTerms:
+    """Terms that add up to doubt; `settled` are the log-odds from which words of each kind raise none.
+
+    >>> doubt_terms(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5, 2.0]]), torch.tensor([[1.0, 1.0]]))
+    tensor([[0.0000, 1.5000]])
+    """
+    mean = total(weights * odds) / total(weights).clamp_min(torch.finfo(odds.dtype).tiny)
+    return torch.sigmoid(mean).unsqueeze(1) * weights * (settled - odds).clamp_min(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from msdscore.core.evidence import ZERO
+from msdscore.core.evidence import TYPICAL, ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
 from msdscore.explain.references import reference_lines
@@ -26,7 +26,6 @@ Floats = npt.NDArray[np.float64]
 Colour = tuple[int, int, int]
 
 FULL = 0.01  # p-value at which a word in doubt has full colour
-LIKELY = 0.5  # p-value from which a word is blue
 PALEST = 0.2  # strength of the least colour that is seen as one
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
@@ -156,15 +155,16 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
         full = FULL * doubt / ZERO
         depth = log(doubt / max(unit.p_value, full)) / log(doubt / full)
         return "penalty", min(PALEST + (1 - PALEST) * depth, 1.0)
-    if unit.p_value < LIKELY:
+    if unit.p_value < TYPICAL:
         return "support", 0.0
-    return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - LIKELY) / (1 - LIKELY)
+    return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - TYPICAL) / (1 - TYPICAL)
 
 
 def tooltip(unit: Unit) -> str:
     """What a word's numbers say, or why it has none; nothing for marks that no encoder reads."""
     if unit.p_value is not None and unit.probability is not None:
-        return f"{p_text(unit)}; true with probability {unit.probability:.2f}; adds {unit.term or 0.0:+.3f}"
+        doubt = f"; doubt {unit.doubt:.2f}" if unit.doubt else ""
+        return f"{p_text(unit)}; true with probability {unit.probability:.2f}{doubt}; adds {unit.term or 0.0:+.3f}"
     if unit.gap is not None:
         return f"{unit.gap:+.2f} nats; adds {unit.term or 0.0:+.3f}"
     if unit.kind == "mark":

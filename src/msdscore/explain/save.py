@@ -106,7 +106,7 @@ def _named_word(word: NamedWord) -> dict[str, Any]:
 
 
 def _unit(unit: Unit) -> dict[str, Any]:
-    names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability")
+    names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability", "doubt")
     people = () if unit.references is None else ("references",)
     return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names, *people)}
 

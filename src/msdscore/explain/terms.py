@@ -152,7 +152,7 @@ def _floats(values: Tensor) -> Floats:
     return values.double().cpu().numpy()
 
 
-def doubt(unit: Unit) -> float | None:
+def rank_key(unit: Unit) -> float | None:
     """How little the image supports a word, higher is less; None where it is not judged."""
     if unit.p_value is None or unit.evidence is None:
         return unit.gap
@@ -161,7 +161,7 @@ def doubt(unit: Unit) -> float | None:
 
 def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
     """Judged units, the least supported first; equal ones in reading order."""
-    known = [(value, unit) for unit in units if (value := doubt(unit)) is not None]
+    known = [(value, unit) for unit in units if (value := rank_key(unit)) is not None]
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
@@ -177,5 +177,6 @@ def _joined(caption: str, units: Sequence[Unit]) -> Unit:
         gap=sum(gaps) / len(gaps) if gaps else None,
         evidence=min((unit.evidence for unit in units if unit.evidence is not None), default=None),
         p_value=min(values, default=None),
+        doubt=sum(doubts) if (doubts := [unit.doubt for unit in units if unit.doubt is not None]) else None,
         judged=any(unit.judged for unit in units),
     )  # fmt: skip

@@ -134,10 +134,11 @@ class Unit:
 
     `term` is what it adds to MSD: above zero it raises the score. In the evidence form a judged word has `evidence` in
     nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
-    true if nine words in ten are; a word below 0.1 has a term below zero. A word that is not `judged`, because the
-    encoder cannot tell whether it is true, because it is denied, or because it was said before, has none of these.
-    `gap` is for the paper's form: how far the image does not support the word, in nats. `references` is the number of
-    references that say or mean a content word; the p-value then rests on image and references together.
+    true if nine words in ten are; a word below 0.1 has a term below zero. `doubt` is its share of the caption's doubt.
+    A word that is not `judged`, because the encoder cannot tell whether it is true, because it is denied, or because it
+    was said before, has none of these. `gap` is for the paper's form: how far the image does not support the word, in
+    nats. `references` is the number of references that say or mean a content word; the p-value then rests on image and
+    references together.
     """
 
     text: str
@@ -151,6 +152,7 @@ class Unit:
     evidence: float | None = None
     p_value: float | None = None
     probability: float | None = None
+    doubt: float | None = None
     judged: bool = True
     reason: str = ""  # why it is not judged
     references: int | None = None

@@ -1,9 +1,13 @@
-r"""The evidence form: precision and information of the words of a caption, as evidence for its image.
+r"""The evidence form: precision, information and doubt of the words of a caption, as evidence for its image.
 
 `core.evidence` has the formulas and the calibration of words. With :math:`g` the similarity and :math:`\lambda` the
 `balance`,
 
-.. math:: \text{MSD} = g + \alpha\,(1-\lambda)\,\text{precision} + \gamma\,\lambda\,\text{information}
+.. math:: \text{MSD} = g - \text{denial} + \alpha\,(1-\lambda)\,\text{precision}
+    + \gamma\,\lambda\,\text{information} - \delta\,\text{doubt}
+
+The vector of "no dog" is near that of a dog, so a positive similarity counts only by the share :math:`a` of the
+distinct content words that the caption does not deny: :math:`\text{denial} = (1 - a) \max(g, 0)`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +58,12 @@ from msdscore.text.words import Word, segment
 DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
 LEGEND = "likely wrong: under a tenth of true words look like this"
 
-COLUMNS = (Column("precision", "precision", "+.3f"), Column("information", "information", "+.3f"))
+COLUMNS = (
+    Column("denial", "denial", ".3f", lower_is_better=True),
+    Column("precision", "precision", "+.3f"),
+    Column("information", "information", "+.3f"),
+    Column("doubt", "doubt", ".3f", lower_is_better=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class WordMeasurement:
     @property
     def margin(self) -> WordTerms:
         """Evidence minus the zero of each word's kind."""
-        return self.evidence.cpu().double() - self.index.zeros
+        return self.evidence.cpu().double() - self.calibration.of_kinds("zero", self.index.kinds)
 
     @property
     def precision_terms(self) -> WordTerms:
@@ -97,21 +106,27 @@ class WordMeasurement:
         return evidence.information_terms(self.margin, self.index.weights, spread=self.calibration.spread)
 
     @property
-    def kinds(self) -> list[list[int]]:
-        """The kind of every judged word of every pair."""
-        return [
-            [self.calibration.kind_of(spoken[number].stem) or 0 for number in judged]
-            for spoken, judged in zip(self.spoken, self.judged, strict=True)
-        ]
+    def odds(self) -> WordTerms:
+        """Log-odds of a true word of its kind against a likely absent one, with an even prior."""
+        slope, intercept = (self.calibration.of_kinds(name, self.index.kinds) for name in ("slope", "intercept"))
+        return slope * self.evidence.cpu().double() + intercept
+
+    @property
+    def settled(self) -> WordTerms:
+        """Log-odds from which each word raises no doubt."""
+        return self.calibration.of_kinds("settled", self.index.kinds)
+
+    @property
+    def doubt_terms(self) -> WordTerms:
+        """Terms that add up to doubt."""
+        return evidence.doubt_terms(self.odds, self.settled, self.index.weights)
 
     @property
     def p_values(self) -> list[list[float]]:
         """The p-values of the judged words of every pair."""
-        kinds = self.kinds
-        sizes = [len(own) for own in kinds]
-        flat = torch.cat([row[:size] for row, size in zip(self.evidence.cpu(), sizes, strict=True)] or [torch.zeros(0)])
-        numbers = torch.tensor([kind for own in kinds for kind in own], dtype=torch.int64)
-        return [part.tolist() for part in self.calibration.p_values(flat, numbers).split(sizes)]
+        values = self.calibration.p_values(self.evidence.cpu().flatten(), self.index.kinds.flatten())
+        rows = values.view(self.evidence.shape).tolist()
+        return [row[: len(own)] for row, own in zip(rows, self.judged, strict=True)]
 
 
 Measured = Measurement[WordMeasurement]
@@ -132,9 +147,10 @@ class Evidence:
     word_columns: ClassVar[tuple[WordColumn, ...]] = (
         WordColumn("p_value", "p-value", ".3f"),
         WordColumn("probability", "probably true", ".0%", phrases=False),
+        WordColumn("doubt", "doubt", ".2f"),
     )
     word_note: ClassVar[str] = "p-value, the share of true words that look as unsupported"
-    explained: ClassVar[tuple[str, ...]] = ("alpha", "balance")
+    explained: ClassVar[tuple[str, ...]] = ("alpha", "balance", "delta")
     compounds: ClassVar[bool] = False
     names_words: ClassVar[bool] = True
 
@@ -144,6 +160,7 @@ class Evidence:
     alpha: float = 0.1  # weight of precision alone; paper, weight of the local terms
     gamma: float = 0.04  # weight of information alone; docs/evidence.md
     balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
+    delta: float = 0.1  # weight of doubt; docs/evidence.md has the curve
     temperature: float = 0.2  # xi of Soft-MSD, paper
 
     def __post_init__(self) -> None:
@@ -151,7 +168,7 @@ class Evidence:
         check_count("iterations", self.iterations, most=MOST_ITERATIONS)
         for name in ("kappa", "temperature"):
             check_number(name, getattr(self, name), positive=True)
-        for name in ("alpha", "gamma"):
+        for name in ("alpha", "gamma", "delta"):
             check_number(name, getattr(self, name))
         check_share("balance", self.balance)
 
@@ -197,7 +214,7 @@ class Evidence:
     def facts(self, bank: str | None = None) -> dict[str, str]:
         """Everything that can change a score, in the short form of signatures."""
         numbers = {"k": self.components, "kappa": self.kappa, "it": self.iterations, "a": self.alpha}
-        numbers |= {"i": self.gamma, "balance": self.balance, "xi": self.temperature}
+        numbers |= {"i": self.gamma, "balance": self.balance, "d": self.delta, "xi": self.temperature}
         facts = {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
         return facts | ({} if bank is None else {"bank": bank})
 
@@ -225,15 +242,16 @@ class Evidence:
         )
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
-        """Similarity, precision, information, MSD and match of every pair, in float64 on the CPU."""
+        """Similarity, the columns of the form, MSD and match of every pair, in float64 on the CPU."""
         words = measured.terms
         similarity = measured.similarity.double().cpu()
-        # The vector of "no dog" is near that of a dog: similarity counts by the share of affirmed words.
-        similarity = torch.where(similarity > 0, similarity * affirmed(words.spoken), similarity)
+        denial = (1 - affirmed(words.spoken)) * similarity.clamp_min(0)
         precision, information = total(words.precision_terms), total(words.information_terms)
+        doubt = total(words.doubt_terms)
         first, second = self.weights
-        msd = similarity + first * precision + second * information
-        values = {"similarity": similarity, "precision": precision, "information": information, "msd": msd}
+        msd = similarity - denial + first * precision + second * information - self.delta * doubt
+        values = {"similarity": similarity, "denial": denial, "precision": precision, "information": information}
+        values |= {"doubt": doubt, "msd": msd}
         if words.match is not None:
             count = torch.tensor([float(len(own)) for own in words.judged], dtype=torch.float64)
             values["match"] = words.match(msd, count)
@@ -259,19 +277,20 @@ class Evidence:
     def word_terms(self, words: WordMeasurement) -> Float[Tensor, "pairs words"]:
         """What every judged word adds to MSD."""
         first, second = self.weights
-        return first * words.precision_terms + second * words.information_terms
+        return first * words.precision_terms + second * words.information_terms - self.delta * words.doubt_terms
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
-        """The words and marks of a caption; judged words with term, evidence, p-value and probability."""
+        """The words and marks of a caption; judged words with their numbers."""
         words, judged = measured.terms, measured.terms.judged[pair]
         values = words.evidence[pair, : len(judged)].double().cpu()
         columns = (
             self.word_terms(words)[pair].tolist(),
             values.tolist(),
             words.p_values[pair],
-            words.calibration.probabilities(values, torch.tensor(words.kinds[pair], dtype=torch.int64)).tolist(),
+            words.calibration.probabilities(values, words.index.kinds[pair, : len(judged)]).tolist(),
+            words.doubt_terms[pair].tolist(),
         )
-        names = ("term", "evidence", "p_value", "probability")
+        names = ("term", "evidence", "p_value", "probability", "doubt")
         facts = {number: dict(zip(names, own, strict=True)) for number, *own in zip(judged, *columns, strict=False)}
         return units_of(words.spoken[pair], facts)
 
@@ -287,21 +306,28 @@ class Evidence:
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
     def parts(self, score: Scored) -> list[Part]:
-        """What precision and information add to the similarity."""
+        """What denial, precision, information and doubt add to the similarity; denial only if there is any."""
         first, second = self.weights
-        parts: list[Part] = [
-            ("precision", score.uncertainty * first * score.precision, "support"),
-            ("information", score.uncertainty * second * score.information, "leaning"),
+        sizes: list[tuple[str, float, Role]] = [
+            ("denial", -score.denial, "penalty"),
+            ("precision", first * score.precision, "support"),
+            ("information", second * score.information, "leaning"),
+            ("doubt", -self.delta * score.doubt, "penalty"),
         ]
-        return [(name, size, "penalty" if size < 0 else role) for name, size, role in parts]
+        return [
+            (name, score.uncertainty * size, "penalty" if size < 0 else role)
+            for name, size, role in sizes
+            if size or name != "denial"
+        ]
 
     def equation(self, score: Scored) -> str:
         """The score as its formula, with the numbers filled in."""
         gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
         first, second = self.weights
+        denial = f" - {gate[1:]}{gate and '·'}{score.denial:.3f}" if score.denial else ""
         return (
-            f"{score.similarity:.3f} + {first:g}{gate}·({score.precision:.2f})"
-            f" + {second:g}{gate}·({score.information:.2f})"
+            f"{score.similarity:.3f}{denial} + {first:g}{gate}·({score.precision:.2f})"
+            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.doubt:.2f}"
         )
 
     def legend(self, limit: float) -> list[Entry]:
@@ -336,20 +362,21 @@ def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[i
 def _index(
     spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
 ) -> JudgedWords:
-    """Tokens, weights and zeros of the judged words of every caption, padded."""
+    """Tokens, weights and kinds of the judged words of every caption, padded."""
     own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
     most = max(map(len, own), default=0) or 1
     pieces = max((len(word.tokens) for words in own for word in words), default=1)
     numbers = torch.full((len(own), most, pieces), -1, dtype=torch.int64)
-    weights, zeros = (torch.zeros(len(own), most, dtype=torch.float64) for _ in range(2))
+    weights = torch.zeros(len(own), most, dtype=torch.float64)
+    kinds = torch.zeros(len(own), most, dtype=torch.int64)
     for text, words in enumerate(own):
         for column, word in enumerate(words):
             kind = calibration.kind_of(word.stem)
             assert kind is not None, "judged words have a kind"
             numbers[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
             weights[text, column] = calibration.weight_of(word.stem)
-            zeros[text, column] = calibration.kinds[kind].zero
-    return JudgedWords(numbers, weights, zeros)
+            kinds[text, column] = kind
+    return JudgedWords(numbers, weights, kinds)
 
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
@@ -358,5 +385,5 @@ def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
     return torch.tensor([sum(own) / len(own) if own else 1.0 for own in content], dtype=torch.float64)
 
 
-# Beyond the paper: precision and information; needs a bank built from captioned images.
+# Beyond the paper: precision, information and doubt; needs a bank built from captioned images.
 PRESETS = {"evidence": Evidence()}

@@ -12,7 +12,7 @@ from msdscore.scoring.spec import ScorerSpec
 ScorerLike: TypeAlias = Scorer | ScorerSpec | str
 
 # What logs and tables show of a score, in this order, where its form has it and it is known.
-SHOWN = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
+SHOWN = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
 _KEPT = 4  # scorers that stay loaded; a process rarely needs two
 _LOADING = threading.Lock()
 

@@ -21,7 +21,7 @@ else:
 
 # One state each: a number per pair. Only those of which more is better can be the metric's value.
 _BEST_HIGH = ("msd", "similarity", "precision", "information", "match", "ref_msd", "reference_score")
-_COLUMNS = (*_BEST_HIGH, "coverage", "support")
+_COLUMNS = (*_BEST_HIGH, "denial", "doubt", "coverage", "support")
 
 _Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
 _Captions = str | Sequence[str]
@@ -57,6 +57,8 @@ class MSDScore(Metric):
     precision: list[Tensor]
     information: list[Tensor]
     match: list[Tensor]
+    denial: list[Tensor]
+    doubt: list[Tensor]
     coverage: list[Tensor]
     support: list[Tensor]
     ref_msd: list[Tensor]

@@ -14,11 +14,12 @@ from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.look import css, in_words, maps_of, overlay, thumbnail
 from msdscore.forms.base import Role
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
-from msdscore.report.results import EVIDENCE, HOW, LOWER_IS_BETTER, Floats, Results, read_results, run_facts, standings
+from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, run_facts, standings
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
@@ -31,10 +32,16 @@ MEANINGS = {
     "similarity": "of the whole caption and image",
     "precision": "is what is said true of the image?",
     "information": "how much is said about the image?",
+    "doubt": "how much is probably invented?",
     "coverage": "divergence, nats: what is not mentioned",
     "support": "divergence, nats: what is invented",
 }
-_COLOURS: dict[str, Role] = {"similarity": "support", "precision": "penalty", "information": "leaning"}
+_COLOURS: dict[str, Role] = {
+    "similarity": "support",
+    "precision": "penalty",
+    "information": "leaning",
+    "doubt": "penalty",
+}
 _COLOURS |= {"coverage": "omission", "support": "penalty"}
 
 
@@ -94,10 +101,12 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]
     """Rows worth a look, given the form that the file was scored with: title, note, map and rows of every gallery."""
     if results.parts == EVIDENCE:
         by = "match" if "match" in results.numbers else "msd"
+        # A file of an earlier version has no doubt.
+        order, doubtful = ("highest", "doubt") if "doubt" in results.numbers else ("lowest", "precision")
         least = "lowest information, one caption per image, with what is probably missing"
         return [
             ("Worst captions", f"lowest {by}", "penalty", worst(results, by, count)),
-            ("Most doubtful words", "lowest precision", "penalty", worst(results, "precision", count)),
+            ("Most doubtful words", f"{order} {doubtful}", "penalty", worst(results, doubtful, count)),
             ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
         ]
     note = "purple: regions that the caption leaves out, and the most forgotten one cut out"
@@ -207,7 +216,8 @@ def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, l
         "title": title,
         "signature": results.signature or "unknown: the file carries no signature",
         "plots": [
-            (name, MEANINGS[name], "↓" if name in LOWER_IS_BETTER else "↑") for name in ("similarity", *results.parts)
+            (name, MEANINGS[name], "↓" if name in LOWER_IS_BETTER else "↑")
+            for name in ("similarity", *results.parts, *(["doubt"] if "doubt" in results.numbers else []))
         ],
         "parts": results.parts,
         "legend": legend,

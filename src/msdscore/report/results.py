@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
@@ -21,8 +22,7 @@ from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has beside the similarity.
 EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
-METRICS = ("ref_msd", "msd", "soft_msd", "match", "similarity", *EVIDENCE, *PAPER)
-LOWER_IS_BETTER = frozenset(PAPER)
+METRICS = ("ref_msd", "msd", "soft_msd", "match", "similarity", "denial", *EVIDENCE, "doubt", *PAPER)
 HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
 SYSTEM_NAMES = ("system", "captioner", "model")
 _TEXTS = ("reading", "warnings", "error")

@@ -54,9 +54,12 @@ class Score:
       `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor. Both are None if the encoder's
       bank cannot tell, and under the paper's presets.
 
-    The paper's presets have no `precision` and `information`, but two divergences in nats, lower is better: `coverage`,
-    what the image shows and the caption omits, and `support`, what the caption says and the image does not show;
-    `divergence` is the two, weighted by `beta`. A number that the form does not have raises `AttributeError`.
+    Lower is better: `doubt`, how much of the caption is probably invented, in log-odds summed over its words, and
+    `denial`, how much of the similarity comes from words that the caption denies ("no dog").
+
+    The paper's presets have none of these four, but two divergences in nats, lower is better: `coverage`, what the
+    image shows and the caption omits, and `support`, what the caption says and the image does not show; `divergence` is
+    the two, weighted by `beta`. A number that the form does not have raises `AttributeError`.
 
     Neither: `uncertainty` is that of the candidate set (1: the similarities do not tell the captions apart), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.

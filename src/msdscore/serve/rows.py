@@ -22,7 +22,7 @@ from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
-LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence"))
+LOWER_IS_BETTER = frozenset(("denial", "doubt", "coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer
 BINS = 15  # of the histogram

@@ -59,8 +59,9 @@ class ScoredCaption(BaseModel):
     caption: str
     msd: float | None = Field(None, description="The score: higher is better.")
     soft_msd: float | None = Field(None, description="The score within its candidate set: higher is better.")
-    similarity: float | None = Field(None, description="Global similarity g: higher is better.")
+    similarity: float | None = Field(None, description="Cosine of image and caption: higher is better.")
     information: float | None = Field(None, description="How much the caption says about this image: higher is better.")
+    doubt: float | None = Field(None, description="How much of the caption is probably invented: lower is better.")
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
     ref_msd: float | None = Field(None, description="The score with references: higher is better.")
     error: str | None = None

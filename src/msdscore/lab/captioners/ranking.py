@@ -15,6 +15,7 @@ import numpy.typing as npt
 from msdscore.errors import InputError, RowError, shortened
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.lab.benchmarks.results.grids import Grid, p_value
@@ -24,7 +25,7 @@ from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
-from msdscore.report.results import EVIDENCE, LOWER_IS_BETTER, METRICS, PAPER, Floats, Results, read_results
+from msdscore.report.results import EVIDENCE, METRICS, PAPER, Floats, Results, read_results
 from msdscore.scoring.config import facts_of
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them

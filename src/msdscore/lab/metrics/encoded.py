@@ -37,6 +37,7 @@ load_coverage = _column("coverage")  # KL(image‖text)
 load_support = _column("support")  # KL(text‖image)
 load_precision = _column("precision")  # evidence form: is what is said true of the image?
 load_information = _column("information")  # evidence form: how much does it tell about the image?
+load_doubt = _column("doubt")  # evidence form: how much of what is said is probably invented?
 load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
 load_msd = _column("msd")
 

@@ -1,7 +1,7 @@
 """What each part of the evidence form is worth: the form with one thing changed, on every set, item by item.
 
-Every pair is measured once; forms are functions of its similarity and of the margins and weights of its words, so that
-any number of them costs one run. `balance` is chosen with one set left out in turns, too.
+Every pair is measured once; forms are functions of its similarity and of the numbers of its words, so that any number
+of them costs one run. `balance` and `delta` are also chosen with one set left out in turns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.errors import ConfigError
-from msdscore.forms.evidence import Evidence, WordMeasurement
+from msdscore.forms.evidence import Evidence, WordMeasurement, affirmed
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Item
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
@@ -25,86 +25,114 @@ from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 SETS = ("sugarcrepe", "flickr8k-expert", "thumb", "composite", "pascal50s", "long-captions", "rsicd")
-BALANCES = tuple(step / 8 for step in range(9))
+# Values of the settings whose curves are drawn.
+CURVES: Mapping[str, tuple[float, ...]] = {
+    "balance": tuple(step / 8 for step in range(9)),
+    "delta": (0.0, 0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3),
+}
 FORM, BASELINE = "evidence", "cosine"
+FURTHER = {"pairs/matched length": "equal length"}  # figures beside the headline that are a set of their own
 _IMAGES = 32  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a form is made from: the similarity of a pair, and the margins and weights of its judged words."""
+    """What a form is made from: the similarity of a pair, the share of affirmed words, and numbers of judged words.
+
+    Judged words have margins, weights, log-odds, and the log-odds from which they raise no doubt (`settled`).
+    """
 
     similarity: float
+    affirmed: float
     margins: Floats
     weights: Floats
+    odds: Floats
+    settled: Floats
 
 
 FormOf = Callable[[Words], float]
 
 
 def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) -> list[Table]:
-    """The form in use against the form with one part changed, on every set; and `balance` from 0 to 1."""
+    """The form in use against the form with one part changed, on every set; curves of `balance` and `delta`."""
     present = study.present(benchmark)
     pipeline = study.pipeline()
     settings, bank = pipeline.config, pipeline.bank
     if not isinstance(settings, Evidence) or bank is None or bank.bank.words is None:
         raise ConfigError("this study is about the evidence form; choose its preset, and a bank: --preset evidence")
-    forms = ablations(settings, bank.bank.words.spread)
-    along = {f"balance {value:g}": balanced(settings, bank.bank.words.spread, value) for value in BALANCES}
+    spread = bank.bank.words.spread
+    forms = ablations(settings, spread)
+    along = {
+        _label(name, value): of_settings(settings.changed(**{name: value}), spread)
+        for name, values in CURVES.items()
+        for value in values
+    }
     how = Resampling(samples=samples, seed=study.seed)
+    against = dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE)
     heads: dict[str, dict[str, Difference]] = {}
     for name in present:
         plan = study.plan(name, [BASELINE], control=False, samples=samples)
         (run,) = run_sweep(study, plan, [Variant("settings", lambda: pipeline)])
-        scores = _scores(study, pipeline, name, run, forms | along)
-        heads[name] = _compare(run, scores, how, dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE))
-    tables = [_ablation_table(heads, forms), _balance_table(heads), _left_out_table(heads, settings.balance)]
+        heads |= _compare(name, run, _scores(study, pipeline, name, run, forms | along), how, against)
+    tables = [_ablation_table(heads, forms), *(_curve_table(heads, name) for name in CURVES)]
+    tables.append(_left_out_table(heads, {name: getattr(settings, name) for name in CURVES}))
     return [replace(table, signature=pipeline.signature) for table in tables]
 
 
 def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
     """The form in use first, then the cosine, and the form with one part changed."""
-    whole, (first, second) = balanced(settings, spread, settings.balance), settings.weights
+    whole = of_settings(settings, spread)
     return {
         FORM: whole,
         BASELINE: lambda words: words.similarity,
-        "precision alone": balanced(settings, spread, 0.0),
-        "information alone": balanced(settings, spread, 1.0),
-        "doubts as in a sentence": lambda words: (
-            words.similarity + first * precision(words, sentence=3.0) + second * information(words, spread)
+        "without doubt": of_settings(settings.changed(delta=0.0), spread),
+        "doubt without its factor": lambda words: (
+            whole(words) + settings.delta * (doubt(words) - doubt(words, factor=False))
         ),
+        "without denial": lambda words: whole(replace(words, affirmed=1.0)),
+        "precision alone": of_settings(settings.changed(balance=0.0), spread),
+        "information alone": of_settings(settings.changed(balance=1.0), spread),
         "words of equal weight": lambda words: whole(replace(words, weights=(words.weights > 0).astype(np.float64))),
-        "without similarity": lambda words: whole(words) - words.similarity,
+        "without similarity": lambda words: whole(words) - words.similarity + denial(words),
     }
 
 
-def balanced(settings: Evidence, spread: float, balance: float) -> FormOf:
-    """The form in use with another balance."""
-    first, second = settings.changed(balance=balance).weights
-    return lambda words: words.similarity + first * precision(words) + second * information(words, spread)
+def of_settings(settings: Evidence, spread: float) -> FormOf:
+    """The score under some settings."""
+    first, second = settings.weights
+    return lambda words: (
+        words.similarity
+        - denial(words)
+        + first * precision(words)
+        + second * information(words, spread)
+        - settings.delta * doubt(words)
+    )
 
 
-def precision(words: Words, *, sentence: float = np.inf) -> float:
-    """The weighted mean of margins; an ablation divides doubts by at most `sentence`, so that long captions hide none.
+def denial(words: Words) -> float:
+    """The part of a positive similarity that denied words take."""
+    return (1 - words.affirmed) * max(words.similarity, 0.0)
 
-    >>> precision(Words(0.0, np.array([2.0, -1.0]), np.array([1.0, 3.0])), sentence=2.0)
-    -1.0
-    """
+
+def precision(words: Words) -> float:
+    """The weighted mean of margins."""
     total = float(words.weights.sum())
-    if total == 0:
-        return 0.0
-    up, down = (float(words.weights @ side) for side in (words.margins.clip(min=0), words.margins.clip(max=0)))
-    return up / total + down / min(total, sentence)
+    return float(words.weights @ words.margins) / total if total else 0.0
 
 
 def information(words: Words, spread: float) -> float:
-    """The sum of margins in units of its own spread.
-
-    >>> information(Words(0.0, np.array([3.0, -1.0]), np.array([0.0, 1.0])), 0.5)
-    -2.0
-    """
+    """The sum of margins in units of its own spread."""
     length = float(np.sqrt((words.weights**2).sum()))
     return float(words.weights @ words.margins) / (spread * length) if length else 0.0
+
+
+def doubt(words: Words, *, factor: bool = True) -> float:
+    """How far words lie below the log-odds that raise no doubt, summed, times how far the caption belongs at all."""
+    total = float(words.weights.sum())
+    if total == 0:
+        return 0.0
+    belongs = 1 / (1 + np.exp(-float(words.weights @ words.odds) / total)) if factor else 1.0
+    return float(belongs * (words.weights @ (words.settled - words.odds).clip(min=0)))
 
 
 def _scores(
@@ -118,8 +146,8 @@ def _scores(
     answers = study.run(
         f"forms-{name}", batches, lambda _, batch: _measure(pipeline, chosen, batch), pipeline, benchmark=name
     )
-    for item, number, similarity, *local in chain.from_iterable(answers):
-        words = Words(similarity, *map(np.array, local))
+    for item, number, similarity, share, *local in chain.from_iterable(answers):
+        words = Words(similarity, share, *map(np.array, local))
         for label, of in forms.items():
             scores[label][item][number] = of(words)
     return scores
@@ -127,8 +155,8 @@ def _scores(
 
 def _measure(
     pipeline: Pipeline, items: Sequence[Item], batch: ItemBatch
-) -> list[tuple[int, int, float, list[float], list[float]]]:
-    """Item, number of the caption, similarity, margins and weights of every caption that can be measured."""
+) -> list[tuple[int, int, float, float, *tuple[list[float], ...]]]:
+    """Item and index of every caption that can be measured, its similarity, and the fields of its `Words`."""
     row_of: dict[str, int] = {}
     cells = [
         (item, number, owner, row_of.setdefault(text, len(row_of)))
@@ -139,28 +167,42 @@ def _measure(
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    margins, weights = words.margin, words.index.weights
+    shares = affirmed(words.spoken).tolist()
     answers = []
     for pair, (item, number, *_) in enumerate(cells[cell] for cell in readable):
         count = len(words.judged[pair])
-        local = margins[pair, :count].tolist(), weights[pair, :count].tolist()
-        answers.append((item, number, float(measured.similarity[pair]), *local))
+        sides = (words.margin, words.index.weights, words.odds, words.settled)
+        local = [side[pair, :count].tolist() for side in sides]
+        answers.append((item, number, float(measured.similarity[pair]), shares[pair], *local))
     return answers
 
 
 def _compare(
-    run: VariantResult, scores: Mapping[str, list[list[float]]], how: Resampling, against: Mapping[str, str]
-) -> dict[str, Difference]:
-    """The headline of every form against that of another one."""
+    name: str,
+    run: VariantResult,
+    scores: Mapping[str, list[list[float]]],
+    how: Resampling,
+    against: Mapping[str, str],
+) -> dict[str, dict[str, Difference]]:
+    """The headline of every form against that of another one, and the same of further figures, by set."""
     table, metric = run.table, run.result.metric(BASELINE)
     sides = {}
     for label, values in scores.items():
         column = pa.array(values, pa.list_(pa.float64()))
         own = table.drop_columns([label]) if label in table.column_names else table
         sides[label] = Side(run.result, replace(metric, label=label), own.append_column(label, column))
-    return {
-        label: compare_sides(sides[label], sides[other], how=how).differences[0] for label, other in against.items()
-    }
+    heads: dict[str, dict[str, Difference]] = {}
+    for label, other in against.items():
+        first, *others = compare_sides(sides[label], sides[other], how=how).differences
+        heads.setdefault(name, {})[label] = first
+        for own_figure in others:
+            if own_figure.name in FURTHER:
+                heads.setdefault(f"{name}, {FURTHER[own_figure.name]}", {})[label] = own_figure
+    return heads
+
+
+def _label(name: str, value: float) -> str:
+    return f"{name} {value:g}"
 
 
 def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mapping[str, FormOf]) -> Table:
@@ -181,34 +223,45 @@ def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mappin
     )  # fmt: skip
 
 
-def _balance_table(heads: Mapping[str, Mapping[str, Difference]]) -> Table:
-    rows: list[Row] = [
-        {"set": name, "balance": value, "score": own.scale * own.first, "gain": _scaled(own)}
-        for name, differences in heads.items()
-        for value in BALANCES
-        for own in [differences[f"balance {value:g}"]]
-    ]
-    plot = Plot(x="balance", y=["gain"], series="set", title="evidence form along balance", level=0.0,
-                x_label="balance (0: precision, 1: information)", y_label="points above cosine")  # fmt: skip
-    columns = [Column("set"), Column("balance"), Column("score", "", ".1f"), Column("gain", "less cosine", "+.1f")]
-    return Table(name="balance", title="The evidence form along balance", columns=columns, rows=rows, plots=[plot])
-
-
-def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: float) -> Table:
-    """The balance that the other sets would choose, by their mean gain over the cosine, and what it gives."""
-    gains = {
-        name: [own.scale * (own.first - own.second) for own in (differences[f"balance {v:g}"] for v in BALANCES)]
-        for name, differences in heads.items()
-    }
+def _curve_table(heads: Mapping[str, Mapping[str, Difference]], setting: str) -> Table:
+    """The gain over the cosine along a setting, on every set and on average."""
     rows: list[Row] = []
-    for name, own in gains.items():
-        others = [other for other in gains if other != name] or [name]
-        best = int(np.argmax([np.mean([gains[other][at] for other in others]) for at in range(len(BALANCES))]))
-        rows.append({"set": name, "balance": BALANCES[best], "gain": own[best], "best": max(own)})
-    columns = [Column("set", "set left out"), Column("balance", "chosen by the others"),
+    for value in CURVES[setting]:
+        own = {name: differences[_label(setting, value)] for name, differences in heads.items()}
+        rows += [
+            {"set": name, setting: value, "score": one.scale * one.first, "gain": _scaled(one)}
+            for name, one in own.items()
+        ]
+        rows.append({"set": "mean", setting: value, "gain": float(np.mean([_gain(one) for one in own.values()]))})
+    ends = {"balance": "balance (0: precision, 1: information)", "delta": "delta, the weight of doubt"}
+    plot = Plot(x=setting, y=["gain"], series="set", title=f"evidence form along {setting}", level=0.0,
+                x_label=ends[setting], y_label="points above cosine")  # fmt: skip
+    columns = [Column("set"), Column(setting), Column("score", "", ".1f"), Column("gain", "less cosine", "+.1f")]
+    return Table(name=setting, title=f"The evidence form along {setting}", columns=columns, rows=rows, plots=[plot])
+
+
+def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping[str, float]) -> Table:
+    """The value of each setting that the other sets would choose, by their mean gain over the cosine, and its gain."""
+    rows: list[Row] = []
+    for setting, values in CURVES.items():
+        gains = {
+            name: [_gain(differences[_label(setting, value)]) for value in values]
+            for name, differences in heads.items()
+        }
+        for name, own in gains.items():
+            # Figures of one benchmark are left out together.
+            others = [other for other in gains if other.partition(",")[0] != name.partition(",")[0]] or [name]
+            best = int(np.argmax([np.mean([gains[other][at] for other in others]) for at in range(len(values))]))
+            rows.append({"setting": setting, "set": name, "chosen": values[best], "gain": own[best], "best": max(own)})
+    columns = [Column("setting"), Column("set", "set left out"), Column("chosen", "chosen by the others"),
                Column("gain", "less cosine", "+.1f"), Column("best", "at its own best", "+.1f")]  # fmt: skip
-    return Table(name="left_out", title="Balance with one set left out in turns", columns=columns, rows=rows,
-                 notes=[f"in use: {used:g}"])  # fmt: skip
+    in_use = ", ".join(f"{name} {value:g}" for name, value in used.items())
+    return Table(name="left_out", title="Settings chosen with one set left out in turns", columns=columns, rows=rows,
+                 notes=[f"in use: {in_use}"])  # fmt: skip
+
+
+def _gain(difference: Difference) -> float:
+    return difference.scale * (difference.first - difference.second)
 
 
 def _scaled(difference: Difference) -> Value:

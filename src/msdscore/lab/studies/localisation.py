@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msdscore.core.evidence import Vocabulary
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import explain
-from msdscore.explain.terms import doubt
+from msdscore.explain.terms import rank_key
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
@@ -120,7 +120,7 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
     measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
     columns = [measured.similarity[2:].double().tolist()]
     for number in (0, 1):
-        doubts = {unit.start: doubt(unit) for unit in pipeline.config.units(measured, number)}
+        doubts = {unit.start: rank_key(unit) for unit in pipeline.config.units(measured, number)}
         values = [doubts.get(word.start) for word in question.words]
         columns.append([-np.inf if value is None else value for value in values])
     occlusion, own, other = (np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.explain.terms import doubt
+from msdscore.explain.terms import rank_key
 from msdscore.forms.base import Unit
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Rated, clusters
@@ -144,7 +144,7 @@ def _measure(
 def _doubts(units: Sequence[Unit], spans: Sequence[Span]) -> list[float]:
     """The mean doubt of the words inside each span; where none of them is judged, that of a middling word."""
     # A word that was said before is as doubtful as it was then.
-    known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := doubt(unit)) is not None}
+    known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := rank_key(unit)) is not None}
     neutral = float(np.median(list(known.values()))) if known else 0.0
     doubts = []
     for start, end in spans:
