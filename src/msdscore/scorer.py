@@ -45,9 +45,18 @@ class Scorer:
     invented?). `Scorer(..., preset="short")` is the paper's score for captions of a sentence, `preset="long"` for
     captions of a paragraph. A form with other settings, such as `Evidence(balance=0.25)`, goes in the same place.
 
-    `bank` is a bank of background images or the path of one; `cache` a folder where embeddings are kept for later
-    runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those
-    of the encoder's family.
+    Args:
+        encoder: Name, hub name or folder of an encoder, `module:attribute`, or a loaded encoder.
+        preset: Name of a preset, or a form with its settings; by default, the encoder's.
+        bank: Bank of background images, or the path of one; by default, the encoder's.
+        batch_size: Number of images that are encoded together; by default, chosen for the device.
+        limits: Limits on the size of images.
+        cache: Folder in which embeddings are stored for later runs, or its settings.
+        options: `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and the options of the
+            encoder's family.
+
+    Raises:
+        ConfigError: If a setting is invalid, or the preset needs a bank and the encoder has none.
 
     >>> from PIL import Image
     >>> scorer = Scorer("toy")
@@ -96,7 +105,7 @@ class Scorer:
 
     @classmethod
     def from_spec(cls, spec: ScorerSpec) -> "Scorer":
-        """The scorer that a description describes."""
+        """Build a scorer from a spec, for example in another process."""
         scorer = cls.__new__(cls)
         scorer._spec, scorer._pipeline = spec, spec.build()
         return scorer
@@ -113,7 +122,7 @@ class Scorer:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What it scores with: the way from images and captions to numbers."""
+        """The underlying pipeline from images and captions to numbers."""
         return self._pipeline
 
     @property
@@ -140,17 +149,37 @@ class Scorer:
         return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
 
     def score(self, image: ImageSource, caption: str, references: Sequence[str] | None = None) -> Score:
-        """Score one caption. Alone it has no candidate set, so its soft score is its MSD.
+        """Score one caption of an image.
 
-        With `references`, captions of the same image by people, the score has `ref_msd` and its parts too. A reference
-        that is the caption itself is left out, and `warnings` say so.
+        Args:
+            image: Path, bytes, open file, Pillow image, array, tensor, or a dictionary with `bytes` or `path`.
+            caption: The caption.
+            references: Captions of the same image by people; one that equals the caption is left out with a warning.
+
+        Returns:
+            The score. A single caption has no candidate set, so its `soft_msd` is its `msd`. With `references` it has
+            `ref_msd` and its parts too.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            CaptionError: If the caption cannot be read.
         """
         return self.rank(image, [caption], references)[0]
 
     def rank(self, image: ImageSource, captions: Iterable[str], references: Sequence[str] | None = None) -> Scores:
-        """Score captions of one image as a candidate set; `ranking` and `best` order them by Soft-MSD.
+        """Score captions of one image as a candidate set.
 
-        With `references` they are ordered by `ref_msd`.
+        Args:
+            image: An image as for `score`.
+            captions: At least one caption.
+            references: Captions of the same image by people.
+
+        Returns:
+            One score per caption. `ranking` and `best` order them by Soft-MSD, or by `ref_msd` with `references`.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            CaptionError: If a caption cannot be read.
         """
         texts = _listed(captions)
         if not texts:
@@ -166,8 +195,14 @@ class Scorer:
     def rank_images(self, caption: str, images: Iterable[ImageSource]) -> Scores:
         """Score images for one caption, such as those generated from a prompt, as a candidate set.
 
-        Row i is image i; `ranking` has the positions of the images from best to worst by Soft-MSD, whose uncertainty
-        is that of the caption's similarities with the images. An image that cannot be read is a row with its error.
+        Args:
+            caption: The caption.
+            images: At least one image.
+
+        Returns:
+            One score per image. `ranking` has the indices of the images from best to worst by Soft-MSD, whose
+            uncertainty is that of the caption's similarities with the images. An image that cannot be read is a row
+            with an error.
 
         >>> from PIL import Image
         >>> pictures = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
@@ -183,7 +218,12 @@ class Scorer:
     def compare(self, caption: str, references: Sequence[str]) -> Score:
         """Compare a caption with references, without an image.
 
-        The score has `reference_score` and its parts, but neither `msd` nor `ref_msd`.
+        Args:
+            caption: The caption.
+            references: Captions of the same image by people, at least one.
+
+        Returns:
+            A score with `reference_score` and its parts, but without `msd` and `ref_msd`.
 
         >>> score = Scorer("toy").compare("a red square", ["a red box", "a small red square"])
         >>> score.reference_count, score.warnings
@@ -203,13 +243,18 @@ class Scorer:
         references: Sequence[Sequence[str] | None] | Sequence[str] | None = None,
         progress: Progress = lambda done, total: None,
     ) -> Scores:
-        """Scores of many pairs, in the order of the captions.
+        """Score many pairs of images and captions.
 
-        Without `owner` there is one image per caption, and each caption is scored alone; or a single image, whose
-        captions are a candidate set. With it, `owner[i]` is the number of the image of caption i, and captions of one
-        image are a candidate set. An image or caption that cannot be read leaves a row of NaN with the reason in
-        `errors`. `references[i]` are the references of image i, or None; those of a single image may be given as they
-        are. `progress` is called with the captions done and the captions in all.
+        Args:
+            images: One image per caption, each scored alone; or a single image, whose captions are a candidate set.
+            captions: The captions.
+            owner: Image index of each caption; captions of one image are then a candidate set.
+            references: References of each image, or None for an image without; for a single image also its list.
+            progress: Called with the number of finished captions and their total.
+
+        Returns:
+            One score per caption, in their order. An image or caption that cannot be read is a row of NaN with a
+            message in `errors`.
 
         >>> from PIL import Image
         >>> Scorer("toy").score_batch(Image.new("RGB", (64, 64), "red"), ["a blue square", "a red square"]).best
@@ -244,14 +289,22 @@ class Scorer:
         prefix: str = "",
         progress: Progress = lambda done, total: None,
     ) -> Any:
-        """The same table with the columns of the scores at its end.
+        """Score the rows of a table.
 
-        A pandas DataFrame or a pyarrow Table; of another table with the Arrow interface (polars, datasets) a pyarrow
-        Table. Images are paths (relative ones in `images`), bytes, `{"bytes", "path"}` cells or, in pandas, anything
-        that `score` takes. As in files of rows, captions of one image are a candidate set, a column `group` goes
-        before, and a row with a list of captions becomes one row per caption. A column `references` has lists of
-        captions by people, and adds `ref_msd` and its parts; with it a row needs no image. `columns` names
-        columns that are not called as usual, `prefix` is put before the names of those that are added.
+        Captions of one image, or rows of one `group`, are a candidate set, and a row with a list of captions becomes
+        one row per caption. A column `references` with lists of captions by people adds `ref_msd` and its parts; a
+        row with references needs no image.
+
+        Args:
+            table: A pandas DataFrame, a pyarrow Table, or a table with the Arrow interface (polars, datasets). Images
+                are paths, bytes, `{"bytes", "path"}` cells or, in pandas, anything that `score` accepts.
+            columns: Names of the input columns, if they are not the usual ones.
+            images: Folder of relative paths.
+            prefix: Prefix of the names of added columns.
+            progress: Called with the number of finished captions and their total.
+
+        Returns:
+            The table with the columns of the scores at its end; a pyarrow Table unless it was a DataFrame.
 
         >>> import pyarrow as pa
         >>> pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
@@ -295,12 +348,14 @@ class Scorer:
         return Scores.of(captions, [rows[n] for n in range(len(captions))], sets, self.config, self.signature)
 
     def stream(self, rows: Iterable[ImageAndCaption]) -> Iterator[Score]:
-        """Scores of any number of rows, one after the other, in little memory.
+        """Score any number of rows lazily, in constant memory.
 
-        A row is a pair `(image, caption)` or a mapping with `image` and `caption`, and each caption is scored alone. A
-        list or an array in place of the caption, or under `captions`, is a candidate set with one `Score` per caption.
-        A mapping may have `references`, and with them needs no image. A row that cannot be scored gives a `Score` with
-        an `error`.
+        Args:
+            rows: Pairs `(image, caption)`, or mappings with `image` and `caption`. A list of captions, in a pair or
+                under `captions`, is a candidate set. A mapping may have `references`, and then needs no image.
+
+        Yields:
+            One score per caption; a row that cannot be scored has an `error`.
 
         >>> from PIL import Image
         >>> row = {"image": Image.new("RGB", (64, 64), "red"), "captions": ["a red square", "a blue square"]}
@@ -327,9 +382,19 @@ class Scorer:
             yield from Scores.of(done.captions, scored, groups.popleft(), self.config, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
-        """Similarity and terms of many captions; `owner[i]` is the number of the image of caption i.
+        """Compute similarities and terms of many captions.
 
-        Raises `ImageError` or `CaptionError` for the first item that cannot be read.
+        Args:
+            images: The images.
+            captions: The captions.
+            owner: Image index of each caption.
+
+        Returns:
+            The measurement from which the form computes its numbers.
+
+        Raises:
+            ImageError: For the first image that cannot be read.
+            CaptionError: For the first caption that cannot be read.
         """
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
@@ -342,18 +407,32 @@ class Scorer:
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
     ) -> "Explanation":
-        """The score of one caption with its terms per word and per region, ready to look at or to `save`.
+        """Explain the score of one caption by its words and the regions of the image.
 
-        With `references`, words that people say too are supported, and `missing` begins with those that several
-        references say and the caption does not. Words with a p-value below `doubt` are in doubt:
-        `Explanation.doubtful`, and orange.
+        Args:
+            image: An image as for `score`.
+            caption: The caption.
+            references: Captions of the same image by people. Words that they contain count as supported, and `missing`
+                begins with words that several of them contain and the caption does not.
+            doubt: Words with a lower p-value are in doubt (`Explanation.doubtful`, orange).
+
+        Returns:
+            The score with its terms per word and per region, to show in a notebook or to `save`.
         """
         return self.contrast(image, [caption], references, doubt=doubt)[0]
 
     def explain_batch(
         self, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
     ) -> "list[Explanation | RowError]":
-        """Explanations of many pairs, one image per caption; an item that cannot be read gives its error instead.
+        """Explain many pairs.
+
+        Args:
+            images: One image per caption.
+            captions: The captions.
+            doubt: Words with a lower p-value are in doubt.
+
+        Returns:
+            One explanation per caption, or the error of an item that cannot be read.
 
         >>> from PIL import Image
         >>> square = Image.new("RGB", (64, 64), "red")
@@ -375,7 +454,17 @@ class Scorer:
         *,
         doubt: float = ZERO,
     ) -> "Explanations":
-        """Explanations of captions of one image, scored as a candidate set and shown side by side."""
+        """Explain captions of one image, scored as a candidate set and shown side by side.
+
+        Args:
+            image: An image as for `score`.
+            captions: At least one caption.
+            references: Captions of the same image by people.
+            doubt: Words with a lower p-value are in doubt.
+
+        Returns:
+            One explanation per caption, on one colour scale.
+        """
         from msdscore.explain.explanation import explain
 
         texts = _listed(captions)

@@ -59,7 +59,22 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """Settings of the paper's form: what turns both divergences into MSD and Soft-MSD.
+    """Settings of the paper's form, MSD-Score.
+
+    Args:
+        components: Mixture components of an image and of a caption.
+        kappa: Concentration of the components.
+        iterations: Iterations of EM.
+        init: Start of EM, `spread` (farthest points first, deterministic) or `sample` (random, as in the paper).
+        seed: Seed of random starts.
+        alpha: Weight of the divergence against the similarity.
+        gate: Weight of coverage against support: by `length`, only `coverage`, only `support`, or `fixed`.
+        gate_center: Length in tokens at which both weigh the same.
+        gate_width: Width of the transition in tokens.
+        beta: Weight of coverage if the gate is `fixed`.
+        temperature: Temperature of the uncertainty in Soft-MSD.
+        calibration: `background` subtracts the mean over a bank of background images from every term.
+        mixture: Distribution of a component; all but `vmf` are ablations of the paper.
 
     >>> Paper.preset("long").components
     (5, 3)
@@ -113,7 +128,7 @@ class Paper:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Paper":
-        """A named set of settings of the paper's form, with changes on top."""
+        """Return a preset of the paper's form, with some settings changed."""
         if name not in PRESETS:
             raise unknown_name("preset", name, PRESETS)
         return PRESETS[name].changed(**changes)
