@@ -23,11 +23,11 @@ def main() -> None:
     captions, others = texts[:CAPTIONS], texts[CAPTIONS : CAPTIONS * (COUNT + 1)]
     lists = [others[COUNT * n : COUNT * (n + 1)] for n in range(CAPTIONS)]
     pipeline = scorer.pipeline.remembering()
-    references.compare_texts(pipeline, captions[:1], [["a dog"]])  # the background is encoded once
+    references.compare_texts(pipeline.embedder, captions[:1], [["a dog"]])  # the background is encoded once
     times = []
     for _ in range(2):  # the second time every vector is cached
         start = time.process_time()
-        references.compare_texts(pipeline, captions, lists)
+        references.compare_texts(pipeline.embedder, captions, lists)
         times.append(1000 * (time.process_time() - start) / CAPTIONS)
     sys.stdout.write(
         f"{times[0]:.1f} ms per caption with {COUNT} new references, {times[1]:.1f} ms if all are cached\n"

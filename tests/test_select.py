@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +19,7 @@ from PIL import Image
 
 from msdscore.errors import ConfigError
 from msdscore.io import stores
-from msdscore.io.outputs.shards import ShardFacts, write_shard
+from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule
@@ -337,6 +338,72 @@ def test_tars_of_the_last_selection_do_not_stay_among_those_of_the_next(tars):
     assert sorted(path.name for path in (root / "kept").iterdir()) == ["00001.tar", "mine.tar", "selection.json"]
 
 
+def picture(number):
+    content = io.BytesIO()
+    Image.new("RGB", (20, 20), (number * 9, 90, 200 - number * 9)).save(content, "PNG")
+    return {"bytes": content.getvalue(), "path": None}
+
+
+@pytest.fixture
+def parquets(tmp_path):
+    """A folder of Parquet files with images and uids, one of them with lists of captions, and its scores."""
+    (tmp_path / "data").mkdir()
+    for shard_number, texts in enumerate(
+        ([f"a ball {n}" for n in range(9)], [["a cat", f"two {n}"] for n in range(6)])
+    ):
+        rows = {
+            "uid": [f"{shard_number}{number:031x}" for number in range(len(texts))],
+            "image": [picture(number) for number in range(len(texts))],
+            "texts": texts,
+            "width": pa.array(range(len(texts)), pa.int16()),
+        }
+        table = pa.table(rows).replace_schema_metadata({"huggingface": "{}"})
+        pq.write_table(table, tmp_path / f"data/{shard_number:05d}.parquet", row_group_size=4)
+    command = ("score", tmp_path / "data", "-o", tmp_path / "scores", "-e", "toy", "--caption-column", "texts")
+    scored = msdscore(*command, "--workers", 1)
+    assert scored.returncode == 0, scored.stderr
+    return tmp_path
+
+
+def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parquets):
+    command = ("select", parquets / "scores", "-o", parquets / "kept", "--keep", "0.3")
+    answer = msdscore(*command)
+    assert answer.returncode == 0, answer.stderr
+    scores = pq.ParquetDataset(parquets / "scores").read()
+    order = sorted(range(len(scores)), key=lambda row: (-scores["msd"][row].as_py(), row))
+    chosen = {scores["uid"][row].as_py() for row in order[: round(0.3 * len(scores))]}
+    found = set()
+    for name in ("00000.parquet", "00001.parquet"):
+        made, source = (pq.read_table(parquets / folder / name) for folder in ("kept", "data"))
+        assert made.schema.equals(source.schema, check_metadata=True)
+        assert made.to_pylist() == [row for row in source.to_pylist() if row["uid"] in chosen]
+        found.update(made["uid"].to_pylist())
+    assert found == chosen
+    before = (parquets / "kept/00000.parquet").stat().st_mtime_ns
+    (parquets / "kept/00001.parquet").unlink()  # as if stopped between the two
+    assert msdscore(*command).returncode == 0
+    assert (parquets / "kept/00000.parquet").stat().st_mtime_ns == before
+    assert (parquets / "kept/00001.parquet").exists()
+    other = msdscore(*command[:-1], "0.5")
+    assert (other.returncode, "holds another selection, or other shards" in other.stderr) == (2, True)
+
+
+def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_refused(parquets):
+    path = parquets / "data/00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.take(list(range(8, -1, -1))), path)
+    command = ("select", parquets / "scores", "-o", parquets / "kept", "--keep", "1.0")
+    assert "is not the file that was scored; score it again" in msdscore(*command).stderr
+    facts = read_facts(str(parquets / "scores/00000.parquet"))
+    scores = pq.read_table(parquets / "scores/00000.parquet")
+    known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the change were where no mark looks
+    write_shard(scores.replace_schema_metadata(None), str(parquets / "scores/00000.parquet"), known)
+    assert "row 0 has not the caption that was scored" in msdscore(*command, "--overwrite").stderr
+    path.unlink()
+    assert "the file that was scored is not there" in msdscore(*command, "--overwrite").stderr
+    assert not (parquets / "kept/00000.parquet").exists()
+
+
 def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     write_tar(tmp_path / "tars/00000.tar", [f"{number:09d}" for number in range(6)])
     whole = (tmp_path / "tars/00000.tar").read_bytes()
@@ -569,7 +636,7 @@ def test_the_highest_uncertainty_comes_first_as_the_page_says(tmp_path):
 def test_a_device_is_no_folder_for_tars(shards, output):
     root, _ = shards
     answer = msdscore("select", root, "-o", output, "--keep", "1")
-    assert (answer.returncode, f"{output}: is a file; expected the name of a folder for tars" in answer.stderr) == (
+    assert (answer.returncode, f"{output}: is a file; expected the name of a folder for shards" in answer.stderr) == (
         2,
         True,
     )

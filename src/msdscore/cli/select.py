@@ -55,7 +55,7 @@ def select(
             OUTPUT,
             "--output",
             "-o",
-            help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new tars. - prints keys.",
+            help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new shards. - prints keys.",
         ),
     ],
     chosen: RuleOptions,
@@ -79,7 +79,7 @@ def select(
     if report is not None:
         check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
         refuse_existing([] if overwrite else [report])
-    with stoppable("stopped; finished tars are kept, and nothing else is written"), bar("selecting") as bar_of:
+    with stoppable("stopped; finished shards remain, and nothing else is written"), bar("selecting") as bar_of:
         selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and selected.survey is not None:
         from msdscore.io.stores import base_name

@@ -223,7 +223,8 @@ def expand(pattern: str) -> list[str]:
     ['part-a/08.tar', 'part-a/09.tar', 'part-a/10.tar', 'part-b/08.tar']
     """
     if not is_address(pattern) and Path(pattern).is_dir():
-        return matching(str(Path(escape(pattern)) / "*.tar"))
+        # Parquet files next to tars are their metadata.
+        return next(filter(None, (matching(str(Path(escape(pattern)) / end)) for end in ("*.tar", "*.parquet"))), [])
     if not is_address(pattern) and Path(pattern).is_file():  # whatever signs are in its name
         return [pattern]
     choices: list[Sequence[str | int]] = []
@@ -256,7 +257,9 @@ def expand_all(patterns: Iterable[str]) -> list[str]:
     for pattern in patterns:
         shards = expand(pattern)
         if not shards:
-            raise InputError(f"{shortened(pattern)}: no shards there; expected tars, or a pattern that fits some files")
+            raise InputError(
+                f"{shortened(pattern)}: no shards there; expected tars or Parquet files, or a pattern of them"
+            )
         names.update(dict.fromkeys(shards))
     return list(names)
 

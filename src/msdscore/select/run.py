@@ -1,14 +1,14 @@
 """A selection from start to end: what to keep, written in one step, with a survey where one is asked for.
 
-It is written as DataComp's sorted uids, a list of keys, the kept rows, or new tars.
+It is written as DataComp's sorted uids, a list of keys, the selected rows, or new tars and Parquet files.
 """
 
 import json
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from io import BytesIO
@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
+from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.inputs.tables import ParquetTable
 from msdscore.io.inputs.tar_samples import SHARED_KEY, TarSamples
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
@@ -32,10 +34,12 @@ from msdscore.select.scores import UID, ScoreFile, open_scores
 from msdscore.select.survey import Survey, survey
 
 SUFFIXES = (".npy", ".txt", ".parquet")
-NOTES = "selection.json"  # what the tars of a folder were selected by
+NOTES = "selection.json"  # the rule and the scores that the shards of a folder were selected by
 _UID_TYPE = np.dtype("u8,u8")  # what DataComp's resharder reads
 _UID = re.compile("[0-9a-f]{32}")
 _FETCHED = 1 << 20  # uids that are turned into numbers at once
+_COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
+_GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
 Progress = Callable[[int, int], None]
 
 
@@ -66,9 +70,10 @@ def select(
     show: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> Selected:
-    """Keep what a rule says: uids (.npy), keys (.txt) or rows (.parquet) into a file, samples into a folder of tars.
+    """Write the rows that a rule selects: uids (.npy), keys (.txt), scores (.parquet), or a folder of new shards.
 
-    Scores and output may be paths or addresses (s3://…). With `show`, a survey with so many rows of each kind is made.
+    A folder gets one shard per scored tar or Parquet file, with its name and, for Parquet, its schema. Scores and
+    output may be paths or addresses (s3://…). With `show`, a survey with that many rows of each kind is made.
 
     Raises:
         InputError: the scores cannot be read, or keys do not tell their rows apart.
@@ -97,17 +102,17 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
     """Refuse before any work what cannot or must not be written."""
     name, suffix = shortened(output), _suffix(output)
     if not output.strip():
-        raise ConfigError("-o has no name; expected a file, a folder for tars, or - for standard output")
+        raise ConfigError("-o has no name; expected a file, a folder for shards, or - for standard output")
     if is_standard_output(output):
         return
     local = not stores.is_address(output)
     if not suffix:
         if local and Path(output).exists() and not Path(output).is_dir():
-            raise RunError(f"{name}: is a file; expected the name of a folder for tars")
+            raise RunError(f"{name}: is a file; expected the name of a folder for shards")
         return
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
-        raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for tars")
+        raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for shards")
     if local:
         check_target(Path(output), SUFFIXES, inputs=with_images(file.name for file in files))
     if not overwrite and stores.exists(output):
@@ -115,7 +120,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
 
 
 def _suffix(output: str) -> str:
-    """The ending of an output, which says its form; none for a folder of tars."""
+    """The ending of an output, which says its form; none for a folder of shards."""
     return PurePosixPath(stores.base_name(output)).suffix.lower()
 
 
@@ -127,7 +132,7 @@ def _write(table: Table, rule: Rule, output: str, *, overwrite: bool, progress: 
         sys.stdout.write(keys.getvalue().decode())
         return duplicates
     if not _suffix(output):
-        _write_tars(table, output, rule, overwrite=overwrite, progress=progress)
+        _write_shards(table, output, rule, overwrite=overwrite, progress=progress)
         return 0
     with stores.writing(output) as file:
         if _suffix(output) == ".npy":
@@ -215,26 +220,40 @@ def _write_rows(table: Table, file: IO[bytes], progress: Progress) -> int:
     return 0
 
 
-def _write_tars(table: Table, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
-    """Write a tar with the kept samples for each tar that was scored; finished ones of the same selection stay."""
-    names: list[str] = []
-    for file in table.files:
-        source = "" if file.facts is None else file.facts.source
-        if not _is_of_tar(file):
-            raise InputError(f"{shortened(file.name)}: was not scored from a tar; write a list of keys: -o keys.txt")
-        if stores.base_name(source) in names:
-            raise InputError(f"two tars are called {stores.base_name(source)}; select from them apart")
-        names.append(stores.base_name(source))
-        for name in (file.name, source):  # new tars have the names of those that were scored
-            if _parent(name) == _parent(stores.join(folder, "x")):
-                what = f"{shortened(folder)}: holds {stores.base_name(name)}, an input of this command"
-                raise RunError(f"{what}; choose another folder for the new tars")
+def _write_shards(table: Table, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
+    """Write a new shard for each scored tar or Parquet file; finished ones of the same selection stay."""
+    names = _shard_names(table.files, folder)
     _own(folder, names, _mark(table, rule), overwrite=overwrite)
     for number, file in enumerate(table.files):
         target = stores.join(folder, names[number])
         if not stores.exists(target):
-            _copy_samples(file, table.kept_of(number), target)
+            rows = table.kept_of(number)
+            with _scored_source(file) as path, stores.writing(target) as out:
+                (_copy_samples if _is_of_tar(file) else _copy_rows)(file, path, rows, out)
         progress(number + 1, len(table.files))
+
+
+def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
+    """Return the names of the new shards, which are those of the scored ones.
+
+    Raises:
+        InputError: scores are of another kind of input, or two shards have one name.
+        RunError: the folder contains an input of this command.
+    """
+    names: list[str] = []
+    for file in files:
+        source = "" if file.facts is None else file.facts.source
+        if not stores.parted(source)[0].lower().endswith((".tar", ".parquet")):
+            what = "was not scored from a tar or Parquet file into a folder"
+            raise InputError(f"{shortened(file.name)}: {what}; write a list of keys: -o keys.txt")
+        if stores.base_name(source) in names:
+            raise InputError(f"two shards are called {stores.base_name(source)}; select from them apart")
+        names.append(stores.base_name(source))
+        for name in (file.name, source):  # new shards have the names of those that were scored
+            if _parent(name) == _parent(stores.join(folder, "x")):
+                what = f"{shortened(folder)}: contains {stores.base_name(name)}, an input of this command"
+                raise RunError(f"{what}; choose another folder for the new shards")
+    return names
 
 
 def _is_of_tar(file: ScoreFile) -> bool:
@@ -257,49 +276,106 @@ def _mark(table: Table, rule: Rule) -> dict[str, Any]:
 
 
 def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool) -> None:
-    """Say in the folder which selection its tars are of; those of another one are refused, or removed."""
+    """Write into the folder which selection its shards are of; those of another one are refused, or removed."""
     notes, before = stores.join(folder, NOTES), b""
-    content = (json.dumps({**mark, "tars": sorted(names)}, ensure_ascii=False, indent=1) + "\n").encode()
+    content = (json.dumps({**mark, "shards": sorted(names)}, ensure_ascii=False, indent=1) + "\n").encode()
     if stores.exists(notes):
         with stores.reading(notes) as file:
             before = file.read()
     if before == content:
         return
-    if (before or stores.matching(stores.join(folder, "*.tar"))) and not overwrite:
-        raise RunError(f"{shortened(folder)}: holds another selection, or other tars; {REMEDY}")
+    others = (stores.matching(stores.join(folder, f"*{suffix}")) for suffix in {_suffix(name) for name in names})
+    if (before or any(others)) and not overwrite:
+        raise RunError(f"{shortened(folder)}: holds another selection, or other shards; {REMEDY}")
     earlier: list[str] = []
     with suppress(ValueError, AttributeError, TypeError):
-        earlier = [PurePosixPath(name).name for name in json.loads(before).get("tars", [])]
+        earlier = [PurePosixPath(name).name for name in json.loads(before).get("shards", [])]
     for name in {*earlier, *names}:
         stores.remove(stores.join(folder, name))
     with stores.writing(notes) as file:
         file.write(content)
 
 
-def _copy_samples(file: ScoreFile, rows: Positions, target: str) -> None:
-    """Write all files of the samples of the kept rows, in their order."""
+@contextmanager
+def _scored_source(file: ScoreFile) -> Iterator[Path]:
+    """A path with the content of the shard that was scored.
+
+    Raises:
+        InputError: it is missing, unreadable, or has changed since.
+    """
     assert file.facts is not None
     source, scored = file.facts.source, file.facts.fingerprint
+    kind = "tar" if _is_of_tar(file) else "file"
     try:
         if stores.mark(source).partition("@")[0] != scored.partition("+")[0].partition("@")[0]:
-            raise InputError(f"{shortened(source)}: is not the tar that was scored; score it again")
-        with ExitStack() as stack:
-            path = stack.enter_context(stores.fetched(source))
-            offsets = {image.offset for image in images_of(file, path, rows).values()}
-            given = stack.enter_context(tarfile.open(path, "r:"))
-            out = stack.enter_context(stores.writing(target))
-            written = stack.enter_context(tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT))
-            for sample in _samples(given):
-                if any(member.offset_data in offsets for member in sample):
-                    for member in sample:
-                        written.addfile(member, given.extractfile(member))
-    except tarfile.TarError as error:
-        raise InputError(f"{shortened(source)}: the tar that was scored cannot be read ({error})") from error
+            raise InputError(f"{shortened(source)}: is not the {kind} that was scored; score it again")
+        with stores.fetched(source) as path:
+            yield path
+    except (tarfile.TarError, pa.ArrowException) as error:
+        raise InputError(f"{shortened(source)}: the {kind} that was scored cannot be read ({error})") from error
     except (FileNotFoundError, InputError) as error:
         if isinstance(error, InputError) and "no such file" not in str(error):
             raise
         hint = "select where it was scored, or score it by its whole path"
-        raise InputError(f"{shortened(source)}: the tar that was scored is not there; {hint}") from error
+        raise InputError(f"{shortened(source)}: the {kind} that was scored is not there; {hint}") from error
+
+
+def _copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) -> None:
+    """Write all files of the samples of the selected rows, in their order."""
+    offsets = {image.offset for image in images_of(file, tar, rows).values()}
+    with (
+        tarfile.open(tar, "r:") as given,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written,
+    ):
+        for sample in _samples(given):
+            if any(member.offset_data in offsets for member in sample):
+                for member in sample:
+                    written.addfile(member, given.extractfile(member))
+
+
+def _copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) -> None:
+    """Write the source rows of the selected captions with all their columns and the schema of the source."""
+    numbers = _source_rows(file, source, rows)
+    with pq.ParquetFile(source, pre_buffer=False) as given:
+        waiting, start = list[pa.RecordBatch](), 0
+        with pq.ParquetWriter(out, given.schema_arrow, compression="zstd") as writer:
+            # Without threads: reading ahead holds several row groups at once.
+            for batch in given.iter_batches(batch_size=_COPIED_ROWS, use_threads=False):
+                first, end = np.searchsorted(numbers, [start, start + len(batch)])
+                waiting += [batch.take(pa.array(numbers[first:end] - start))] if end > first else []
+                start += len(batch)
+                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
+
+
+def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
+    """Return the rows of a Parquet file that selected scores belong to; a list of captions is one row of the file.
+
+    Raises:
+        InputError: the file has another caption at one of the positions.
+    """
+    assert file.facts is not None
+    names: Mapping[str, Any] = file.facts.options.get("columns", {})
+    caption = ColumnNames(**names).caption_in(pq.read_schema(source).names)
+    if caption is None:
+        raise InputError(f"{shortened(str(source))}: has no caption column any more; score the file again")
+    known = dict(zip(rows.tolist(), _column(file, "caption", rows), strict=True))
+    position, numbers = 0, dict[int, None]()
+    for number, record in enumerate(ParquetTable(source, only=[caption]).read()):
+        value = record.values.get(caption)
+        for text in (value or [None]) if isinstance(value, list) else [value]:
+            if position in known:
+                numbers[number] = None
+                if text != known.pop(position):
+                    what = f"row {number} has not the caption that was scored"
+                    raise InputError(f"{shortened(str(source))}: {what}; score the file again")
+            position += 1
+    if known:
+        raise InputError(f"{shortened(str(source))}: has fewer rows than were scored; score the file again")
+    return np.fromiter(numbers, dtype=np.int64)
 
 
 def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage]:

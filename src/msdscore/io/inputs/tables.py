@@ -1,7 +1,7 @@
 """Parquet files, saved Hugging Face datasets and Excel files as records, read as streams."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -24,12 +24,14 @@ _SHEET = 1 << 30  # bytes of all parts of an .xlsx file, which is a packed folde
 
 
 class ParquetTable(Records):
-    """A Parquet file."""
+    """A Parquet file; `only` names the columns to read, by default all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, only: Sequence[str] | None = None) -> None:
         super().__init__(path)
+        self._only = only
         with _readable(path), pq.ParquetFile(path) as file:
-            self.schema = _plain_schema(file.schema_arrow, path)
+            schema = _plain_schema(file.schema_arrow, path)
+            self.schema = schema if only is None else pa.schema([schema.field(name) for name in only])
             self.columns, self.total = tuple(self.schema.names), int(file.metadata.num_rows)
 
     def read(self) -> Iterator[Record]:
@@ -37,7 +39,7 @@ class ParquetTable(Records):
         # Without read-ahead, what is held is about one row group, however large the file.
         options = {"pre_buffer": False, "buffer_size": _BUFFER}
         with _readable(self.path), pq.ParquetFile(self.path, **options) as file:
-            yield from _records(file.iter_batches(batch_size=_SLICE), self.schema)
+            yield from _records(file.iter_batches(batch_size=_SLICE, columns=self._only), self.schema)
 
 
 class SavedDataset(Records):
