@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from msdscore.lab.benchmarks.protocols.counting import evaluate
 from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.benchmarks.registry import benchmark, load
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
 
 QUICK = Resampling(samples=30)
 DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere"))
@@ -208,3 +210,47 @@ def test_real_rows(name, file, count):
     items = load(name, path).items
     assert len(items) == count
     assert items[0].image.read()[:4] == b"RIFF"
+
+
+def test_images_of_one_prompt_are_compared_with_each_other(tmp_path):
+    rows = [
+        {"caption": "a red square", "images": ["a.png", "b.png", "c.png"], "label": 2},
+        {"caption": "a dog", "images": ["d.png", "e.png"], "ratings": [0.5, 0.25], "id": "dog"},
+        {"caption": "a cat", "images": ["f.png", "g.png"], "ratings": [1, 1]},  # nothing to prefer
+    ]
+    path = tmp_path / "mine.jsonl"
+    write_rows(path, rows)
+    items = load("images", path).items
+    assert [item.id for item in items] == ["0:0", "0:1", "0:2", "dog:0", "dog:1", "2:0", "2:1"]
+    assert [item.ratings for item in items[:3]] == [(0.0,), (0.0,), (1.0,)]
+    scores = [[0.1], [0.9], [0.5], [0.3], [0.3], [0.0], [1.0]]
+    figures = values("images", items, np.array(scores))
+    assert figures["best"].value == pytest.approx((0 + 0.5) / 2)  # b wins in place of c; d and e share
+    assert figures["best"].n == 2
+    assert figures["pairs"].value == pytest.approx((1 + 0 + 0.5) / 3)
+    scores[1] = [np.nan]
+    assert values("images", items, np.array(scores))["best"].missing == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"images": ["a.png"], "label": 0}, "expected images, a list of at least 2 names, got"),
+        ({"images": ["a.png", "b.png"], "label": 2}, "expected label to be the index of one of 2 images, got 2"),
+        ({"images": ["a.png", "b.png"], "ratings": [1]}, r"expected ratings, one per image \(2\), got \[1\]"),
+    ],
+)
+def test_a_row_of_images_that_cannot_be_judged_is_one_line(tmp_path, row, message):
+    path = tmp_path / "mine.jsonl"
+    write_rows(path, [{"caption": "a dog", **row}])
+    with pytest.raises(InputError, match=f"row 1: {message}"):
+        load("images", path)
+
+
+def test_limits_take_whole_prompts(tmp_path):
+    rows = [{"caption": f"number {n}", "images": [f"{n}a.png", f"{n}b.png"], "label": 0} for n in range(6)]
+    path = tmp_path / "mine.jsonl"
+    write_rows(path, rows)
+    plan = BenchmarkPlan(name="images", root=path, metrics=("length",), limit=4)
+    chosen = prepare_work(plan, lambda: pytest.fail("no encoder is needed")).item_set.items
+    assert Counter(item.group for item in chosen) == {"0": 2, "3": 2}

@@ -274,3 +274,25 @@ def test_without_matplotlib_numbers_and_pages_still_work(tmp_path):
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert "pip install 'msdscore[figures]'" in answer.stdout
+
+
+def test_carried_maps_spread_the_terms_of_tokens_over_the_image(image):
+    answer = run(image, "blue and green", "--json", "--map", "carried", "--preset", "short")
+    (item,) = json.loads(answer.stdout)["explanations"]
+    assert item["map"] == "carried"
+    penalty = sum(max(token["term"], 0) for token in item["tokens"])
+    assert np.sum(item["penalty_map"]) == pytest.approx(penalty)
+    assert np.sum(item["support_map"]) == pytest.approx(-sum(min(token["term"], 0) for token in item["tokens"]))
+    answer = run(image, "green", "--map", "carry")
+    assert "unknown projection 'carry'. Did you mean 'carried'?" in str(answer.exception)
+
+
+def test_two_encoders_are_shown_in_one_figure_each_with_its_name(image, tmp_path):
+    more = ["--map", "carried", "--preset", "short", "-o", tmp_path / "maps.html"]
+    answer = run(image, "blue and green", "--also", "mini", *more)
+    assert answer.exit_code == 0, answer.output
+    assert "encoder toy@" in answer.output
+    assert "encoder mini@" in answer.output
+    page = (tmp_path / "maps.html").read_text()
+    assert "encoder mini@" in page
+    assert page.count("|enc:") == 2

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from coloured_pairs import two_coloured
 from msdscore import Scorer, load_encoder

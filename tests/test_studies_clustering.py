@@ -1,6 +1,7 @@
 """Clusterings of tokens: entropies by hand, and both studies end to end."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,17 @@ from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.cli.app import app
-from msdscore.core.variants import FAMILIES
+from msdscore.core.variants import FAMILIES, concentration
 from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.studies.clustering import adjusted_rand, distinct_captions, entropies, entropy, stability, text_shares
+from msdscore.lab.studies.clustering import (
+    adjusted_rand,
+    distinct_captions,
+    entropies,
+    entropy,
+    sensitivity,
+    stability,
+    text_shares,
+)
 from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.scorer import Scorer
@@ -117,3 +126,15 @@ def test_the_commands(root, tmp_path):
     rated = make_expert(tmp_path / "rated")
     answer = CliRunner().invoke(app, ["study", "stability", "--root", str(rated), "-e", "toy", "-b", "flickr8k-expert"])
     assert "expected at least one pair" in str(answer.exception)
+
+
+def test_the_sensitivity_of_adaptive_kappa_is_the_slope_of_its_formula():
+    study = Study(root=Path(), spec=ScorerSpec(encoder="toy", config="short"))
+    (table,) = sensitivity(study)
+    dim, step = table.facts["dim"], 1e-6
+    for row in table.rows:
+        low, high = concentration(torch.tensor([row["r"] - step, row["r"] + step], dtype=torch.float64), dim).tolist()
+        assert row["slope"] == pytest.approx((high - low) / (2 * step), rel=1e-5)
+        assert row["share"] == pytest.approx(0.01 * row["slope"] / row["kappa"])
+    near = concentration(torch.tensor(table.facts["r_of_kappa"], dtype=torch.float64), dim)
+    assert float(near) == pytest.approx(20, rel=1e-3)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import evidence_page
 import paper_page
@@ -137,10 +138,11 @@ def test_every_table_of_the_paper_has_a_step_whose_command_is_known():
     wanted = (
         "caparena docent flickr8k-expert flickr8k-cf composite pascal50s backbones coco-cf captioners mixtures kappa"
     )
-    wanted += " stability entropy direction margin ood faithfulness timing reconstruction ranking tune"
+    wanted += " stability entropy direction margin ood faithfulness timing reconstruction ranking tune sensitivity"
+    wanted += " maps maps-reconstruction"
     assert set(wanted.split()) <= set(names)
     for step in paper_run.STEPS:
-        assert step.command[0] in ("bench", "study", "rank-captioners")
+        assert step.command[0] in ("bench", "study", "rank-captioners", "explain")
         if step.command[0] == "study":
             load_study(step.command[1])
 
@@ -162,6 +164,25 @@ def test_the_paper_is_run_step_by_step_and_goes_on_where_it_stopped(tmp_path, ca
     assert (tmp_path / "out" / "kappa.json").stat().st_mtime_ns == made
     assert paper_run.main([*command, "--only", "nothing"]) == 2
     assert "expected one of caparena" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_heat_maps_of_the_paper_are_drawn_from_the_first_caption(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "data").mkdir()
+    out = tmp_path / "out"
+    command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(out), "--only", "maps", "--only", "sensitivity"]
+    assert paper_run.main(command) == paper_run.SOME_FAILED
+    assert "captions.jsonl (rows with image and caption), there is none" in (out / "paper.md").read_text()
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "data" / "red.png")
+    (tmp_path / "data" / "captions.jsonl").write_text(json.dumps({"image": "red.png", "caption": "a red square"}))
+    assert paper_run.main(command) == 0
+    text = (out / "paper.md").read_text()
+    assert "![maps](maps.png)" in text
+    assert (out / "maps.png").read_bytes().startswith(b"\x89PNG")
+    assert "--map carried -o" in text
+    assert "| 0.5 |" in text  # of the sensitivity
+    assert (out / "sensitivity.png").is_file()
 
 
 def test_a_benchmark_is_set_next_to_the_papers_rows(tmp_path):

@@ -18,10 +18,13 @@ import paper_page
 import published
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io.atomic import write_bytes
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore.lab.benchmarks.results.result import read_result
 
 PAGE = "paper.md"
+CAPTIONS = "captions.jsonl"
 SOME_FAILED = 3  # exit code of a benchmark run in which some items could not be scored
 _METRICS = ("clipscore", "cosine", "coverage", "support", "bi-kl", "msd", "soft-msd")
 
@@ -30,7 +33,8 @@ _METRICS = ("clipscore", "cosine", "coverage", "support", "bi-kl", "msd", "soft-
 class Step:
     """One table or figure of the paper: the command that makes it, and how its result becomes tables.
 
-    `{data}` and `{out}` in the command are the folders; `output` is the result file, below `{out}`.
+    `{data}` and `{out}` in the command are the folders, `{image}` and `{caption}` the first row of `captions.jsonl`;
+    `output` is the result file, below `{out}`.
     """
 
     name: str
@@ -42,8 +46,13 @@ class Step:
     def words(self, asked: argparse.Namespace) -> list[str]:
         """The command as it is run."""
         places = {"{data}": str(asked.data), "{out}": str(asked.output)}
+        if "{image}" in self.command and (asked.data / CAPTIONS).is_file():
+            places |= dict(zip(("{image}", "{caption}"), _example(asked), strict=True))
         words = [places.get(word, word) for word in self.command]
         words = [word.replace("{out}", str(asked.output)).replace("{data}", str(asked.data)) for word in words]
+        if words[0] == "explain":
+            chosen = [] if "--encoder" in words else ["--encoder", _encoder(asked)]
+            return [*words, *chosen, "--preset", "paper", "--device", asked.device]
         scoring = words[0] in ("bench", "study")
         words += ["--encoder", _encoder(asked), "--preset", "paper"] if scoring else []
         words += ["--limit", str(asked.limit)] if scoring and asked.limit else []
@@ -56,6 +65,17 @@ class Step:
 def _encoder(asked: argparse.Namespace) -> str:
     local = asked.local and asked.local / asked.encoder
     return str(local) if local and local.is_dir() else str(asked.encoder)
+
+
+def _example(asked: argparse.Namespace) -> tuple[str, str]:
+    """The image and the caption that heat maps are drawn of; an image inside a Parquet file gets one of its own."""
+    first = captioned_images(asked.data / CAPTIONS)[0]
+    image = image_source(first.image)
+    if isinstance(image, bytes):
+        path = asked.output / first.image.name
+        write_bytes(path, image, folder=asked.output)
+        image = path
+    return str(image), first.captions[0]
 
 
 def bench_grid(path: Path, title: str, papers: Mapping[str, Mapping[str, float]]) -> str:
@@ -86,6 +106,10 @@ def _study(name: str) -> Callable[[Path], str]:
     return render
 
 
+def _drawn(path: Path) -> str:
+    return f"![{path.stem}]({path.name})\n"
+
+
 def _written(path: Path) -> str:
     return f"[{path.name}]({path.name})\n"
 
@@ -108,6 +132,8 @@ _RESAMPLED = frozenset(
     ("mixtures", "kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "tune", "direction",
      "margin", "backbones", "ood", "reconstruction")
 )  # fmt: skip
+_MAPS = ("explain", "{image}", "{caption}", "--map", "carried")
+_TRAINED = "{out}/reconstruction.runs"  # the aligners of the step `reconstruction`
 STEPS = (
     _bench("caparena", "CapArena", published.CAPARENA, "--protocol", "paper"),
     _bench("docent", "DocENT", published.DOCENT, "--protocol", "paper"),
@@ -124,16 +150,22 @@ STEPS = (
     _of("direction", "KL direction, and by length in tokens", "-b", "sugarcrepe", "-b", "caparena", "--protocol",
         "paper", "--edges", "13 15 86 147 227"),
     _of("margin", "Cosine margin on COCO-CF, with intervals and McNemar's test", "-b", "coco-cf"),
+    _of("sensitivity", "Sensitivity of kappa-hat to the mean resultant length"),
     _of("ood", "Out of domain"),
     _of("faithfulness", "Faithfulness of the maps, in the paper's form"),
     *(_of(name, f"Hyperparameters: {name}") for name in
       ("alpha", "components", "iterations", "xi", "l0", "tau-l", "beta")),
     _of("tune", "Hyperparameters tuned on held-out pairs"),
-    Step("timing", "Latency", ("study", "timing", "--rows", "{data}/captions.jsonl", "-o", "{out}/timing.json"),
+    Step("timing", "Latency", ("study", "timing", "--rows", f"{{data}}/{CAPTIONS}", "-o", "{out}/timing.json"),
          "timing.json", _study("timing")),
     Step("reconstruction", "Reconstruction", ("study", "reconstruction", "--root", "{data}", "-o",
          "{out}/reconstruction.json", "-b", "docent", "-b", "caparena", "--protocol", "paper", "--data",
          "{data}/chat.json", "--images", "{data}/images"), "reconstruction.json", _study("reconstruction")),
+    Step("maps", "Heat map of the token terms (figure)", (*_MAPS, "-o", "{out}/maps.png"), "maps.png", _drawn),
+    Step("maps-reconstruction", "Heat maps with and without reconstruction (figure)",
+         (*_MAPS, "--encoder", f"{_TRAINED}/with-reconstruction/encoder", "--also",
+          f"{_TRAINED}/without-reconstruction/encoder", "-o", "{out}/maps-reconstruction.png"),
+         "maps-reconstruction.png", _drawn),
     Step("ranking", "Captioners by mean MSD", ("rank-captioners", "{data}/captioners.parquet", "-o",
          "{out}/ranking.html"), "ranking.html", _written),
 )  # fmt: skip
@@ -143,6 +175,8 @@ def run_step(step: Step, asked: argparse.Namespace) -> str:
     """Run a step unless its result is there; an empty text, or why there is no result."""
     if (asked.output / step.output).is_file():
         return ""
+    if "{image}" in step.command and not (asked.data / CAPTIONS).is_file():
+        return f"expected {asked.data / CAPTIONS} (rows with image and caption), there is none"
     done = subprocess.run(
         [sys.executable, "-m", "msdscore", *step.words(asked)], capture_output=True, text=True, check=False
     )

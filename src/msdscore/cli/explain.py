@@ -1,6 +1,6 @@
 """`msdscore explain`: which words an image does not support, what would fit better; `demo`: the same of photographs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureOptions:
-    """Where the explanation is written."""
+    """What the explanation shows, and where it is written."""
 
     output: Annotated[
         Path | None, option_in(OUTPUT, "--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
@@ -24,6 +24,15 @@ class FigureOptions:
     words: Annotated[
         Path | None, option_in(OUTPUT, "--words", help="A second figure: the regions of each word (.png, .svg, .pdf).")
     ] = None
+    maps: Annotated[
+        str,
+        option_in(
+            OUTPUT, "--map", help="influence: how the score changes without a region; carried: token terms (paper)."
+        ),
+    ] = "influence"
+    also: Annotated[
+        list[str], option_in(SCORING, "--also", help="Another encoder, shown next to the first. Repeatable.")
+    ] = field(default_factory=list)
     overwrite: options.Overwrite = False
     json: options.Json = False
 
@@ -47,11 +56,14 @@ def explain(
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
     from msdscore.errors import ConfigError
+    from msdscore.explain.explanation import joined
     from msdscore.explain.figure import word_figure
+    from msdscore.explain.maps import check_projection
     from msdscore.explain.save import FIGURES, KINDS, encoded, rendered
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
+    check_projection(target.maps)
     output, words, as_json = target.output, target.words, target.json
     if output is not None and is_standard_output(output):
         output, as_json = None, True
@@ -61,9 +73,11 @@ def explain(
         check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    explained = Scorer.from_spec(scorer.spec()).contrast(
-        image, [caption, *against], reference or None, doubt=doubt_threshold
-    )
+    specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
+    explained = joined(
+        Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
+        for spec in specs
+    ).with_maps(target.maps)
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=target.overwrite)
@@ -75,7 +89,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     from rich.text import Text
 
     from msdscore.cli.tables import coloured, console, on_screen
-    from msdscore.explain.look import in_words, legend, word_limit
+    from msdscore.explain.look import legend, remarks, signatures, word_limit
     from msdscore.explain.save import to_json
 
     if as_json:
@@ -83,11 +97,11 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
         return
     screen, limit = console(), word_limit(explained)
     for item in explained:
-        lines = (*str(item.score).splitlines(), *in_words(item))
+        lines = (*str(item.score).splitlines(), *remarks(item, explained.items))
         screen.print(coloured(item, limit), *(Text(f"  {visible(line)}") for line in lines), sep="\n", soft_wrap=True)
     if screen.is_terminal:
         screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))
-    screen.print(Text(explained[0].score.signature), soft_wrap=True)
+    screen.print(Text(signatures(explained.items)), soft_wrap=True)
 
 
 def demo(

@@ -1,7 +1,7 @@
 """Explanations as people meet them: to print, to look at in a notebook, to save."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,6 +13,7 @@ from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError, RowError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import in_words
+from msdscore.explain.maps import check_projection
 from msdscore.explain.references import missing_with_references, units_with_references
 from msdscore.explain.save import document, encoded, save
 from msdscore.explain.terms import Attribution, image_of, terms_of
@@ -66,6 +67,15 @@ class Explanations:
     def __iter__(self) -> Iterator[Explanation]:
         return iter(self.items)
 
+    def with_maps(self, projection: str) -> "Explanations":
+        """Return the same explanations with other maps, e.g. `carried`: token terms projected onto the image.
+
+        Raises:
+            UnknownNameError: `projection` is not one of `msdscore.explain.maps.PROJECTIONS`.
+        """
+        chosen = check_projection(projection)
+        return Explanations(tuple(replace(item, projection=chosen) for item in self.items))
+
     def save(self, path: str | Path) -> None:
         """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
         save(self.items, Path(path))
@@ -81,6 +91,15 @@ class Explanations:
             return encoded(self.items, "png")
         except MissingExtraError:
             return None
+
+
+def joined(parts: Iterable[Explanations]) -> Explanations:
+    """Explanations of one image by several encoders as one, to show side by side on one scale."""
+    items = tuple(item for part in parts for item in part)
+    forms = dict.fromkeys(item.form.name for item in items)
+    if len(forms) > 1:
+        raise ConfigError(f"encoders shown together need one form, got {' and '.join(forms)}; add --preset paper")
+    return Explanations(items)
 
 
 def explain(

@@ -96,7 +96,7 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     remarks = [
-        [line for remark in look.in_words(item) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
+        [line for remark in look.remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
         for item in items
     ]
     panel = _panel(len(maps[0]))

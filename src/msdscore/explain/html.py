@@ -66,7 +66,7 @@ def snippet(items: Sequence[Attribution]) -> str:
         small = look.thumbnail(item.image, THUMB_PIXELS)
         panels = [(drawn, data_uri(look.overlay(small, item.patches, drawn))) for drawn in maps.values()]
         blocks.append(summary(item, items) | {"panels": panels})
-    values = {"items": blocks, "legend": look.legend(items), "signature": items[0].score.signature}
+    values = {"items": blocks, "legend": look.legend(items), "signature": look.signatures(items)}
     return str(render("snippet.html", values))
 
 
@@ -78,7 +78,7 @@ def page(items: Sequence[Attribution]) -> str:
         shown = {"maps": maps.values(), "words": item.ranked, "phrases": phrases, "images": _images(item, maps)}
         blocks.append(summary(item, items) | shown)
     values = {"title": "Why this score", "items": blocks, "legend": look.legend(items)}
-    values["signature"] = items[0].score.signature
+    values["signature"] = look.signatures(items)
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
@@ -120,7 +120,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),
         "equation": look.equation(item),
-        "lines": look.in_words(item),
+        "lines": look.remarks(item, items),
     }
 
 

@@ -20,6 +20,7 @@ from msdscore.explain.maps import pixels
 from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Role, Unit, p_text
+from msdscore.scoring.config import facts_of
 from msdscore.text.warnings import NOT_ENGLISH
 
 Floats = npt.NDArray[np.float64]
@@ -180,6 +181,17 @@ def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
         share = f"{100 * doubt:g} %"
         entries = [(text.replace("a tenth", share), role, strength) for text, role, strength in entries]
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
+
+
+def remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
+    """The lines of `in_words`, after the encoder's name if the explanations shown together have several."""
+    several = len({facts_of(other.score.signature)["enc"] for other in items}) > 1
+    return [*([f"encoder {facts_of(item.score.signature)['enc']}"] if several else []), *in_words(item)]
+
+
+def signatures(items: Sequence[Attribution]) -> str:
+    """The signature of explanations shown together; those of several encoders one after the other."""
+    return " ".join(dict.fromkeys(item.score.signature for item in items))
 
 
 def in_words(item: Attribution) -> list[str]:

@@ -136,9 +136,14 @@ PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
 
 def project(terms: Terms, projection: str) -> Regions:
     """Terms as regions, by the named projection."""
-    if projection not in PROJECTIONS:
-        raise unknown_name("projection", projection, PROJECTIONS)
-    return PROJECTIONS[projection](terms)
+    return PROJECTIONS[check_projection(projection)](terms)
+
+
+def check_projection(name: str) -> str:
+    """Return the name of a projection; raise `UnknownNameError` if there is none of that name."""
+    if name not in PROJECTIONS:
+        raise unknown_name("projection", name, PROJECTIONS)
+    return name
 
 
 def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:

@@ -75,6 +75,7 @@ def document(item: Attribution) -> dict[str, Any]:
     facts = {
         "caption": item.score.caption,
         "signature": item.score.signature,
+        "map": item.projection,
         "score": {name: value for name, value in score.items() if value is not None}
         | {name: getattr(item.form, name) for name in item.form.explained},
         "words": [_word(item, unit) for unit in item.units],

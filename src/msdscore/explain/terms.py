@@ -47,6 +47,7 @@ class Attribution:
     missing: tuple[NamedWord, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     doubt: float = ZERO  # words with a p-value below it are in doubt
+    projection: str = PROJECTION  # how terms become maps, by name: see `maps.PROJECTIONS`
 
     @property
     def caption(self) -> str:
@@ -97,7 +98,7 @@ class Attribution:
     @cached_property
     def regions(self) -> maps.Regions:
         """For each patch one number for the caption and one against it; the maps show where they are above zero."""
-        regions = maps.project(self.terms, PROJECTION)
+        regions = maps.project(self.terms, self.projection)
         return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
 
     @property

@@ -42,7 +42,8 @@ class Pair:
 class Rated:
     """An image with one caption and what people thought of it, one rating per judge.
 
-    `system` wrote the caption; `scales` holds further ratings of it by name, such as precision and recall.
+    `system` wrote the caption; `scales` has further ratings of it by name, such as precision and recall. Items of one
+    `group`, such as the images generated from one prompt, are compared with each other and resampled together.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Rated:
     subset: str = ""
     system: str = ""
     scales: tuple["Scale", ...] = ()
+    group: str = ""
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -219,8 +221,13 @@ def source_or_empty(image: Image) -> Path | bytes:
 
 
 def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
-    """The image of every item: resampling whole images keeps items of one image together."""
-    return np.array([image_key(item.image) for item in items], dtype=np.str_)
+    """The image, or the group, of every item: resampling whole images keeps items of one image together."""
+    return np.array(list(map(cluster, items)), dtype=np.str_)
+
+
+def cluster(item: Item) -> str:
+    """The key of what an item is resampled and limited with: its group if it has one, else its image."""
+    return (item.group if isinstance(item, Rated) else "") or image_key(item.image)
 
 
 def image_ring(items: Iterable[Item], seed: int) -> list[Image]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msdscore.core.embeddings import real_points
 from msdscore.core.schedule import fit_all
-from msdscore.core.variants import FAMILIES
+from msdscore.core.variants import FAMILIES, concentration, concentration_slope
 from msdscore.errors import InputError
 from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
@@ -33,6 +33,7 @@ Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
 HARD = 0.01  # nats: below it an assignment counts as hard
 _CAPTIONS = 128  # of a batch
+LENGTHS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # mean resultant lengths
 
 
 def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
@@ -57,6 +58,40 @@ def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds
         rows=spread,
         **shared,
     )]  # fmt: skip
+
+
+def sensitivity(study: Study) -> list[Table]:
+    """Adaptive concentration and its slope over the mean resultant length, for the encoder's dimension."""
+    pipeline = study.pipeline(PAPER)
+    kappa, dim = paper_form(pipeline).kappa, pipeline.embed_texts(["a dog"]).require().vectors.points.shape[-1]
+    grid = torch.linspace(1e-4, 0.99, 10_000, dtype=torch.float64)
+    fixed = float(grid[(concentration(grid, dim) - kappa).abs().argmin()])
+    plots = [
+        Plot(x="r", y=[name], x_label="mean resultant length", y_label=label, points=True, logarithmic=True)
+        for name, label in (("kappa", "kappa-hat"), ("slope", "slope of kappa-hat"))
+    ]
+    return [Table(
+        name="sensitivity",
+        title=f"Adaptive kappa by mean resultant length r, {dim} dimensions",
+        columns=[Column("r"), Column("kappa", "kappa-hat", ".1f"), Column("slope", "slope d kappa-hat / d r", ".1f"),
+                 Column("share", "change if r grows by 0.01 (%)", "+.1f", 100)],
+        rows=sensitivity_rows(dim),
+        notes=[f"the fixed kappa {kappa:g} is that of r = {fixed:.4f}", "kappa-hat is (r D − r³)/(1 − r²), its slope "
+               "(D + (D − 3) r² + r⁴)/(1 − r²)²: no data enters"],
+        signature=pipeline.signature,
+        facts={"dim": dim, "kappa": kappa, "r_of_kappa": fixed},
+        plots=plots,
+    )]  # fmt: skip
+
+
+def sensitivity_rows(dim: int) -> list[Row]:
+    """Concentration, its derivative, and the relative change for a step of 0.01, at every length of `LENGTHS`."""
+    lengths = torch.tensor(LENGTHS, dtype=torch.float64)
+    kappas, slopes = concentration(lengths, dim), concentration_slope(lengths, dim)
+    return [
+        {"r": length, "kappa": kappa, "slope": slope, "share": 0.01 * slope / kappa}
+        for length, kappa, slope in zip(LENGTHS, kappas.tolist(), slopes.tolist(), strict=True)
+    ]
 
 
 def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: int = 5) -> list[Table]:

@@ -26,6 +26,10 @@ STUDIES = {
     "margin": ("msdscore.lab.studies.pairs:margin", "Gains by how far apart the similarities of two captions lie."),
     "stability": ("msdscore.lab.studies.clustering:stability", "Clusterings and scores over drawn starts."),
     "entropy": ("msdscore.lab.studies.clustering:entropy", "Entropy of responsibilities by caption length."),
+    "sensitivity": (
+        "msdscore.lab.studies.clustering:sensitivity",
+        "How fast adaptive kappa grows with the mean resultant length.",
+    ),
     "reconstruction": (
         "msdscore.lab.studies.transfer:reconstruction",
         "Aligners trained with and without reconstruction.",

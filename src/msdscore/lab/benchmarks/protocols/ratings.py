@@ -94,6 +94,36 @@ def long_captions(items: Items) -> list[Statistic]:
     ]
 
 
+def images(items: Items) -> list[Statistic]:
+    """Images of one prompt: how often the best-rated one scores highest, and pairs of images rated differently.
+
+    Equal scores share the credit. Every prompt counts once in `best`.
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, item in enumerate(items):
+        groups[item.group].append(number)
+    ratings = np.array([np.nanmean(item.ratings) for item in items])
+    prompts = [numbers for numbers in groups.values() if len(set(ratings[numbers].tolist())) > 1]
+    pairs = [pair for numbers in prompts for pair in permutations(numbers, 2) if ratings[pair[0]] > ratings[pair[1]]]
+    better, worse = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return [
+        Statistic("best", partial(_best_chosen, prompts, ratings)),
+        Statistic("pairs", partial(_pair_accuracy, better, worse)),
+    ]
+
+
+def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) -> Measured:
+    """The share of prompts with the best-rated image on top; a prompt without a score of each image is missing."""
+    known = [numbers for numbers in prompts if not np.isnan(scores[numbers]).any()]
+    tops = [[n for n in numbers if scores[n] == scores[numbers].max()] for numbers in known]
+    credit = np.array([
+        np.mean(ratings[top] == ratings[numbers].max()) for top, numbers in zip(tops, known, strict=True)
+    ])  # fmt: skip
+    first = np.array([numbers[0] for numbers in known], dtype=np.int64)
+    ties = sum(len(top) > 1 for top in tops)
+    return Measured(lambda weights: _mean(credit, weights[first]), len(known), len(prompts) - len(known), ties)
+
+
 def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
     """Every rating of an item, of all or of one subset, is an observation of its own, against the item's one score."""
     at = [number for number, item in enumerate(items) if subset is None or item.subset == subset]

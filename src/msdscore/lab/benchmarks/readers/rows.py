@@ -7,6 +7,8 @@ rows' folder, or from `images/` there. Beside it
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
 - battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
   of DocENT;
+- images of one prompt: `caption`, `images` (a list in the place of `image`), and the `label` (index) of the best one
+  or one number per image in `ratings`;
 - captions alone, from which pairs are drawn: `captions`, or `caption` in one row per caption.
 
 Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
@@ -16,7 +18,7 @@ RSICD and ROCOv2 have captions only too: an image's own caption stands against o
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -63,16 +65,50 @@ class Line(Record):
 
 def read_lines(path: Path) -> Iterator[Line]:
     """The rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
-    stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
+    find = _finder(path)
     seen: Counter[str] = Counter()
     for record in records(files.read_jsonl(path), path, first=1):
         row, name = record.fields, str(record.get("image"))
         subset, own = str(row.get("subset", row.get("category", ""))), numbered(Path(name).stem, seen)
         key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else own
-        beside = path.parent / name
-        file = beside if beside.is_file() else path.parent / "images" / name
-        image = stored.get(Path(name).name) or file
-        yield Line(key, row, record.where, image, subset, all_tidy(row.get("references")))
+        yield Line(key, row, record.where, find(name), subset, all_tidy(row.get("references")))
+
+
+def _finder(path: Path) -> Callable[[str], Image]:
+    """A function from the name of an image in a rows file to the image."""
+    stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
+
+    def find(name: str) -> Image:
+        near = path.parent / name
+        return stored.get(Path(name).name) or (near if near.is_file() else path.parent / "images" / name)
+
+    return find
+
+
+def read_images(path: Path) -> ItemSet[Rated]:
+    """Rows with one caption and several images, such as those generated from a prompt: an item per image."""
+    find, items = _finder(path), list[Rated]()
+    for number, record in enumerate(records(files.read_jsonl(path), path, first=1)):
+        names, key = record.get("images"), str(record.fields.get("id", record.fields.get("key", number)))
+        if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{record.where}: expected images, a list of at least 2 names, got {names!r}")
+        subset, text = str(record.fields.get("subset", "")), files.caption(record.get("caption"), record.where)
+        for place, (name, own) in enumerate(zip(names, _image_ratings(record, len(names)), strict=True)):
+            items.append(Rated(f"{key}:{place}", find(name), text, (own,), subset=subset, group=key))
+    return _unique(items, path)
+
+
+def _image_ratings(record: Record, count: int) -> list[float]:
+    """One rating per image: those of the row, or 1 for the image that `label` names and 0 for the others."""
+    given = record.fields.get("ratings")
+    if given is None:
+        label = record.get("label")
+        if label not in range(count) or isinstance(label, bool):
+            raise InputError(f"{record.where}: expected label to be the index of one of {count} images, got {label!r}")
+        return [float(place == label) for place in range(count)]
+    if not isinstance(given, list) or len(given) != count:
+        raise InputError(f"{record.where}: expected ratings, one per image ({count}), got {given!r}")
+    return [rating(value, where=record.where) for value in given]
 
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:

@@ -190,7 +190,10 @@ _PARTS: dict[str, Any] = {"scales": Scale, "aspects": Aspect}
 def item_table(items: Sequence[Item]) -> pa.Table:
     """One row per item: id, image name, subset, captions, and what people said as JSON."""
     names = image_names(item.image for item in items)
-    judged = ({name: v for name, v in asdict(item).items() if name not in _LEFT_OUT} for item in items)
+    judged = (
+        {name: v for name, v in asdict(item).items() if name not in _LEFT_OUT and (v or name != "group")}
+        for item in items
+    )
     return pa.table({
         "id": pa.array([item.id for item in items], pa.string()),
         "picture": pa.array([names[image_key(item.image)] for item in items], pa.string()),

@@ -9,7 +9,7 @@ from typing import Any
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
-from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, image_key
+from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, cluster, image_key
 from msdscore.lab.benchmarks.registry import benchmark, load
 from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
 from msdscore.lab.benchmarks.run.score_file import fingerprint
@@ -142,7 +142,7 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     """Some items, spread evenly so that every subset has its share; a note says how many were left out.
 
-    Ratings are taken image by image: a caption alone could not be held against the others of its image.
+    Ratings are taken image by image, or group by group: a caption alone could not be compared with the others.
     """
     items: tuple[Item, ...] = item_set.items
     if limit is None or limit >= len(items):
@@ -151,7 +151,7 @@ def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     if isinstance(items[0], Rated):
         by_image: dict[str, list[Item]] = {}
         for item in items:
-            by_image.setdefault(image_key(item.image), []).append(item)
+            by_image.setdefault(cluster(item), []).append(item)
         units = list(by_image.values())
     count = max(1, -(-limit * len(units) // len(items)))
     chosen = [item for number in range(count) for item in units[number * len(units) // count]]
