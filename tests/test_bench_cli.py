@@ -111,7 +111,7 @@ def test_long_captions_have_more_components_unless_a_preset_is_named(tmp_path):
     common = ("bench", "caparena", "--root", tmp_path, "-e", "toy", "-m", "msd", "--samples", 5)
     answer = call(*common, "-o", tmp_path / "long")
     assert answer.exit_code == 0, answer.output
-    assert "caparena: captions of a paragraph, so the preset is long" in answer.stderr
+    assert "caparena: captions of a paragraph, so components are (5, 3)" in answer.stderr
     assert "|k:5,3|" in (tmp_path / "long" / "caparena.json").read_text()
     assert call(*common, "-o", tmp_path / "short", "--preset", "short").exit_code == 0
     assert "|k:3,2|" in (tmp_path / "short" / "caparena.json").read_text()
@@ -133,6 +133,7 @@ def test_a_study_counts_by_a_protocol_and_has_the_components_of_long_captions(tm
     common = ("study", "kappa", "--root", tmp_path, "-e", "toy", "-b", "caparena", "--samples", 5, "--json")
     answer = call(*common, "--values", "20", "-m", "msd", "--protocol", "paper")
     assert answer.exit_code == 0, f"{answer.output} {answer.exception}"
+    assert answer.stderr.count("caparena: captions of a paragraph, so components are (5, 3)") == 1
     (table,) = json.loads(answer.stdout)["tables"]
     assert table["protocol"] == "paper"
     assert table["rows"][0]["agreement/all"]["value"] == pytest.approx(1 / 3)  # people's two ties are none of ours

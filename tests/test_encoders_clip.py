@@ -333,7 +333,7 @@ def test_empty_batches_are_refused_in_words(encoder):
         encoder.encode_texts([])
 
 
-def test_preset_paper_draws_its_starts_and_pools_by_the_mean(folder, pictures):
+def test_preset_paper_draws_its_starts_and_pools_by_the_mean(folder, pictures, caplog):
     paper = Scorer(str(folder), "paper", device="cpu")
     assert "pool:mean" in paper.signature
     assert "|k:3,2|kappa:20|it:20|init:sample,0|a:0.1|gate:length,20,3|xi:0.2|" in paper.signature
@@ -346,6 +346,8 @@ def test_preset_paper_draws_its_starts_and_pools_by_the_mean(folder, pictures):
     cosine = torch.nn.functional.cosine_similarity(means[0], means[1], dim=0)
     assert paper.score(pictures[0], text).similarity == pytest.approx(float(cosine), abs=1e-5)
     assert "pool:model" in Scorer(str(folder), "paper", device="cpu", pool="model").signature
-    assert "init:sample,0" in Scorer("toy", "paper").signature  # its pooled vectors cannot be chosen
+    assert not caplog.records
+    assert "init:sample,0" in Scorer("toy", "paper").signature
+    assert caplog.messages == ["encoder toy has no option pool: preset paper uses its own pooled vectors"]
     with pytest.raises(UnknownNameError, match="pol"):
         Scorer(str(folder), "paper", device="cpu", pol="mean")

@@ -93,7 +93,7 @@ def bench(
     from msdscore.lab.benchmarks.results.figure import draw
     from msdscore.lab.benchmarks.results.grids import result_grids
     from msdscore.lab.benchmarks.results.result import to_json
-    from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
+    from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, pipeline_for
     from msdscore.lab.benchmarks.run.runner import run_benchmark
 
     outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
@@ -107,7 +107,7 @@ def bench(
     def fitting(name: str) -> "Pipeline":
         chosen = pipeline_for(name, pipeline(), spec)
         if chosen.config != pipeline().config:
-            tell(f"{name}: captions of a paragraph, so the preset is long; --preset short keeps fewer components")
+            tell(f"{name}: {LONG_NOTE}")
         return chosen
 
     metrics = protocol.metric

@@ -1,6 +1,7 @@
 """What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
 
 import json
+import logging
 import re
 import signal
 import sys
@@ -31,6 +32,7 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 def be_quiet(wanted: bool) -> None:
     """What `--quiet` says, for the rest of this command."""
     _QUIET.set(wanted)
+    logging.getLogger("msdscore").setLevel(logging.ERROR if wanted else logging.NOTSET)
 
 
 def visible(text: str) -> str:

@@ -1,5 +1,6 @@
 """`msdscore study NAME`: the paper's experiments and ours."""
 
+import functools
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, option_in
-from msdscore.cli.progress import bar, stoppable
+from msdscore.cli.progress import bar, stoppable, tell
 from msdscore.lab.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def study(
     asked = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
         seed=data.seed, options=dict(options.named(data.option)), protocol=data.protocol, progress=bar,
+        tell=functools.cache(tell),
     )  # fmt: skip
     _check(asked)
     with stoppable():

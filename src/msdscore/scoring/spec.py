@@ -1,6 +1,7 @@
 """A scorer described in plain values, from which any process builds the same one."""
 
 import json
+import logging
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +23,7 @@ from msdscore.scoring.pipeline import Pipeline, recommended_config
 from msdscore.version import __version__
 
 DEFAULT_ENCODER = "mini"
+log = logging.getLogger("msdscore.scoring")
 NamedValues = tuple[tuple[str, Any], ...]
 
 
@@ -89,9 +91,12 @@ class ScorerSpec:
             return load()
         try:
             return load(pool=pool)
-        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen; its signature tells
+        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen
             if "pool" not in str(error):
                 raise
+            log.warning(
+                "encoder %s has no option pool: preset %s uses its own pooled vectors", self.encoder, self.config
+            )
             return load()
 
     def stamp(self) -> str | None:

@@ -17,7 +17,7 @@ from msdscore.io.outputs.run import discard
 from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore.lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore.lab.benchmarks.registry import benchmarks, load
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, form_for
+from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
 from msdscore.run.plan import keep_answers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -45,7 +45,7 @@ class Study:
 
     Work in progress is stored beside `output`, if there is one. `options` are those of the benchmark's reader;
     `protocol` is how to count (the first of each benchmark that does not have it); `progress` opens a display of work
-    done and work in all, under a title.
+    done and work in all, under a title; `tell` prints a line for people.
     """
 
     root: Path
@@ -57,6 +57,7 @@ class Study:
     options: Mapping[str, Any] = field(default_factory=dict)
     protocol: str = ""
     progress: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(lambda done, total: None)
+    tell: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
         known = list(dict.fromkeys(name for row in benchmarks() for name in row.protocols))
@@ -69,8 +70,11 @@ class Study:
         return spec.build().caching(memory=_MEMORY, disk=self.spec.cache)
 
     def form(self, pipeline: Pipeline, name: str) -> Form:
-        """The settings of a pipeline for a benchmark, see `form_for`."""
-        return form_for(name, pipeline.config, self.spec)
+        """The settings of a pipeline for a benchmark, see `form_for`; `tell` is called if they are others."""
+        form = form_for(name, pipeline.config, self.spec)
+        if form != pipeline.config:
+            self.tell(f"{name}: {LONG_NOTE}")
+        return form
 
     def folder(self, benchmark: str) -> Path:
         """The folder of a benchmark: one of its name under `root`, or `root` itself."""

@@ -130,7 +130,9 @@ def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders:
 
 
 def _pipeline(study: Study, encoder: str, benchmark: str) -> Pipeline:
-    return pipeline_for(benchmark, study.pipeline(PAPER, encoder), study.spec)
+    pipeline = study.pipeline(PAPER, encoder)
+    study.form(pipeline, benchmark)  # tells of other components
+    return pipeline_for(benchmark, pipeline, study.spec)
 
 
 def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) -> list[dict[str, Value]]:

@@ -94,6 +94,7 @@ class Work:
         return self.item_set.notes
 
 
+LONG_NOTE = "captions of a paragraph, so components are (5, 3) as in preset long; --preset short uses (3, 2)"
 BY_LENGTH = (None, "paper")  # presets whose number of components follows the benchmark, as in the paper
 
 
