@@ -340,6 +340,31 @@ def test_a_picture_replaced_behind_its_path_is_scored_again_and_no_other(tmp_pat
     assert run(Scorer(counting), path, output, part_rows=8).scored == 0
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_the_least_supported_words_are_a_column_that_a_later_run_keeps(tmp_path, suffix):
+    path, lines = make_input(tmp_path)
+    scorer, output = Scorer("toy"), tmp_path / f"out.{suffix}"
+    run(scorer, path, output, part_rows=8, worst=2)
+
+    def words():
+        with ExitStack() as stack:
+            rows = [record.values for record in open_records(output, format=None, until=stack).read()]
+        assert list(rows[0]).index("worst_words") == list(rows[0]).index("warnings") - 1
+        return [json.loads(row["worst_words"]) if suffix == "csv" else row["worst_words"] for row in rows]
+
+    first = words()
+    explained = [scorer.explain(tmp_path / line["image"], line["caption"]).ranked[:2] for line in lines[:6]]
+    assert first[:6] == [[word.text for word in ranked] for ranked in explained]
+    Image.new("RGB", (48, 32), "yellow").save(tmp_path / "red.png")  # the parts of other images are taken over
+    assert run(scorer, path, output, part_rows=8, worst=2).earlier > 0
+    again = words()
+    assert [own for own, line in zip(again, lines, strict=True) if line["image"] != "red.png"] == [
+        own for own, line in zip(first, lines, strict=True) if line["image"] != "red.png"
+    ]
+    with pytest.raises(RunError, match="worst_words"):
+        run(scorer, path, output, part_rows=8)
+
+
 def test_a_resumed_run_notices_a_replaced_picture(tmp_path):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"

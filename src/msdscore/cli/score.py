@@ -27,6 +27,7 @@ ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are kept, and the same command goes on with the others"
 _WARM_UP, _SAMPLED = 16, 256  # rows of an estimate: the first are not timed
+_WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # shards that could not be scored, told on the console
 
 
@@ -67,6 +68,10 @@ class TargetOptions:
     copy_column: Annotated[
         list[str], option_in(OUTPUT, help="For shards: input column to copy next to the scores. Repeatable.")
     ] = field(default_factory=list)
+    worst_words: Annotated[
+        int | None,
+        option_in(OUTPUT, min=0, help="Least supported words per caption, as a column; default: shards 3, files 0."),
+    ] = None
     overwrite: options.Overwrite = False
     retry: Annotated[
         bool, option_in(OUTPUT, "--retry", help="Score failed rows again, even if their images are unchanged.")
@@ -165,7 +170,8 @@ def score(
             raise ConfigError("--references is for files of rows; shards have references in their column references")
         how_to_read = ShardOptions(
             columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
-            retry=target.retry, overwrite=target.overwrite, verify=scorer.verify,
+            worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
+            overwrite=target.overwrite, verify=scorer.verify,
         )  # fmt: skip
         whole = score_shards(spec, jobs, output, how_to_read, workers, as_json=target.json)
         raise typer.Exit(0 if whole else options.SOME_FAILED)
@@ -184,7 +190,7 @@ def score(
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
     how = RunOptions(
         overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify,
-        excel_safe=target.excel_safe,
+        excel_safe=target.excel_safe, worst=target.worst_words or 0,
     )  # fmt: skip
     with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
         result = score_file(spec, opened, file, how, as_json=target.json)

@@ -23,7 +23,7 @@ from msdscore.io.outputs.files import check_output, without_formulas
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, plan, score_parts, write_parts
-from msdscore.run.table import MIXED, KeptRows, Naming, collect, part_table
+from msdscore.run.table import MIXED, WORST, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL
@@ -44,7 +44,7 @@ class RunOptions:
     `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
     image file has changed, appeared or become readable since. `verify` knows image files of any size by their
     content; without it those beyond 8 MiB by size and time. `excel_safe` puts ' before text that a spreadsheet would
-    compute, in CSV and TSV outputs.
+    compute, in CSV and TSV outputs. `worst` adds a column with up to that many of the least supported words.
     """
 
     overwrite: bool = False
@@ -53,10 +53,13 @@ class RunOptions:
     part_rows: int = PART_ROWS
     verify: bool = False
     excel_safe: bool = False
+    worst: int = 0
 
     def __post_init__(self) -> None:
         if self.part_rows < 1:
             raise ConfigError(f"part_rows must be at least 1, got {self.part_rows}")
+        if self.worst < 0:
+            raise ConfigError(f"worst must not be negative, got {self.worst}")
         if not self.prefix.isprintable():
             raise ConfigError(f"a prefix must be printable, since it begins names of columns; got {self.prefix!r}")
 
@@ -178,6 +181,7 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
         "limits": asdict(limits),
         "prefix": how.prefix,
         "part_rows": how.part_rows,
+        "worst_words": how.worst,
         **({"excel_safe": True} if how.excel_safe else {}),
     }
 
@@ -214,10 +218,11 @@ def _write_scores(
         progress(done.total(), total)
 
     def compute(parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, pa.Table]]:
-        for part, scored in score_parts(pipeline, (part for _, part in parts), scored=partial(count, "fresh")):
+        unfinished = (part for _, part in parts)
+        for part, scored in score_parts(pipeline, unfinished, worst=how.worst, scored=partial(count, "fresh")):
             # Images that were replaced or lost since the part was planned: their numbers are not those of its key.
             changed = part.warn_of_changed(partial(file_stamp, verify=how.verify), verify=how.verify)
-            yield _NEVER if changed else part.key, part_table(changed or part, scored)
+            yield _NEVER if changed else part.key, part_table(changed or part, scored, words=bool(how.worst))
 
     progress(0, total)
     parts = ((part.key, part) for part in _parts(rows.watch(source.read()), how))
@@ -245,7 +250,7 @@ def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> 
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
         is_retried = how.retry and any(isinstance(score, RowError) for score in known)
-        return None if is_retried else part_table(part, known)
+        return None if is_retried else part_table(part, known, words=bool(how.worst))
 
     return table
 
@@ -262,4 +267,7 @@ def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
             numbers[name] = float(values[prefix + name])
     numbers |= {name: int(numbers[name]) for name in COUNTS}
     warnings = (values.get(f"{prefix}warnings") or "").removesuffix(MIXED).removesuffix("; ")
-    return Numbers(numbers, (warnings,) if warnings else ())
+    words = values.get(prefix + WORST) or []
+    return Numbers(
+        numbers, (warnings,) if warnings else (), tuple(json.loads(words) if isinstance(words, str) else words)
+    )

@@ -23,7 +23,7 @@ from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.run.plan import Part, plan, score_parts
-from msdscore.run.table import KEPT, collect, part_table
+from msdscore.run.table import KEPT, WORST, collect, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -193,7 +193,7 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
         own = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.reading())
         # Parquet calls the items of lists by another name than we do.
-        lists = {column: table[column].cast(pa.list_(pa.string())) for column in ("worst_words",)}
+        lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST,)}
         write_shard(rows.with_copied({column: table[column] for column in own} | lists), target, facts)
     return _result(facts, target, fresh=False)
 
@@ -250,7 +250,7 @@ class ShardRows:
         columns: dict[str, Any] = {
             **{name: pa.array(values, pa.string()) for name, values in self._own.items()},
             **{name: scores[name] for name in columns_of(form.columns) if name not in ("warnings", "error")},
-            "worst_words": scores["words"],
+            WORST: scores[WORST],
             "warnings": scores["warnings"],
             "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
             "error": scores["error"],

@@ -32,6 +32,7 @@ KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more l
 SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
+WORST = "worst_words"  # a list of the least supported words
 KEPT = "input_"  # put before the name of an input column that is called as one of ours
 
 
@@ -50,7 +51,7 @@ class Naming:
 
     def given(self, name: str) -> str:
         """The name of an input column."""
-        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in ALL_COLUMNS:
+        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in (*ALL_COLUMNS, WORST):
             return name
         new = KEPT + name
         while new in self.taken:
@@ -65,7 +66,7 @@ class Naming:
 def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     """Numbers or reasons of a part's rows, with their positions and the keys of their candidate sets and images.
 
-    Rows that were not even tried have no image. With `words` the least supported words are kept.
+    Rows that were not even tried have no image. With `words` there is a column of the least supported words.
     """
     rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
     # A number that rows of one image share: its place in the tar, else a hash of its name.
@@ -89,7 +90,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     }
     if words:
         worst = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
-        columns["words"] = pa.array([*worst, *none], pa.list_(pa.string()))
+        columns[WORST] = pa.array([*worst, *none], pa.list_(pa.string()))
     for name in NUMBERS:
         values = [result.values.get(name) if isinstance(result, Numbers) else None for result in scored]
         columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
@@ -97,7 +98,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
 
 
 def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
-    """One table of all rows in order: `words` where they were kept, then the columns that scoring adds.
+    """One table of all rows in order with the columns that scoring adds, and the worst words if the parts have them.
 
     Uncertainty and Soft-MSD come from each candidate set.
     """
@@ -121,7 +122,9 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
         "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
     }
     own = references.NAMES if table[references.NAMES[0]].null_count < count else ()
-    names = (*(["words"] if "words" in table.column_names else []), *columns_of((*form.columns, *own)))
+    names = list(columns_of((*form.columns, *own)))
+    if WORST in table.column_names:
+        names.insert(names.index("warnings"), WORST)
     return pa.table({name: added[name] if name in added else table[name] for name in names})
 
 
