@@ -62,7 +62,7 @@ def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
     assert "| constant | 0.0† |" in text
     assert "| msd | **100.0** |" in text  # no difference, no mark
     assert "† differs from cosine (p < 0.05, Holm over the metrics of a benchmark)" in text
-    with pytest.raises(ConfigError, match="--against and --quoted go with --overview alone"):
+    with pytest.raises(ConfigError, match="--against and --quoted need --overview"):
         call("table", *files, "--quoted")
 
 

@@ -251,7 +251,7 @@ def test_failed_rows_are_named_and_a_finished_run_says_so(red, tmp_path):
     assert "row 1: " in first.stderr
     assert "gone0.png: no such file" in first.stderr
     assert "and 2 more; the column error of the output has all" in first.stderr
-    assert "the input's own column msd is kept as input_msd" in first.stderr
+    assert "the input column msd is renamed to input_msd" in first.stderr
     again = msdscore(*command)
     assert again.returncode == 3
     assert again.stderr.splitlines()[0].endswith("already finished, nothing to do")
@@ -307,7 +307,7 @@ def test_a_stopped_run_says_how_to_go_on(red, tmp_path, number, code):
     finally:
         worker.kill()
     assert worker.returncode == code
-    assert errors.strip() == "stopped; finished parts are kept, and the same command goes on from there"
+    assert errors.strip() == "stopped; finished parts are saved, and the same command resumes from there"
     assert (tmp_path / "out.jsonl.parts").is_dir()
 
 
@@ -498,4 +498,4 @@ def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
     for number in range(3):
         (shards / f"{number}.jsonl").write_text("".join(lines))
     many = msdscore("score", f"{shards}/{{0..2}}.jsonl", "-e", "toy", "-o", tmp_path / "scores", "--estimate")
-    assert many.stdout.startswith("about 120 rows in 3 shards, by the first of them\n")
+    assert many.stdout.startswith("about 120 rows in 3 shards, estimated from the first one\n")

@@ -44,7 +44,7 @@ def test_half_precision_is_another_score_and_a_size_must_be_one(rows, tmp_path):
     wrong = msdscore(*kept, "--cache-size", "much")
     assert (wrong.returncode, wrong.stderr) == (2, "msdscore: expected a size such as 500MB or 64GB, got 'much'\n")
     nowhere = msdscore("score", rows, "-e", "toy", "--cache-half")
-    assert (nowhere.returncode, "say where: --cache DIR" in nowhere.stderr) == (2, True)
+    assert (nowhere.returncode, "need a cache folder; add --cache DIR" in nowhere.stderr) == (2, True)
 
 
 def test_benchmarks_share_the_cache(tmp_path):

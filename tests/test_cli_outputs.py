@@ -115,7 +115,7 @@ def test_an_input_is_never_written(folder):
             assert "is an input of this command" in msdscore(*command, option, target, *overwrite)
     assert {path: path.read_bytes() for path in before} == before
     both = folder / "both.png"
-    assert "give two names" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
+    assert "pass two different names" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "select", "select tars", "select rows"])
@@ -252,7 +252,7 @@ def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):
     made = [(folder / f"{name}.safetensors").read_bytes() for name in ("captions.txt", "rows.jsonl")]
     assert made[0] == made[1]
     error = msdscore("bank", folder, "-e", "toy", "--captions", folder / "empty.jsonl", "-o", folder / "x.safetensors")
-    assert "expected captions, one per line or in a column caption, and it holds none" in error
+    assert "expected captions, one per line or in a column caption, found none" in error
 
 
 def test_files_that_hold_something_else_are_one_line(folder):

@@ -251,7 +251,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.tar", "b.tar"], "shards are scored into a folder; give one: -o DIR"),
+        (["a.tar", "b.tar"], "shards are scored into a folder; pass one: -o DIR"),
         (["{0..3}.tar", "-o", "out.parquet"], "shards are scored into a folder"),
         (["rows.jsonl", "-o", "out.jsonl", "--workers", "2"], "shards are scored into a folder"),
         (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),

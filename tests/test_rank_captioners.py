@@ -314,7 +314,7 @@ def test_a_ranking_among_results_of_benchmarks_is_refused(files, tmp_path) -> No
     words = ["rank-captioners", *map(str, files), "--samples", "50", "-o", str(tmp_path / "r.html")]
     assert CliRunner().invoke(app, words).exit_code == 0
     wrong = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "--overview"])
-    assert "; print it alone, without --overview and --ranks" in str(wrong.exception)
+    assert "; print it separately, without --overview and --ranks" in str(wrong.exception)
     (tmp_path / "r.json").write_text('{"captioners": []}')
     broken = CliRunner().invoke(app, ["table", str(tmp_path / "r.json")])
     assert "expected the JSON of msdscore rank-captioners" in str(broken.exception)

@@ -113,10 +113,10 @@ def test_batches_that_cannot_be_paired_are_refused():
     scorer = Scorer("toy")
     with pytest.raises(
         ConfigError,
-        match="expected one image per caption, got 1 and 2; for several captions of one image give the image",
+        match="expected one image per caption, got 1 and 2; for several captions of one image pass a single",
     ):
         scorer.score_batch([picture()], ["a", "b"])
-    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\)"):
+    with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\)"):
         scorer.score_batch([picture()], ["a", "b"], owner=[0, 1])
     with pytest.raises(ConfigError, match="expected a list of at least one image"):
         scorer.score_batch([], [])
@@ -328,7 +328,7 @@ def test_descriptions_take_mappings_and_lists_and_refuse_what_they_cannot_name()
     assert spec.build().config == MSDConfig(components=(5, 3), alpha=0.2)
     assert spec.to_dict()["changes"] == {"alpha": 0.2, "components": (5, 3)}
     assert Scorer.from_spec(spec).spec is spec
-    with pytest.raises(ConfigError, match="made from a loaded encoder or bank, which a description cannot name"):
+    with pytest.raises(ConfigError, match="built from a loaded encoder or bank, which a spec cannot name"):
         _ = Scorer(load_encoder("toy")).spec
 
 

@@ -192,7 +192,7 @@ def test_any_series_of_captions_will_do():
 
 @pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0, None])
 def test_owners_that_name_no_picture_are_refused(owner):
-    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\) of the images of 1 captions, got"):
+    with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\) of each of 1 captions, got"):
         Scorer("toy").measure([picture()], ["a dog"], owner)
 
 

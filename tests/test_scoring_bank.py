@@ -123,7 +123,7 @@ def test_banks_that_cannot_be_written_or_captioned_are_one_line(tmp_path):
     for name, reason in (
         ("none.txt", "expected captions in UTF-8, one per line, got"),
         ("latin.txt", "expected captions in UTF-8, one per line, got"),
-        ("blank.txt", "expected captions, one per line or in a column caption, and it holds none"),
+        ("blank.txt", "expected captions, one per line or in a column caption, found none"),
     ):
         arguments = ["bank", str(folder), "-o", str(tmp_path / "b.safetensors"), "-e", "toy"]
         answer = CliRunner().invoke(app, [*arguments, "--captions", str(tmp_path / name)])

@@ -189,7 +189,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
     first, again = folder / "00000.parquet", tmp_path / "copy.parquet"
     again.write_bytes(first.read_bytes())
     answer = msdscore("select", first, again, "-o", tmp_path / "keep.npy", "--keep", "1.0")
-    assert "uids or keys came twice and were written once" in answer.stdout
+    assert "uids or keys are duplicates and were written once" in answer.stdout
     assert len(np.load(tmp_path / "keep.npy")) * 2 == int(answer.stdout.split()[0])
 
 

@@ -103,7 +103,7 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(localisation, "rank_words", stopping)
     answer = CliRunner().invoke(app, command)
     assert answer.exit_code == 130
-    assert "finished parts are kept" in answer.stderr
+    assert "finished parts are saved" in answer.stderr
     answer = CliRunner().invoke(app, [*command, "--json"])
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout) == json.loads((tmp_path / "out.json").read_text())

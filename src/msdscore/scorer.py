@@ -78,27 +78,27 @@ class Scorer:
         cache: CacheSettings | str | Path | None = None,
         **options: Any,
     ) -> None:
-        _refuse_settings(options)
-        kept = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
+        _reject_settings(options)
+        disk = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
         if not isinstance(encoder, str):
             if options:
                 raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
             self._spec = None
-            encoder = encoder if kept is None else CachedEncoder(encoder, disk=kept)
+            encoder = encoder if disk is None else CachedEncoder(encoder, disk=disk)
             form = named_preset(preset) if isinstance(preset, str) else preset
             known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
             self._pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
             return
-        place = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
+        loading = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
             encoder=encoder,
             config=preset,
             bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
-            cache=kept,
+            cache=disk,
             options=tuple(options.items()),
-            **place,
+            **loading,
         )
         self._spec = None if isinstance(bank, NamedBank) else spec
         self._pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
@@ -112,11 +112,11 @@ class Scorer:
 
     @property
     def spec(self) -> ScorerSpec:
-        """A picklable description from which another process builds the same scorer with `Scorer.from_spec`."""
+        """Picklable spec from which another process builds the same scorer with `Scorer.from_spec`."""
         if self._spec is None:
             raise ConfigError(
-                "this scorer was made from a loaded encoder or bank, which a description cannot name; "
-                "give the encoder's name and the bank's path"
+                "this scorer was built from a loaded encoder or bank, which a spec cannot name; "
+                "pass the encoder's name and the bank's path"
             )
         return self._spec
 
@@ -137,7 +137,7 @@ class Scorer:
 
     @property
     def bank(self) -> NamedBank | None:
-        """The background images that terms are calibrated against, if they are."""
+        """The bank of background images that terms are calibrated with, or None."""
         return self._pipeline.bank
 
     @property
@@ -184,7 +184,7 @@ class Scorer:
         texts = _listed(captions)
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
-        _refuse_swapped(image, texts)
+        _reject_swapped(image, texts)
         measured = self.measure([image], texts, [0] * len(texts))
         rows = numbers(measured, self.config)
         if references is not None:
@@ -205,8 +205,8 @@ class Scorer:
             with an error.
 
         >>> from PIL import Image
-        >>> pictures = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
-        >>> Scorer("toy").rank_images("a red square", pictures).ranking
+        >>> squares = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
+        >>> Scorer("toy").rank_images("a red square", squares).ranking
         (1, 0)
         """
         sources = _listed(images)
@@ -261,7 +261,7 @@ class Scorer:
         'a red square'
         """
         texts = _listed(captions)
-        # One image and no series of them; an array of two or three dimensions is one.
+        # A single image, not a sequence of images; an array of two or three dimensions is an image.
         kinds = (str, bytes, bytearray, Path, TarImage, Mapping, Image)
         is_image = isinstance(images, kinds) or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
         lone = owner is None and is_image
@@ -271,7 +271,7 @@ class Scorer:
         if owner is None and not lone and len(sources) != len(texts):
             raise ConfigError(
                 f"expected one image per caption, got {len(sources)} and {len(texts)}; for several captions of one "
-                "image give the image alone, or owner=, the number of each caption's image"
+                "image pass a single image, or owner=, the image index of each caption"
             )
         if owner is None:
             owner = [0] * len(texts) if lone else range(len(texts))
@@ -367,14 +367,14 @@ class Scorer:
         def batches() -> Iterator[Batch]:
             while sets := list(islice(pairs, self.pipeline.batch_size)):
                 images = [image for image, _, _ in sets if image is not None]
-                place, owner = -1, list[int]()
+                position, owner = -1, list[int]()
                 for image, captions, _ in sets:
-                    place += image is not None
-                    owner += [-1 if image is None else place] * len(captions)
+                    position += image is not None
+                    owner += [-1 if image is None else position] * len(captions)
                 texts = [caption for _, captions, _ in sets for caption in captions]
                 own = [references for _, captions, references in sets for _ in captions]
                 groups.append([number for number, (_, captions, _) in enumerate(sets) for _ in captions])
-                waiting.append(Batch(images, texts, owner, own if any(one is not None for one in own) else ()))
+                waiting.append(Batch(images, texts, owner, own if any(texts is not None for texts in own) else ()))
                 yield waiting[-1]
 
         for scored in score_batches(self.pipeline, batches()):
@@ -399,10 +399,10 @@ class Scorer:
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
             raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        places = _owners(owner, len(texts), len(sources))
+        indices = _owners(owner, len(texts), len(sources))
         pipeline = self.pipeline
         seen = pipeline.embed_images(pipeline.decode(sources)).require()
-        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), places, range(len(texts)))
+        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), indices, range(len(texts)))
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
@@ -454,7 +454,7 @@ class Scorer:
         *,
         doubt: float = ZERO,
     ) -> "Explanations":
-        """Explain captions of one image, scored as a candidate set and shown side by side.
+        """Explain captions of one image, scored as a candidate set and shown next to each other.
 
         Args:
             image: An image as for `score`.
@@ -468,12 +468,12 @@ class Scorer:
         from msdscore.explain.explanation import explain
 
         texts = _listed(captions)
-        _refuse_swapped(image, texts)
+        _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
         return explain(self.pipeline, image, texts, known, doubt=doubt)
 
 
-def _refuse_settings(options: Mapping[str, Any]) -> None:
+def _reject_settings(options: Mapping[str, Any]) -> None:
     """Raise for a setting of a form among the options of the encoder."""
     rows = sorted(FORMS, key=lambda row: "evidence" not in row.presets)  # the default first
     for name in options:
@@ -485,8 +485,8 @@ def _refuse_settings(options: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_swapped(image: object, captions: Sequence[object]) -> None:
-    """Raise if a text comes first and the name of an image second: "no such file" would not say what is wrong."""
+def _reject_swapped(image: object, captions: Sequence[object]) -> None:
+    """Raise if image and caption are swapped: "no such file" would not explain the error."""
     texts = [caption for caption in captions if isinstance(caption, str) and is_image_name(Path(caption))]
     if texts and isinstance(image, str) and not is_image_name(Path(image)) and not _exists(image):
         raise ConfigError(
@@ -503,7 +503,7 @@ def _exists(name: str) -> bool:
 
 
 def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
-    """Image, captions and references of a row of `stream`."""
+    """Return image, captions and references of a row of `stream`."""
     references = None
     if isinstance(row, Mapping):
         name = "caption" if "caption" in row else SEVERAL
@@ -521,7 +521,7 @@ def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequ
 
 
 def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequence[str] | None]:
-    """The references of every image; none at all if there are none."""
+    """Return the references of each image; an empty list if there are none at all."""
     if references is None:
         return []
     lists = _listed(references)
@@ -533,16 +533,16 @@ def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequen
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:
-    """The items as a list; empty for a lone text or image, which is no list of them, and for what is no series."""
+    """Return the items as a list; empty for a bare string, path, image or non-iterable."""
     lone = isinstance(items, str | bytes | Path | Image) or not isinstance(items, Iterable)
     return [] if lone else list(items)
 
 
 def _owners(owner: Iterable[int], captions: int, images: int) -> list[int]:
-    """The numbers of the captions' images; a wrong one would quietly score a caption with another image."""
-    places = [index(place) for place in _listed(owner) if hasattr(place, "__index__")]
-    if len(places) != captions or not all(0 <= place < images for place in places):
+    """Return the image index of each caption; a wrong one would silently score a caption with another image."""
+    indices = [index(item) for item in _listed(owner) if hasattr(item, "__index__")]
+    if len(indices) != captions or not all(0 <= item < images for item in indices):
         raise ConfigError(
-            f"owner must be the numbers (0 to {images - 1}) of the images of {captions} captions, got {owner!r}"
+            f"owner must have the image index (0 to {images - 1}) of each of {captions} captions, got {owner!r}"
         )
-    return places
+    return indices

@@ -44,7 +44,7 @@ class PairOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Recipe of a training run, and what runs next to it."""
+    """Recipe of a training run, its validation data and its environment."""
 
     recipe: Annotated[str, option_in(TRAINING, help="Name of a recipe (paper, mini) or a TOML file.")] = "paper"
     change: Annotated[list[str], option_in(TRAINING, "--set", help="Change a setting, e.g. train.steps=100.")] = field(
@@ -73,7 +73,7 @@ def train(
     training: TrainingOptions,
     json: options.Json = False,
 ) -> None:
-    """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
+    """Train an aligner; several GPUs through torchrun, a killed run continues with --resume."""
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -91,7 +91,7 @@ def train(
             device=training.device, resume=training.resume, workers=training.workers, cache=training.cache,
             loggers=tuple(training.logger), on_event=show,
         )  # fmt: skip
-        # Resident recipes have a trainer of their own, `tools/train_mini` of the repository, where it is on the path.
+        # Resident recipes are trained by `tools/train_mini` of the repository, if it is on the path.
         if chosen.train.resident and find_spec("train_mini"):
             run_training = import_module("train_mini.trainer").train
         report = run_training(chosen, pairs.source(), output, val=validation, options=how)
@@ -150,7 +150,7 @@ def join(
     dtype: Width = "int8",
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
+    """Write several encoders as one, whose similarities are their means; build its bank with `msdscore bank`."""
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.align.export import join as write
 

@@ -1,4 +1,4 @@
-"""The command line: its commands, and errors in one line."""
+"""The command line: commands and one-line errors."""
 
 import codecs
 import json
@@ -17,8 +17,8 @@ from msdscore.cli.progress import be_quiet, visible
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
-# A command lies in the module of its name. It is imported when the command is called or its help is shown, and modules
-# import what they need when they are called, so that help answers at once.
+# A command is defined in the module of its name, which is imported when the command is called or its help is shown.
+# Commands import their dependencies when they are called, so that help is fast.
 _COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders", "bank", "bench",
              "compare", "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align",
              "cococf")  # fmt: skip
@@ -31,10 +31,10 @@ _MODULES = {  # of commands that share one
 
 
 class _FlagsWithoutType:
-    """Help in which flags stand alone: typer writes `<bool>` behind them, as if they took a value."""
+    """Help that shows flags without a type: typer writes `<bool>` after them, as if they took a value."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with nothing behind the flags."""
+        """Write the help, with nothing after the flags."""
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
@@ -50,13 +50,13 @@ class _Group(_FlagsWithoutType, TyperGroup):
 
 
 class _Program(_Group):
-    """All commands by name, each loaded when it is first asked for."""
+    """All commands by name, each loaded on first use."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; None where there is none."""
+        """Return the command of this name, or None if it does not exist."""
         if cmd_name in _COMMANDS and self.commands[cmd_name] is None:
             self.commands[cmd_name] = _load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -115,7 +115,7 @@ def top(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    # Characters that standard output cannot hold are written as JSON writes them, \u00e9, in place of an error.
+    # Characters that standard output cannot encode are escaped as in JSON, \u00e9, instead of raising an error.
     codecs.register_error("msdscore", _escaped)
     _fill_closed()
     if isinstance(sys.stdout, TextIOWrapper):
@@ -135,21 +135,21 @@ def main() -> None:
     except BrokenPipeError:
         _close_output()
         sys.exit(141)
-    except OSError as error:  # a folder that is not there, no rights, a full disk: nothing a traceback would mend
+    except OSError as error:  # a missing folder, no permission, a full disk: a traceback would not help
         _close_output()
         name = "standard output, or a file" if error.filename is None else shortened(str(error.filename))
-        reason = error.strerror or str(error)
-        typer.echo(f"msdscore: {name}: {reason}; check the path, its rights and the disk", err=True)
+        message = error.strerror or str(error)
+        typer.echo(f"msdscore: {name}: {message}; check the path, its rights and the disk", err=True)
         sys.exit(2)
 
 
 def _fill_closed() -> None:
-    """Put something in the place of standard streams that are closed, so that no other file becomes one of them."""
-    while (place := os.open(os.devnull, os.O_RDONLY)) <= 2:
+    """Open the null device for standard streams that are closed, so that no other file becomes one of them."""
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         pass
-    os.close(place)
-    if sys.stdout is None:  # what is printed has nowhere to go, and that is an error
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, a number, for as long as the process lives
+    os.close(descriptor)
+    if sys.stdout is None:  # printing to a closed standard output is an error
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, a descriptor, open until the process exits
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -158,6 +158,6 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _close_output() -> None:
-    """Keep Python from writing the rest, and failing again, when it ends."""
+    """Prevent Python from flushing the rest, and failing again, at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -41,7 +41,7 @@ def bank(
 ) -> None:
     """Build a bank of background images for an encoder and its settings.
 
-    With --pairs it also learns from captioned images how well each word can be judged, when a caption tells something
+    With --pairs it also learns from captioned images how well each word can be judged, when a caption is informative
     about an image, and the probability of a match.
     """
     from msdscore.encoders.cached import CachedEncoder
@@ -85,7 +85,7 @@ def bank(
 
 
 def _read_captions(path: Path) -> list[str]:
-    """Captions of a file of rows, else the lines of a text; blank ones are none."""
+    """Return the captions of a file of rows, else the non-blank lines of a text file."""
     from contextlib import ExitStack
 
     from msdscore.io.inputs.columns import ColumnNames
@@ -104,18 +104,18 @@ def _read_captions(path: Path) -> list[str]:
             raise InputError(f"{path}: expected captions in UTF-8, one per line, got ({error})") from error
     captions = [caption for caption in lines if caption.strip()]
     if not captions:
-        raise InputError(f"{path}: expected captions, one per line or in a column caption, and it holds none")
+        raise InputError(f"{path}: expected captions, one per line or in a column caption, found none")
     return captions
 
 
 def spread_over(folder: Path, limit: int) -> list[Path]:
-    """At most `limit` images of a folder, in order of their names, evenly spread."""
+    """Return at most `limit` images of a folder, sorted by name and evenly spread."""
     from msdscore.io.tar import is_image_name
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")
     paths = sorted(filter(is_image_name, folder.rglob("*")))
     if len(paths) < 2:
-        raise ConfigError(f"{folder}: holds {len(paths)} images; a bank needs at least 2")
+        raise ConfigError(f"{folder}: contains {len(paths)} images; a bank needs at least 2")
     step = max(1.0, len(paths) / limit)
     return [paths[int(number * step)] for number in range(min(limit, len(paths)))]

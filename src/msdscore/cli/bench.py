@@ -19,7 +19,7 @@ EVIDENCE_METRICS = ("cosine", "precision", "information", "doubt", "msd", "soft-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolOptions:
-    """What is measured, and how it is counted."""
+    """Data, metrics, protocol and statistics of a benchmark run."""
 
     root: Annotated[
         Path,
@@ -45,7 +45,7 @@ class ProtocolOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
-    """Where results are written."""
+    """Output files of a benchmark run."""
 
     output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
         "results"
@@ -78,8 +78,8 @@ def bench(
     """Run metrics on benchmarks of human judgements.
 
     Writes NAME.json (figures, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
-    tables. The same command goes on where it stopped, and scores again what was not there or has changed; one more
-    --metric is scored alone; another --protocol counts finished scores again, into NAME-PROTOCOL.json.
+    tables. The same command resumes an interrupted run, and scores missing or changed items again; for a further
+    --metric only that metric is scored; another --protocol evaluates finished scores, into NAME-PROTOCOL.json.
 
     Exit codes: 0 all scored, 3 some items failed and say why, 2 wrong usage.
     """

@@ -19,7 +19,7 @@ CAPTIONER = "Captioner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionerOptions:
-    """The captioner, and how it decodes."""
+    """Captioner and decoding settings."""
 
     model: Annotated[str, option_in(CAPTIONER, "--model", "-m", help="Hub name, folder, or name at the endpoint.")]
     url: Annotated[
@@ -59,10 +59,10 @@ def caption(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Describe every image with a captioner, local (transformers) or behind an endpoint.
+    """Describe every image with a captioner, local (transformers) or at an endpoint.
 
     Writes rows of image, caption and system, which `score`, `cococf build` and `rank-captioners` read; prompt and
-    decoding are kept in the run metadata beside it. The same command goes on where it stopped.
+    decoding are stored in the run metadata next to it. The same command resumes an interrupted run.
 
     Exit codes: 0 all described, 3 some images failed and say why, 2 wrong usage.
     """

@@ -1,4 +1,4 @@
-"""`msdscore cococf`: counterfactual captions from annotated images, and a report on what text alone gives away."""
+"""`msdscore cococf`: counterfactual captions from annotated images, and a report on what the text alone reveals."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ Reader = Annotated[
     str,
     option_in(
         PAIRS,
-        help="Causal language model that cannot tell the captions apart: folder, hub name, or package:NAME/FILE.gguf.",
+        help="Causal language model that must not separate the captions: folder, hub name, or package:NAME/FILE.gguf.",
     ),
 ]
 
@@ -72,20 +72,20 @@ def build(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Make pairs of captions that differ by one change of one type, in an easy and a hard split.
+    """Build pairs of captions that differ by one change of one type, in an easy and a hard split.
 
     Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
-    quality.json and quality.md: how far one gets without the image.
+    quality.json and quality.md: the accuracy that is possible without the image.
     """
     from msdscore.lab.cococf.build import BuildSettings
     from msdscore.lab.cococf.changes import MAKERS
     from msdscore.lab.cococf.files import publish
 
-    given: dict[str, Any] = {"pictures": changes.limit, "add": changes.add}
+    passed: dict[str, Any] = {"pictures": changes.limit, "add": changes.add}
     make = BuildSettings.paper if changes.paper else BuildSettings
     settings = make(
         pairs=changes.pairs, seed=changes.seed, subsets=tuple(changes.subset or MAKERS), reader=changes.reader,
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in passed.items() if value is not None},
     )  # fmt: skip
     with bar("counterfactuals") as show:
         quality = publish(
@@ -100,7 +100,7 @@ def check(
     reader: Reader = "",
     json: options.Json = False,
 ) -> None:
-    """Report on any COCO-CF file: what readers without the image find, and faults of the text."""
+    """Report on any COCO-CF file: the accuracy of readers without the image, and faults of the text."""
     from msdscore.lab.cococf.files import read_written
     from msdscore.lab.cococf.quality import judge_quality, read_likelihoods
 
@@ -119,4 +119,4 @@ def _show(quality: "Quality", *, as_json: bool) -> None:
     else:
         typer.echo(section(quality))
     for line in quality.leaning:
-        typer.echo(f"warning: text alone gives a part of the set away: {line}; chance is 50", err=True)
+        typer.echo(f"warning: the text alone reveals a part of the set: {line}; chance is 50", err=True)

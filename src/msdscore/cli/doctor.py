@@ -1,4 +1,4 @@
-"""`msdscore doctor`: what is installed, and whether it scores; lines for a bug report."""
+"""`msdscore doctor`: the installation and a self-test, as lines for a bug report."""
 
 import re
 from importlib.metadata import PackageNotFoundError, metadata, version
@@ -19,14 +19,14 @@ FAILED = 1
 _NAMED = 2  # colours of three: an encoder that is right by chance names one
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,.-]+)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
-_LEFT_OUT = ("all", "test", "docs", "check", "release")  # no feature of their own
+_LEFT_OUT = ("all", "test", "docs", "check", "release")  # not features
 
 
 def doctor(
     chosen: options.ScorerOptions,
     json: options.Json = False,
 ) -> None:
-    """Say what is installed and whether it scores: version, device, extras, weights, and a self-test of seconds.
+    """Show the installation and whether it scores: version, device, extras, weights, and a self-test of seconds.
 
     Exit codes: 0 the self-test passed, 1 it failed.
     """
@@ -40,7 +40,7 @@ def doctor(
         lines["signature"] = scorer.signature
         passed, result = _self_test(scorer)
         lines["self-test"] = f"{result}, {perf_counter() - start:.1f} s with loading"
-    except (MSDScoreError, OSError, RuntimeError) as error:  # of a device or a library: that is what is asked here
+    except (MSDScoreError, OSError, RuntimeError) as error:  # of a device or a library: the result of the self-test
         lines["self-test"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     if json:
         print_json({**lines, "passed": passed})
@@ -58,7 +58,7 @@ def _version() -> str:
 
 
 def _extras() -> str:
-    """Extras of which every package is there; the others are named with what is missing."""
+    """Return the extras whose packages are all installed, then the others with their missing packages."""
     try:
         described = metadata("msdscore")
     except PackageNotFoundError:
@@ -75,7 +75,7 @@ def _extras() -> str:
 
 
 def _absent(extra: str, requirements: list[str]) -> list[str]:
-    """The packages of an extra, and of the extras that it includes, that are not installed."""
+    """Return the packages of an extra, and of the extras that it includes, that are not installed."""
     absent: dict[str, None] = {}
     for requirement in requirements:
         marker, match = _EXTRA.search(requirement), _REQUIREMENT.match(requirement)
@@ -97,7 +97,7 @@ def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
 
     folder = encoder_folder(encoder, revision=revision)
     if folder is None:
-        return "no files, or known to the encoder's loader alone"
+        return "no files, or only known to the encoder's loader"
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     checked = "every byte" if verify else "hashed; of files over 256 MiB a sample, all bytes with --verify"
     return f"{folder}, {size / 1e6:.0f} MB, verified ({checked})"
@@ -108,13 +108,15 @@ def _device(scorer: "Scorer") -> str:
 
     device = scorer.encoder.device
     if device.type != "cuda":
-        return f"{device}, {torch.get_num_threads()} threads" + (", CUDA is there" if torch.cuda.is_available() else "")
+        return f"{device}, {torch.get_num_threads()} threads" + (
+            ", CUDA is available" if torch.cuda.is_available() else ""
+        )
     memory = torch.cuda.get_device_properties(device).total_memory
     return f"{device}, {torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
 
 
 def _self_test(scorer: "Scorer") -> tuple[bool, str]:
-    """Whether squares of three colours get their own captions, with finite numbers that repeat."""
+    """Return whether squares of three colours are matched to their captions, with finite, repeatable scores."""
     import numpy as np
     from PIL import Image
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureOptions:
-    """What the explanation shows, and where it is written."""
+    """Maps and output files of an explanation."""
 
     output: Annotated[
         Path | None, option_in(OUTPUT, "--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
@@ -54,7 +54,7 @@ def explain(
         option_in(INPUT, "--reference", help="A caption of the image by people, as further evidence. Repeatable."),
     ] = [],
 ) -> None:
-    """Show why a caption scores as it does: the score's own terms for every word and region."""
+    """Show why a caption scores as it does: the terms of the score for every word and region."""
     from msdscore.errors import ConfigError
     from msdscore.explain.explanation import joined
     from msdscore.explain.figure import word_figure
@@ -72,7 +72,7 @@ def explain(
     if words is not None:
         check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
-            raise ConfigError(f"{words}: is the file of -o too; give two names")
+            raise ConfigError(f"{words}: is also the file of -o; pass two different names")
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
     explained = joined(
         Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
@@ -85,7 +85,7 @@ def explain(
 
 
 def show(explained: "Explanations", *, as_json: bool) -> None:
-    """The explanation on standard output, for people or machines; a terminal gets the words in colour."""
+    """Print the explanation, as text or as JSON; words are coloured on a terminal."""
     from rich.text import Text
 
     from msdscore.cli.tables import coloured, console, on_screen
@@ -129,4 +129,4 @@ def demo(
         print_json(rows)
         return
     demo_table(shown)
-    typer.echo(f"\nOpen {page} in a browser; the figures lie beside it.")
+    typer.echo(f"\nOpen {page} in a browser; the figures are next to it.")

@@ -1,4 +1,4 @@
-"""`msdscore encoders`, `metrics` and `benchmarks`: what is known by name, where it comes from, how it is counted."""
+"""`msdscore encoders`, `metrics` and `benchmarks`: list the registries."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -45,7 +45,7 @@ def listing(context: typer.Context, json: options.Json = False) -> None:
 
 @benchmarks.command()
 def show(name: BenchmarkName, json: options.Json = False) -> None:
-    """Show one in full: what must lie where, how it is counted, whom to cite."""
+    """Show one in full: expected files, protocols, and whom to cite."""
     from msdscore.lab.benchmarks.registry import benchmark
 
     row = benchmark(name)
@@ -59,7 +59,7 @@ def items(
     root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
     option: options.ReaderOption = [],
 ) -> None:
-    """List the items as JSON lines: id, image and captions in the order in which a score file gives their scores."""
+    """List the items as JSON lines: id, image and captions in the order of the scores in a score file."""
     from msdscore.lab.benchmarks.base import image_key, image_names
     from msdscore.lab.benchmarks.registry import load
 
@@ -85,7 +85,7 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """One row in full where it was asked for by name, else the columns of all; as JSON always all fields."""
+    """Print one row in full if it was requested by name, else the columns of all; JSON always has all fields."""
     from msdscore.cli.tables import fields_table, rows_table
 
     if as_json:

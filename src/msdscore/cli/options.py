@@ -1,4 +1,4 @@
-"""Options that several commands share: each is defined once, in a dataclass that becomes options of a command."""
+"""Options that several commands share, as dataclasses that are flattened into the options of a command."""
 
 import functools
 import inspect
@@ -111,7 +111,7 @@ class BatchOptions:
 
         if self.cache is None:
             if self.cache_half or self.cache_size != CACHE_SIZE:
-                raise ConfigError("--cache-size and --cache-half say how embeddings are kept; say where: --cache DIR")
+                raise ConfigError("--cache-size and --cache-half need a cache folder; add --cache DIR")
             return None
         return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size), half=self.cache_half)
 
@@ -191,7 +191,7 @@ def named(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """A name and a value from `name=value`; numbers, pairs of numbers and true/false are read as such.
+    """Parse `name=value`; numbers, pairs of numbers and true/false are converted.
 
     >>> setting("kappa=30"), setting("components=5,3"), setting("gate=support"), setting("patch_norm=true")
     (('kappa', 30), ('components', (5, 3)), ('gate', 'support'), ('patch_norm', True))
@@ -216,7 +216,7 @@ def _value(text: str) -> Any:
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes from a text such as `500MB`, `2.5 GB` or `1T`.
+    """Parse a number of bytes such as `500MB`, `2.5 GB` or `1T`.
 
     >>> byte_count("500MB"), byte_count("2.5 gb"), byte_count("12")
     (500000000, 2500000000, 12)

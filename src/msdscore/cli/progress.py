@@ -1,4 +1,4 @@
-"""What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
+"""Progress of long commands on standard error, and their interruption by Ctrl-C or SIGTERM."""
 
 import json
 import logging
@@ -22,21 +22,21 @@ from msdscore.errors import shortened
 if TYPE_CHECKING:
     from msdscore.lab.align.run.session import Event
 
-KEPT = "stopped; finished parts are kept, and the same command goes on from there"
-# Control characters, which a terminal obeys, and marks that turn the direction of text around.
+KEPT = "stopped; finished parts are saved, and the same command resumes from there"
+# Control characters, which a terminal obeys, and marks that reverse the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LOG_EVERY = 30.0  # seconds between lines without a terminal
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def be_quiet(wanted: bool) -> None:
-    """What `--quiet` says, for the rest of this command."""
+    """Set `--quiet` for the rest of this command."""
     _QUIET.set(wanted)
     logging.getLogger("msdscore").setLevel(logging.ERROR if wanted else logging.NOTSET)
 
 
 def visible(text: str) -> str:
-    r"""Text for a terminal, with control characters as escapes: captions and names may come from anyone.
+    r"""Escape control characters for a terminal: captions and names are untrusted.
 
     >>> visible("a \x1b[31mdog")
     'a \\x1b[31mdog'
@@ -45,7 +45,7 @@ def visible(text: str) -> str:
 
 
 def tell(text: str) -> None:
-    """A line for people on standard error; none with `--quiet`. Errors are told in any case."""
+    """Print a line on standard error unless `--quiet` is set. Errors are always printed."""
     if not _QUIET.get():
         typer.echo(visible(text), err=True)
 
@@ -56,7 +56,7 @@ def print_json(value: Any) -> None:
 
 
 def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
-    """Print the first reasons of failed rows, and where the others are."""
+    """Print the first errors of failed rows, and where to find the others."""
     for reason in reasons:
         tell(f"  {shortened(reason, 300)}")
     if failed > len(reasons):
@@ -65,7 +65,7 @@ def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that takes the rows done and the rows in all, and shows them while the block runs.
+    """Yield a function that takes the rows done and the total, and shows them while the block runs.
 
     Without a terminal, as in batch jobs, a line is logged every half minute.
     """
@@ -84,7 +84,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
-    """Return a function that takes the rows done and the rows in all, and logs rate and time left now and then.
+    """Return a function that takes the rows done and the total, and logs rate and remaining time now and then.
 
     Rows that an earlier run had finished are not part of the rate.
     """
@@ -105,7 +105,7 @@ def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[in
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people say it.
+    """Format a duration for people.
 
     >>> duration(42), duration(200), duration(9000), duration(300_000)
     ('42 s', '3 min', '2 h 30 min', '3 d 11 h')
@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def events() -> "Iterator[Callable[[Event], None]]":
-    """A function that takes events of a training run, and shows the step, the losses and the last evaluation."""
+    """Yield a function that takes events of a training run, and shows the step, the losses and the last evaluation."""
     with _display() as progress:
         tasks: dict[str, Any] = {}
 
@@ -136,7 +136,7 @@ def events() -> "Iterator[Callable[[Event], None]]":
 
 
 def _display() -> Any:
-    """Bars on standard error, each with a text behind it; none where nobody looks."""
+    """Return progress bars on standard error, each followed by a text; disabled without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -146,12 +146,12 @@ def _display() -> Any:
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """The system or a scheduler asked the command to end."""
+    """The system or a scheduler terminated the command."""
 
 
 @contextmanager
 def stoppable(message: str = KEPT) -> Iterator[None]:
-    """Say `message` if the block is stopped; the exit code is 128 and the signal's number."""
+    """Print `message` if the block is interrupted; the exit code is 128 plus the signal number."""
     ours = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _terminate) if ours else None
     try:
@@ -167,8 +167,8 @@ def stoppable(message: str = KEPT) -> Iterator[None]:
 
 @contextmanager
 def rows_file(output: Path | None) -> Iterator[Path]:
-    """The file that a stoppable run writes; without an output one of JSON lines, which go to standard output."""
-    with TemporaryDirectory() as folder, stoppable(KEPT if output else "stopped; without -o FILE nothing is kept"):
+    """Yield the file that a run writes; without an output, JSON lines that are then copied to standard output."""
+    with TemporaryDirectory() as folder, stoppable(KEPT if output else "stopped; without -o FILE nothing is saved"):
         target = output or Path(folder) / "rows.jsonl"
         yield target
         if output is None:

@@ -1,4 +1,4 @@
-"""`msdscore report`: a page about a scored file; `rank-captioners`: which captioner describes the same images best?"""
+"""`msdscore report`: a page about a scored file; `rank-captioners`: a ranking of captioners on the same images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def report(
     scorer: ReportScorer,
     page: PageOptions,
 ) -> None:
-    """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
+    """Write one self-contained page about a scored file: plots, worst captions, captioners, every row."""
     from msdscore.report.build import ReportOptions, build
     from msdscore.scorer import Scorer
 
@@ -110,9 +110,9 @@ def rank_captioners(
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     if output is not None:
         text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
-        beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
-        put_all({output: text.encode()}, side=beside, overwrite=overwrite)
-        if not beside:
+        side = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
+        put_all({output: text.encode()}, side=side, overwrite=overwrite)
+        if not side:
             return
     if json:
         typer.echo(plain, nl=False)

@@ -1,4 +1,4 @@
-"""`msdscore table` and `msdscore compare`: results of `bench` side by side, and tests between them."""
+"""`msdscore table` and `msdscore compare`: results of `bench` in tables, and tests between them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -38,14 +38,14 @@ def table(
     from msdscore.lab.captioners.ranking import is_ranking, ranking_grids, read_ranking
 
     if (against or quoted) and not overview:
-        raise ConfigError("--against and --quoted go with --overview alone")
-    # A pattern such as results/*.json also finds what a run notes beside its scores.
+        raise ConfigError("--against and --quoted need --overview")
+    # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
     rankings = [path for path in wanted if is_ranking(path)]
     if rankings:
         if overview or ranks or len(rankings) < len(wanted):
             raise ConfigError(
-                f"{rankings[0]} is a ranking of captioners; print it alone, without --overview and --ranks"
+                f"{rankings[0]} is a ranking of captioners; print it separately, without --overview and --ranks"
             )
         stored = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in rankings]
         typer.echo(render([grid for ranking in stored for grid in ranking_grids(ranking)], style), nl=False)
@@ -63,7 +63,7 @@ def table(
 
 def compare(
     first: Annotated[str, typer.Argument(help="RESULT.json, or RESULT.json:METRIC.")],
-    second: Annotated[str, typer.Argument(help="The same; differences are first less second.")] = "",
+    second: Annotated[str, typer.Argument(help="The same; differences are first minus second.")] = "",
     against: Annotated[
         str, typer.Option(help="Instead of a second: this metric against all others of RESULT.json.")
     ] = "",

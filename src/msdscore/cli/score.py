@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
-_KEPT = "stopped; finished shards are kept, and the same command goes on with the others"
+_KEPT = "stopped; finished shards are saved, and the same command resumes with the others"
 _WARM_UP, _SAMPLED = 16, 256  # rows of an estimate: the first are not timed
 _WORST = 3  # least supported words per caption of a shard
-_SHOWN = 5  # shards that could not be scored, told on the console
+_SHOWN = 5  # failed shards that are printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """How the rows of the input are read."""
+    """Format and columns of the input."""
 
     images: options.Images = None
     input_format: Annotated[
@@ -53,7 +53,7 @@ class RowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """Where scores are written, and how."""
+    """Output of the scores."""
 
     output: Annotated[
         str | None,
@@ -137,8 +137,8 @@ def score(
 
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
     id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same
-    command goes on where it stopped, and scores again what has changed since. Captions of one image are a candidate
-    set, unless a column group says otherwise; a list of captions in a row is a set of its own. Reference captions, in
+    command resumes an interrupted run, and scores changed rows again. Captions of one image are a candidate set,
+    unless a column group says otherwise; a list of captions in a row is a separate set. Reference captions, in
     a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
     without a suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar')
     gets one Parquet file of scores there.
@@ -175,7 +175,7 @@ def score(
         )  # fmt: skip
         whole = score_shards(spec, jobs, output, how_to_read, workers, as_json=target.json)
         raise typer.Exit(0 if whole else options.SOME_FAILED)
-    _refuse_shards(workers, source, captions)
+    _reject_shards(workers, source, captions)
     file = None if output is None else Path(output)
     known = None if rows.references is None else ReferenceFile(rows.references)
     if captions:
@@ -199,7 +199,7 @@ def score(
 
 
 def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_json: bool) -> None:
-    """Score a sample of rows, and print how many there are, how fast they are scored and how long all of them take."""
+    """Score a sample of rows, and print the number of rows, the rate and the time for all of them."""
     from itertools import islice
     from time import perf_counter
 
@@ -222,7 +222,7 @@ def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_jso
         print_json(facts)
         return
     about = "about " if shards > 1 else ""
-    typer.echo(f"{about}{total:,} rows{f' in {shards:,} shards, by the first of them' if shards > 1 else ''}")
+    typer.echo(f"{about}{total:,} rows{f' in {shards:,} shards, estimated from the first one' if shards > 1 else ''}")
     typer.echo(f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {timed}")
     typer.echo(f"{duration(total / rate)} in all")
 
@@ -243,7 +243,7 @@ def score_image(
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
-        raise ConfigError(f"{image} is a file of rows and takes no captions; give an image, or leave the captions out")
+        raise ConfigError(f"{image} is a file of rows and takes no captions; pass an image, or omit the captions")
     if output is not None:
         check_output(output, inputs=[image])
     scores = Scorer.from_spec(spec).rank(image, captions, references)
@@ -270,7 +270,7 @@ def score_file(
 
 
 def _tell(result: "ScoredFile", output: Path | None) -> None:
-    """What became of the rows, on standard error: first how many scores need a second look."""
+    """Print the outcome of a run on standard error: warnings first, then counts, errors and signature."""
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
@@ -283,23 +283,23 @@ def _tell(result: "ScoredFile", output: Path | None) -> None:
     tell(f"{result.rows} rows, {result.failed} failed{where}{done}")
     tell_reasons(result.reasons, result.failed, "the column error of the output has all")
     for name, new in result.renamed.items():
-        tell(f"the input's own column {name} is kept as {new}; --prefix would keep its name")
+        tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
     tell(result.signature)
 
 
-def _refuse_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
+def _reject_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
     """Raise for several shards, and for options of shards, if the output is not a folder."""
     from msdscore.io.stores import expand, is_shard
 
     several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
     if several or workers != WorkerOptions(decoders=workers.decoders):
-        raise ConfigError("shards are scored into a folder; give one: -o DIR (without a suffix)")
+        raise ConfigError("shards are scored into a folder; pass one: -o DIR (without a suffix)")
 
 
 def is_folder(output: str, source: str) -> bool:
-    """Whether scores go into a folder, one file per shard, and no image is scored.
+    """Return whether scores go into a folder, one file per shard, and no image is scored.
 
-    Its name has no suffix or ends in a slash, or it is there already and its suffix is not one of a file of scores.
+    Its name has no suffix or ends in a slash, or it exists and its suffix is not one of a file of scores.
 
     >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)

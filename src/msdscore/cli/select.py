@@ -1,4 +1,4 @@
-"""`msdscore select`: the rows of scored files that are worth keeping, in the form that curation tools take."""
+"""`msdscore select`: select the best rows of scored files, in formats that curation tools read."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ RULE = "Rule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptions:
-    """Which rows are selected."""
+    """Selection rule."""
 
     keep: Annotated[
         str | None, option_in(RULE, "--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
@@ -69,8 +69,8 @@ def select(
 ) -> None:
     """Keep the best rows of scored files; only the scores are read.
 
-    Bounds (--min, --max) come first; --keep takes the best of what is within them, exactly, over any number of
-    files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
+    Bounds (--min, --max) are applied first; --keep takes the best of the rows within them, exactly, over any number of
+    files. Rows that could not be scored are dropped. Of equal rows the first ones are selected.
     """
     from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing, with_images
     from msdscore.select.run import select as run
@@ -91,7 +91,7 @@ def select(
 
 
 def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
-    """What was kept, on standard output; JSON leaves out what the page shows."""
+    """Print the outcome on standard output; JSON omits the statistics of the page."""
     from dataclasses import asdict, fields
 
     agreement = None if selected.survey is None else selected.survey.agreement
@@ -103,11 +103,13 @@ def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
     share = 100 * selected.kept / selected.rows if selected.rows else 0.0
     lines = [f"{selected.kept:,} of {selected.rows:,} rows ({share:.1f} %) -> {selected.output}",
              f"{rule}; {selected.valid:,} rows have a number and are within the bounds"]  # fmt: skip
-    lines += [] if selected.threshold is None else [f"the last row kept has {selected.threshold:.6g}"]
-    lines += [f"{selected.duplicates:,} uids or keys came twice and were written once"] if selected.duplicates else []
+    lines += [] if selected.threshold is None else [f"the last selected row has {selected.threshold:.6g}"]
+    lines += (
+        [f"{selected.duplicates:,} uids or keys are duplicates and were written once"] if selected.duplicates else []
+    )
     if agreement is not None:
         shares = 100 * agreement.share, 100 * agreement.expected
-        lines.append("cosine keeps {:.1f} % of them too (chance: {:.1f} %)".format(*shares))
+        lines.append("cosine selects {:.1f} % of them too (chance: {:.1f} %)".format(*shares))
     typer.echo("\n".join([*lines, selected.signature]))
 
 

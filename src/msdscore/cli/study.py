@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from msdscore.lab.studies.table import Table
 
 SOME = "Options of some studies"
-HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
+HELP = "The experiments on the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
 )
 
@@ -56,7 +56,7 @@ class SomeOptions:
     control: Annotated[bool | None, option_in(SOME, "--control/--no-control", help="Score with wrong images too.")] = (
         None
     )
-    samples: Annotated[int | None, option_in(SOME, min=1, help="Resamples behind an interval.")] = None
+    samples: Annotated[int | None, option_in(SOME, min=1, help="Resamples per interval.")] = None
     values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
     buckets: Annotated[int | None, option_in(SOME, min=1, help="direction: quantiles of the caption length.")] = None
     edges: Annotated[
@@ -78,7 +78,7 @@ class SomeOptions:
     recipe_set: Annotated[list[str], option_in(SOME, help="reconstruction: change, e.g. train.steps=100.")] = field(
         default_factory=list
     )
-    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is masked.")] = None
+    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is mrequested.")] = None
     every_projection: Annotated[
         bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
     ] = None
@@ -110,34 +110,34 @@ def study(
     output, as_json = data.output, data.json
     if output is not None and is_standard_output(output):
         output, as_json = None, True
-    asked = Study(
+    requested = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
         seed=data.seed, options=dict(options.named(data.option)), protocol=data.protocol, progress=bar,
         tell=functools.cache(tell),
     )  # fmt: skip
-    _check(asked)
+    _check(requested)
     with stoppable():
-        tables = run_study(name, asked, **some.given())
+        tables = run_study(name, requested, **some.given())
     _write(name, tables, output, as_json=as_json)
 
 
-def _check(asked: "Study") -> None:
-    """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
+def _check(requested: "Study") -> None:
+    """Raise for an output that cannot be written or exists: a study takes long, so this is checked before it starts."""
     from msdscore.io.outputs.targets import check_target, refuse_existing, refuse_foreign
 
-    if asked.output is None:
+    if requested.output is None:
         return
-    beside = [asked.output.with_suffix(end) for end in (".md", ".png")]
-    bank = None if asked.spec.bank is None else Path(asked.spec.bank)
-    check_target(asked.output, (".json",), inputs=[asked.root, bank], side=beside)
-    refuse_existing([] if asked.overwrite else [asked.output, *beside])
-    # Among the files of the data lies what the study reads, by whatever name.
-    within = asked.root.is_dir() and asked.output.resolve().is_relative_to(asked.root.resolve())
-    refuse_foreign([asked.output, *beside] if within else beside)
+    side = [requested.output.with_suffix(end) for end in (".md", ".png")]
+    bank = None if requested.spec.bank is None else Path(requested.spec.bank)
+    check_target(requested.output, (".json",), inputs=[requested.root, bank], side=side)
+    refuse_existing([] if requested.overwrite else [requested.output, *side])
+    # The folder of the data contains the files that the study reads, whatever their names.
+    within = requested.root.is_dir() and requested.output.resolve().is_relative_to(requested.root.resolve())
+    refuse_foreign([requested.output, *side] if within else side)
 
 
 def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bool) -> None:
-    """Tables or JSON to standard output; numbers, tables and figure to files where asked."""
+    """Print tables or JSON; write numbers, tables and figure to files if there is an output."""
     import json
 
     from msdscore.io.outputs.targets import MARK, put_all
@@ -148,9 +148,9 @@ def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bo
     numbers = json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     text = to_markdown(tables)
     if output is not None:
-        beside = {output.with_suffix(".md"): f"{text}\n<!-- {MARK} -->\n".encode()}
+        side = {output.with_suffix(".md"): f"{text}\n<!-- {MARK} -->\n".encode()}
         if figure := to_figure(tables):
-            beside[output.with_suffix(".png")] = figure
-        put_all({output: numbers.encode()}, side=beside, overwrite=True)
+            side[output.with_suffix(".png")] = figure
+        put_all({output: numbers.encode()}, side=side, overwrite=True)
         forget(output)
     typer.echo(numbers if as_json else text, nl=not as_json)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """One line per row, the chosen columns."""
+    """Print one line per row, with the selected columns."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
@@ -27,7 +27,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
 
 
 def fields_table(row: Mapping[str, Any]) -> None:
-    """One line per field."""
+    """Print one line per field."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in row.items():
         if value not in (None, "", {}, ()):
@@ -36,7 +36,7 @@ def fields_table(row: Mapping[str, Any]) -> None:
 
 
 def grid_table(grid: "Grid") -> None:
-    """A grid of results with its title above and its notes below.
+    """Print a grid of results with its title above and its notes below.
 
     On a terminal that is too narrow the columns go into several tables, each with the names of the rows; no number is
     ever folded or cut.
@@ -55,13 +55,13 @@ def grid_table(grid: "Grid") -> None:
 
 
 def console() -> Console:
-    """Where tables go; a pipe or a file gets lines that are never folded or cut."""
+    """Return the console for tables; a pipe or a file gets lines that are never folded or cut."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=10_000)
 
 
 def _fitting(grid: "Grid", width: int) -> list[list[int]]:
-    """Numbers of the columns of each table, as many as fit beside the first."""
+    """Return the column indices of each table, as many as fit next to the first column."""
     wide = [
         max(cell_len(text) for text in (_title(column), *(visible(row[at]) for row in grid.rows))) + 1
         for at, column in enumerate(grid.columns)
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 def demo_table(shown: "Sequence[Shown]") -> None:
-    """The demo's captions from best to worst, photograph by photograph, words in colour."""
+    """Print the demo's captions from best to worst, photograph by photograph, words in colour."""
     from msdscore.explain.look import word_limit
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -104,17 +104,17 @@ def demo_table(shown: "Sequence[Shown]") -> None:
 
 
 def coloured(item: "Explanation", limit: float) -> Text:
-    """The caption with its words in the colours of every other rendering."""
+    """Return the caption with its words in the colours of the other renderings."""
     from msdscore.explain.look import spans
 
     text = Text()
-    for piece in spans(item, limit):
-        text.append(visible(piece.text), style=on_screen(piece.back, piece.ink) if piece.back else "")
+    for span in spans(item, limit):
+        text.append(visible(span.text), style=on_screen(span.back, span.ink) if span.back else "")
     return text
 
 
 def on_screen(back: str, ink: str) -> str:
-    """A style of Rich, which knows colours of six digits alone.
+    """Return a style of Rich, which only supports colours of six digits.
 
     >>> on_screen("#c44800", "#fff")
     '#ffffff on #c44800'

@@ -1,4 +1,4 @@
-"""The report of a scored file: read, choose rows to look at, explain them, and write one page that fetches nothing."""
+"""Report of a scored file: read it, choose rows, explain them, and write one self-contained page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
 THUMB_PIXELS = 220
-REMEDY = "give --images FOLDER, or --rows with the file that was scored"
-_MOST_OTHERS = 8  # columns of the file's own that the table shows
+REMEDY = "pass --images FOLDER, or --rows with the file that was scored"
+_MOST_OTHERS = 8  # other columns of the file that the table shows
 NAMES = {"msd": "MSD", "soft_msd": "Soft-MSD"}
 MEANINGS = {
     "similarity": "of the whole caption and image",
@@ -47,38 +47,38 @@ _COLOURS |= {"coverage": "omission", "support": "penalty"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What the page shows: images from the folder `images`, `show` cards per gallery, a title.
+    """Contents of the page: images from the folder `images`, `show` cards per gallery, a title.
 
-    `rows` is the file that was scored, where it holds the images themselves: a scored file keeps their names alone.
+    `rows` is the file that was scored, if it contains the images: a scored file only has their names.
     """
 
     images: Path | None = None
     rows: Path | None = None
     show: int = 24
     title: str | None = None
-    overwrite: bool = False  # replace a page that is there and holds something else
+    overwrite: bool = False  # replace an existing page with other contents
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """What went into the page."""
+    """Counts of the page."""
 
     rows: int
     failed: int
     explained: int
-    unseen: tuple[str, ...] = ()  # why cards have no image, one reason per card
+    unseen: tuple[str, ...] = ()  # why cards have no image, one message per card
 
 
 def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer | None" = None) -> ReportSummary:
-    """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
+    """Write the page of a scored file; with the scorer that computed it, words and regions are coloured."""
     check_target(output, (".html", ".htm"), inputs=with_images([source, options.rows], options.images))
     if options.images is not None and not options.images.is_dir():
         raise InputError(f"{options.images}: no such folder of images")
     results = read_results(source)
     if scorer is not None and results.signature and scorer.signature != results.signature:
         raise ConfigError(
-            f"the file was scored with {results.signature}, but the encoder and settings given are {scorer.signature}; "
-            "give the same ones, or none"
+            f"the file was scored with {results.signature}, but the encoder and settings passed are {scorer.signature}; "
+            "pass the same ones, or none"
         )
     galleries = choose(results, options.show)
     wanted = sorted({row for *_, rows in galleries for row in rows})
@@ -98,18 +98,18 @@ def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer
 
 
 def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]]]:
-    """Rows worth a look, given the form that the file was scored with: title, note, map and rows of every gallery."""
+    """Return the galleries for the form that the file was scored with: title, note, map and rows of each."""
     if results.parts == EVIDENCE:
         by = "match" if "match" in results.numbers else "msd"
         # A file of an earlier version has no doubt.
         order, doubtful = ("highest", "doubt") if "doubt" in results.numbers else ("lowest", "precision")
-        least = "lowest information, one caption per image, with what is probably missing"
+        least = "lowest information, one caption per image, with words that are probably missing"
         return [
             ("Worst captions", f"lowest {by}", "penalty", worst(results, by, count)),
             ("Most doubtful words", f"{order} {doubtful}", "penalty", worst(results, doubtful, count)),
             ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
         ]
-    note = "purple: regions that the caption leaves out, and the most forgotten one cut out"
+    note = "purple: regions that the caption omits, with a cutout of the strongest one"
     return [
         ("Worst captions", "lowest MSD", "penalty", worst(results, "msd", count)),
         ("Most forgotten", note, "omission", worst(results, "coverage", count, per_image=True)),
@@ -117,7 +117,7 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]
 
 
 def worst(results: Results, name: str, count: int, *, per_image: bool = False) -> list[int]:
-    """Rows with the worst value of a number, worst first; `per_image` takes one row per image."""
+    """Return the rows with the worst value of a number, worst first; `per_image` takes one row per image."""
     values = results.numbers[name] if name in LOWER_IS_BETTER else -results.numbers[name]
     order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
     rows = [int(row) for row in order if not np.isnan(values[row])]
@@ -138,8 +138,8 @@ def rows_with_images(scored: Path, given: Path | None, images: Path | None, want
 def scored_rows(scored: Path, given: Path | None, images: Path | None) -> Iterator[Row]:
     """Yield the rows of a scored file with their images.
 
-    They are read from the file `given`, else from the one that was scored if it has not changed (it knows images
-    that came as bytes, and paths relative to it), else from the scores themselves.
+    They are read from the file `given`, else from the one that was scored if it has not changed (it has images
+    stored as bytes, and paths relative to it), else from the scores themselves.
     """
     run = run_facts(scored)
     files = [given] if given else [scored] if images else [run.source, scored]
@@ -170,7 +170,7 @@ def _explained(scorer: "Scorer", row: Row | None) -> Explanation | RowError | No
 def _card(
     results: Results, number: int, row: Row | None, role: Role, explained: Explanation | RowError | None
 ) -> dict[str, Any]:
-    """The card of one row; what cannot be shown is left out with a note, never the row.
+    """Return the card of one row; content that cannot be shown is omitted with a note, never the row.
 
     `words` is escaped HTML; `images` are data URIs, as seen and as explained; `lines` say an explanation in words.
     """
@@ -202,7 +202,7 @@ def _card(
 
 
 def _forgotten(item: Explanation) -> Image:
-    """The patch with the highest coverage term and its neighbours, cut from the image in colour."""
+    """Return the patch with the highest coverage term and its neighbours, cut from the image in colour."""
     left, top, right, bottom = item.patches.boxes[int(np.argmax(item.coverage_terms))].tolist()
     wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
     (width, height), start = item.image.size, (max(0, int(left - wide)), max(0, int(top - high)))
@@ -210,7 +210,7 @@ def _forgotten(item: Explanation) -> Image:
 
 
 def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:
-    """The whole document; every text of the file is data or escaped."""
+    """Return the whole document; every text of the file is data or escaped."""
     labels = {name: NAMES.get(name, name) for name in results.metrics}
     values = {
         "title": title,
@@ -247,7 +247,7 @@ def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, l
 
 
 def rounded(values: Floats) -> list[float | None]:
-    """Five digits are more than a screen shows; a missing number is null.
+    """Round to five digits, more than a screen shows; a missing number is null.
 
     >>> rounded(np.array([0.123456789, np.nan]))
     [0.12346, None]
@@ -264,7 +264,7 @@ def _mean(results: Results, name: str) -> list[float | None] | None:
 
 
 def _interval(interval: Interval | None) -> list[float | None] | None:
-    """Value and ends; an end that is not known, as of a single image, is null."""
+    """Return the value and the ends; an unknown end, as for a single image, is null."""
     if interval is None:
         return None
     return [end if np.isfinite(end) else None for end in (interval.value, interval.low, interval.high)]

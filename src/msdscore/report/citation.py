@@ -1,4 +1,4 @@
-"""BibTeX entries of the software, the paper and the encoder behind a result."""
+"""BibTeX entries of the software, the paper and the encoder of a result."""
 
 import re
 from importlib.resources import files
@@ -43,7 +43,7 @@ def bibtex(result: Path | None = None) -> str:
 def signatures_in(result: Path) -> list[str]:
     """Return the signatures of a scored file or of a JSON result of `bench`, `study` or `rank-captioners`."""
     if not result.is_file():
-        raise InputError(f"{result}: there is no such file; expected an output of msdscore score, bench or study")
+        raise InputError(f"{result}: no such file; expected an output of msdscore score, bench or study")
     known = signature_of(result) or run_facts(result).signature
     if known:
         return [known]

@@ -1,4 +1,4 @@
-"""The first thing a visitor sees: real photographs, captions good and bad, and what the score says of each word.
+"""The demo: real photographs, good and bad captions, and the terms of the score for each word.
 
 The photographs come with scikit-image and scikit-learn.
 """
@@ -25,7 +25,7 @@ KINDS = ("good", "omits", "invents", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class Photograph:
-    """A free photograph inside an installed package; one caption per kind, in the order of `KINDS`."""
+    """A free photograph in an installed package; one caption per kind, in the order of `KINDS`."""
 
     name: str
     module: str
@@ -63,7 +63,7 @@ PHOTOGRAPHS = (
 
 
 def locate(photograph: Photograph) -> Path:
-    """The file of a photograph inside its package."""
+    """Return the file of a photograph in its package."""
     spec = find_spec(photograph.module)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (path := Path(folder, photograph.path)).is_file():
@@ -98,7 +98,7 @@ def show(scorer: "Scorer") -> list[Shown]:
 
 
 def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:
-    """Write the page and one figure per photograph; the page's path comes back."""
+    """Write the page and one figure per photograph; return the path of the page."""
     target = folder / "index.html"
     files = {target: page(shown).encode()}
     for entry in shown:
@@ -109,7 +109,7 @@ def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> P
 
 
 def page(shown: Sequence[Shown]) -> str:
-    """The whole page, self-contained."""
+    """Return the whole self-contained page."""
     items = [item for entry in shown for item in entry.explained]
     sections = [
         {

@@ -1,4 +1,4 @@
-"""A scored file as columns, and its captioners side by side: means with intervals, differences on shared images."""
+"""Scored files as columns, and comparisons of their captioners: means with intervals, differences on shared images."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from msdscore.run.table import Naming
 from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 
 Floats = npt.NDArray[np.float64]
-# The two numbers that each form has beside the similarity.
+# The two numbers that each form has besides the similarity.
 EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
 METRICS = ("ref_msd", "msd", "soft_msd", "match", "similarity", "denial", *EVIDENCE, "doubt", *PAPER)
-HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
+HOW = Resampling(samples=500)  # enough for intervals on a screen; a page of 50,000 rows has 50 of them
 SYSTEM_NAMES = ("system", "captioner", "model")
 _TEXTS = ("reading", "warnings", "error")
 _IMAGE_KEYS = (*IMAGE_NAMES, "image_id")
@@ -32,13 +32,13 @@ _CELL = 200  # characters of another column that the page shows
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A scored file, column by column; a number that is missing is NaN, a text that is missing is empty."""
+    """A scored file, column by column; a missing number is NaN, a missing text is empty."""
 
     name: str
     signature: str
     ids: tuple[str, ...]
     captions: tuple[str, ...]
-    images: tuple[str, ...]  # what tells images apart: a path or an id
+    images: tuple[str, ...]  # keys of the images: a path or an id
     errors: tuple[str, ...]
     systems: tuple[str, ...] | None
     numbers: Mapping[str, Floats]
@@ -49,22 +49,22 @@ class Results:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The numbers of the form that the file was scored with: precision and information, or coverage and support."""
+        """Numbers of the form that the file was scored with: precision and information, or coverage and support."""
         return EVIDENCE if all(name in self.numbers for name in EVIDENCE) else PAPER
 
     @property
     def metrics(self) -> list[str]:
-        """The scores that the file has."""
+        """Names of the scores in the file."""
         return [name for name in METRICS if name in self.numbers]
 
     @property
     def clusters(self) -> list[str]:
-        """One label per image; rows whose image has no name stand alone."""
+        """One label per image; each row whose image has no name gets a separate label."""
         return [name or f"\0{number}" for number, name in enumerate(self.images)]
 
 
 def read_results(path: Path) -> Results:
-    """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder name their `shard`."""
+    """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder have a column `shard`."""
     run, files = run_facts(path), score_shards(path) if path.is_dir() else [path]
     rows, columns = list[dict[str, Any]](), dict[str, Any]()
     for file in files:
@@ -96,10 +96,10 @@ def read_results(path: Path) -> Results:
 
 
 def score_shards(folder: Path) -> list[Path]:
-    """The scored shards of a folder, in order of their names.
+    """Return the scored shards of a folder, sorted by name.
 
     Raises:
-        InputError: there are none, or they were scored in different ways.
+        InputError: If there are none, or their signatures differ.
     """
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -114,7 +114,7 @@ def score_shards(folder: Path) -> list[Path]:
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:
-    """The columns of numbers; those of the form that no row has, because it was another one, are left out."""
+    """Return the numeric columns without those of forms that no row was scored with."""
     known = [name for name in ALL_COLUMNS if name in names and name not in _TEXTS]
     columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in known}
     empty = {name for name in OPTIONAL if name in columns and np.isnan(columns[name]).all()}
@@ -124,18 +124,18 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the run metadata beside a scored file says; empty where there is none."""
+    """Run metadata of a scored file; empty if there is none."""
 
     signature: str = ""
     prefix: str = ""  # of the columns that scoring added
     columns: ColumnNames = field(default_factory=ColumnNames)
-    source: Path | None = None  # the file that was scored, if it is still there
+    source: Path | None = None  # the file that was scored, if it still exists
     images: Path | None = None  # the folder of images that it was scored with
     fingerprint: str = ""  # of its content
 
 
 def run_facts(path: Path) -> RunFacts:
-    """Read the run metadata beside a scored file."""
+    """Read the run metadata next to a scored file."""
     try:
         notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
         manifest, source = notes["manifest"], notes.get("source")
@@ -153,14 +153,14 @@ def run_facts(path: Path) -> RunFacts:
 
 
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A row with our columns under their plain names; the input's columns of these names get other ones."""
+    """Return a row with our columns without prefix; input columns with these names are renamed."""
     ours = {prefix + name: name for name in ALL_COLUMNS}
     plain = Naming()
     return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
 
 
 def signature_of(path: Path) -> str:
-    """The signature that a Parquet file carries in its schema; empty if none does."""
+    """Return the signature in the schema of a Parquet file; empty if there is none."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq
 
@@ -173,7 +173,7 @@ def _texts(rows: Sequence[Mapping[str, Any]], name: str | None) -> tuple[str, ..
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict):  # a stored image: its path tells it apart
+    if isinstance(value, dict):  # a stored image: its path identifies it
         value = value.get("path")
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
@@ -189,7 +189,7 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One captioner in one metric; `behind` is its difference to the best on the `shared` images of both."""
+    """Result of one captioner in one metric; `behind` is its difference to the best on their `shared` images."""
 
     system: str
     captions: int
@@ -199,7 +199,7 @@ class Standing:
 
 
 def standings(results: Results, metric: str) -> list[Standing]:
-    """All captioners, the best first; whole images are resampled."""
+    """Return all captioners, best first; whole images are resampled."""
     if results.systems is None:
         return []
     systems, images, values = np.array(results.systems), np.array(results.images), results.numbers[metric]
@@ -220,7 +220,7 @@ def standings(results: Results, metric: str) -> list[Standing]:
 
 
 def _by_image(values: Floats, chosen: npt.NDArray[np.bool_], images: npt.NDArray[np.str_]) -> dict[str, float]:
-    """The mean of a captioner's captions of every image."""
+    """Return the mean score of a captioner for each image."""
     names, codes = np.unique(images[chosen], return_inverse=True)
     sums, sizes = np.bincount(codes, weights=values[chosen]), np.bincount(codes)
     return dict(zip(names.tolist(), (sums / sizes).tolist(), strict=True))

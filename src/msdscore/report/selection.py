@@ -1,4 +1,4 @@
-"""The page of a selection: what was kept, how its numbers are spread, rows on both sides of the cut, and cosine."""
+"""Page of a selection: counts, histograms, rows on both sides of the threshold, and a comparison with cosine."""
 
 from contextlib import suppress
 from typing import Any
@@ -25,8 +25,8 @@ WHAT = {
 
 
 def page(selected: Selected, rule: Rule, *, title: str) -> str:
-    """The whole document, self-contained; images come from the tars that were scored, where they can be read."""
-    assert selected.survey is not None, "the selection was made with a survey"
+    """Return the whole self-contained document; images are read from the scored tars if possible."""
+    assert selected.survey is not None, "the selection has a survey"
     survey = selected.survey
     images = _images([example for examples in survey.examples.values() for example in examples])
     values = {
@@ -46,13 +46,13 @@ def page(selected: Selected, rule: Rule, *, title: str) -> str:
 
 
 def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> dict[str, Any]:
-    """Bars of kept rows upon bars of dropped ones, with a line at the threshold."""
+    """Return stacked bars of selected and dropped rows, with a line at the threshold."""
     most, wide = max(int((histogram.kept + histogram.dropped).max()), 1), _WIDTH / BINS
     bars = []
-    for place, (kept, dropped) in enumerate(zip(histogram.kept.tolist(), histogram.dropped.tolist(), strict=True)):
+    for index, (kept, dropped) in enumerate(zip(histogram.kept.tolist(), histogram.dropped.tolist(), strict=True)):
         for count, below, kind in ((kept, 0, "kept"), (dropped, kept, "dropped")):
             high = _HEIGHT * count / most
-            bars.append((kind, place * wide, _HEIGHT - _HEIGHT * below / most - high, wide, high))
+            bars.append((kind, index * wide, _HEIGHT - _HEIGHT * below / most - high, wide, high))
     at = None
     if histogram.name == rule.by and selected.threshold is not None:
         at = _WIDTH * (selected.threshold - histogram.low) / (histogram.high - histogram.low)
@@ -60,8 +60,8 @@ def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> dict[str, Any
 
 
 def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[str, Any]:
-    given = {name: example.get(name) for name in (rule.by, "similarity", "match")}
-    numbers = {name: float(value) for name, value in given.items() if value is not None}
+    cells = {name: example.get(name) for name in (rule.by, "similarity", "match")}
+    numbers = {name: float(value) for name, value in cells.items() if value is not None}
     words = example.get("worst_words")
     return {
         "key": str(example.get(example["file"].key_name)),
@@ -73,7 +73,7 @@ def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[s
 
 
 def _images(examples: list[dict[str, Any]]) -> dict[int, str]:
-    """Small images of rows by their number; a tar that cannot be read gives none."""
+    """Return thumbnails by row number; a tar that cannot be read has none."""
     uris: dict[int, str] = {}
     for name in dict.fromkeys(example["file"].name for example in examples):
         rows = {example["position"]: example["row"] for example in examples if example["file"].name == name}
