@@ -287,7 +287,7 @@ def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path, broken=True)), tmp_path, scorer)
     assert result.failed == 3  # two items of the broken picture, one caption without words
     assert any("cannot be decoded" in reason or "not an image" in reason for reason in result.failures)
-    assert any("holds no words that the encoder can read" in reason for reason in result.failures)
+    assert any("has no words that the encoder can read" in reason for reason in result.failures)
     assert (result.metric("msd").missing, result.metric("length").missing) == (3, 0)
     # Two more items meet the broken picture in the control.
     assert {m.figure("accuracy/all").n for m in result.metrics} == {result.counted} == {11}

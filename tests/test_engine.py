@@ -161,7 +161,7 @@ def test_bad_rows_say_why_and_the_rest_goes_on(tmp_path):
     assert [error is None for error in errors] == [True, False, False, False, False, True, False]
     assert "missing.png: no such file" in errors[2]
     assert errors[3] == "caption is empty"
-    assert "holds no words" in errors[4]
+    assert "has no words" in errors[4]
     assert results[5]["caption"] == rows[5]["caption"]
     # A row that failed is no member of the candidate set of its picture.
     assert results[0]["uncertainty"] == 1.0

@@ -134,7 +134,7 @@ def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
     made = build(tmp_path / "plain.parquet", tmp_path / "r.html", ReportOptions(show=2))
     card = data_of(tmp_path / "r.html")["galleries"][0]["cards"][0]
     assert card["images"] == []
-    assert card["note"].startswith("the file does not name its image; give --images FOLDER")
+    assert card["note"].startswith("the file does not name its image; pass --images FOLDER")
     assert made.unseen == (card["note"],) * 4
 
 

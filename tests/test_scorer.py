@@ -98,7 +98,7 @@ def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
     assert scores.failed == 2
     assert scores.errors[0] is None
     assert "none.png: no such file" in scores.errors[1]
-    assert "holds no words" in scores.errors[2]
+    assert "has no words" in scores.errors[2]
     assert np.isnan(scores.msd).tolist() == [False, True, True]
     assert scores.ranking[0] == 0
     assert scores[1].row()["msd"] is None
@@ -245,7 +245,7 @@ def test_tables_that_cannot_be_scored_say_why():
         scorer.score_table([{"image": png("red"), "caption": "red"}])
     with pytest.raises(InputError, match=r"the table: no caption column; expected one of caption, .*; found: image"):
         scorer.score_table(pa.table({"image": images}))
-    with pytest.raises(ConfigError, match="the table has columns msd already; drop them, or give a prefix"):
+    with pytest.raises(ConfigError, match="the table has columns msd already; drop them, or pass a prefix"):
         scorer.score_table(pa.table({"image": images, "caption": ["red"], "msd": [1.0]}))
     named = pa.table({"photo": images, "said": ["red"]})
     assert len(scorer.score_table(named, columns=ColumnNames(image="photo", caption="said"))) == 1

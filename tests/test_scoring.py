@@ -155,7 +155,7 @@ def test_bad_items_are_one_clear_line():
     scorer = Scorer("toy")
     with pytest.raises(ImageError, match="no-such.jpg: no such file"):
         scorer.score("no-such.jpg", "a dog")
-    with pytest.raises(CaptionError, match="holds no words that the encoder can read"):
+    with pytest.raises(CaptionError, match="has no words that the encoder can read"):
         scorer.score(picture(), "\u200b")
     with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
         scorer.rank(picture(), [])

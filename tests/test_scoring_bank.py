@@ -77,16 +77,16 @@ def test_a_fixed_gate_without_coverage_needs_no_captions():
 def test_banks_that_do_not_fit_are_refused(tmp_path):
     encoder = tiny_clip()
     with pytest.raises(
-        ConfigError, match="these settings need a bank, and encoder .* brings none; build one with: msdscore bank"
+        ConfigError, match="these settings need a bank, but encoder .* has none; build one with: msdscore bank"
     ):
         Scorer(encoder, BACKGROUND)
     with pytest.raises(
-        ConfigError, match="3 components with kappa 20, the configuration asks for 3 with 30; .* --preset short"
+        ConfigError, match="3 components with kappa 20, the configuration needs 3 with 30; .* --preset short"
     ):
         Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
         Scorer("toy", BACKGROUND, bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="a bank is given, and these settings use none; set calibration=background"):
+    with pytest.raises(ConfigError, match="a bank was passed, but these settings use none; set calibration=background"):
         Scorer(encoder, "short", bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="a bank needs at least 2 images, got 1"):
         bank_of(encoder, count=1)

@@ -77,7 +77,7 @@ def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer
     results = read_results(source)
     if scorer is not None and results.signature and scorer.signature != results.signature:
         raise ConfigError(
-            f"the file was scored with {results.signature}, but the encoder and settings passed are {scorer.signature}; "
+            f"the file was scored with {results.signature}, but encoder and settings passed are {scorer.signature}; "
             "pass the same ones, or none"
         )
     galleries = choose(results, options.show)

@@ -1,4 +1,4 @@
-"""Banks of background images: built once from any images, kept in a file, named in the signature."""
+"""Banks of background images: built once from any images, stored in a file, named in the signature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from msdscore.io.hashing import pixel_key, text_key
 
 @dataclass(frozen=True, slots=True)
 class NamedBank:
-    """A bank with the name that the signature gives it, and the encoder whose space it lies in."""
+    """A bank with its name in the signature, and the signature of its encoder."""
 
     name: str
     encoder: str
@@ -31,14 +31,14 @@ class NamedBank:
     _placed: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, device: torch.device) -> Bank:
-        """The bank on a device; copied there once."""
+        """Return the bank on a device; it is copied once."""
         if device not in self._placed:
             texts = None if self.bank.texts is None else self.bank.texts.to(device)
             self._placed[device] = replace(self.bank, images=self.bank.images.to(device), texts=texts)
         return self._placed[device]
 
     def require(self, encoder: Encoder, form: Form) -> None:
-        """Refuse a bank that was not built for this encoder, these mixtures or this form."""
+        """Raise `ConfigError` unless the bank was built for this encoder, these mixtures and this form."""
         if self.encoder != unrounded(encoder.signature):
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
@@ -51,20 +51,20 @@ class NamedBank:
             if (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
                 raise ConfigError(
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
-                    f"{mixtures.kappa:g}, the configuration asks for {fit.components} with {fit.kappa:g}; "
-                    "build one to fit with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
+                    f"{mixtures.kappa:g}, the configuration needs {fit.components} with {fit.kappa:g}; "
+                    "build a matching one with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
                     "--preset short"
                 )
         form.check_bank(self.bank, self.name)
 
 
 def named(bank: Bank, encoder: Encoder) -> NamedBank:
-    """A bank that was built for an encoder, with its name."""
+    """Return a bank of an encoder with its name."""
     return NamedBank(_mark(bank), unrounded(encoder.signature), bank)
 
 
 def own_bank(encoder: Encoder) -> NamedBank | None:
-    """The bank that comes with an encoder, if it brings one."""
+    """Return the bank of an encoder, or None if it has none."""
     return None if encoder.bank is None else named(encoder.bank, encoder)
 
 
@@ -76,9 +76,9 @@ def build_bank(
     *,
     batch_size: int = 32,
 ) -> NamedBank:
-    """Fit the mixtures of background images, and of background captions where coverage is to be calibrated too."""
+    """Fit the mixtures of background images, and of background captions if coverage is calibrated too."""
     if len(images) < 2:
-        raise ConfigError(f"a bank needs at least 2 images, got {len(images)}; some hundred serve well")
+        raise ConfigError(f"a bank needs at least 2 images, got {len(images)}; a few hundred are typical")
     image_side = encode_in_batches(images, partial(prepare_and_encode, encoder), size=batch_size)
     image_mixtures = _mixtures(image_side, [pixel_key(image) for image in images], form.image_fit)
     text_mixtures = None
@@ -90,7 +90,7 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
-    from msdscore.io.outputs.targets import put  # brings the tables of outputs along, which a score does not need
+    from msdscore.io.outputs.targets import put  # imports the output formats, which a score does not need
 
     put(path, bank_bytes(named.bank, encoder=named.encoder), overwrite=True)
 
@@ -108,7 +108,7 @@ def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> 
 
 
 def _mark(bank: Bank) -> str:
-    """Size and a short hash of the content, e.g. `128@1f0c9a2b`."""
-    # The order of metadata in the file is not fixed, so they are hashed apart from the tensors.
+    """Return the size and a short hash of the content, e.g. `128@1f0c9a2b`."""
+    # The order of metadata in the file is not fixed, so they are hashed separately from the tensors.
     facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
     return f"{len(bank.images)}@{sha256(save(bank_tensors(bank)) + facts.encode()).hexdigest()[:8]}"

@@ -1,9 +1,9 @@
-"""How the evidence of words is read under an encoder, measured on captioned images that it was not trained on.
+"""Calibration of the evidence of words for an encoder, on captioned images that it was not trained on.
 
-Every word of an image's own captions is present. Words of the captions of similar images that no caption of this one
-has are hard absent words: likely, and not there. From the evidence of both follow how well each word can be judged,
-and what true and absent words of each kind look like; from the scores of own and similar captions, when a caption
-belongs to an image at all.
+Every word of an image's captions is present. Words in captions of similar images that no caption of this image has are
+hard absent words: likely, but false. The evidence of both determines how reliably each word can be judged, and the
+distribution of present and absent words of each kind; the scores of true and similar captions determine the probability
+that a caption belongs to an image.
 """
 
 from collections import Counter
@@ -31,23 +31,23 @@ from msdscore.text.words import content_words, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Shown = tuple[str, int, bool]  # a text, the number of an image, and whether the text is one of its own captions
+Shown = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
-SIMILAR = 8  # similar images that lend hard absent words, one caption each
-LEAST = 50  # captioned images; fewer tell nothing about words
-STEPS = 200  # of probability at which quantiles of evidence are kept
+SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
+LEAST = 50  # captioned images; fewer are too few to calibrate words
+STEPS = 200  # of probability at which quantiles of evidence are stored
 KINDS = (JUDGED, 0.25, 0.45, 0.65)  # least reliability of each kind of words
 _RARE = 40  # labelled mentions under which a word counts as rare
-_SHRINK = 10.0  # mentions that the prior of a rare word is worth
+_SHRINK = 10.0  # weight of the prior of a rare word, in mentions
 _FEWEST = 100  # present and absent mentions that a kind is fitted on; with fewer it is joined with the next
-_TEXTS = 64  # texts whose spreads are taken at once
+_TEXTS = 64  # texts per batch of spreads
 _MATCHED = 1000  # images that `match` is fitted on, spread over all
 _PARAGRAPHS = (2, 4)  # captions that are joined into one, so that `match` knows paragraphs too
 _MOST_WORDS = 1000  # of the vocabulary, the most frequent ones
-_LEAST_SHARE = 0.002  # of images whose captions have a word, under which it is left out of the vocabulary
-_NEIGHBOURS = 24  # words of a kind that are kept for each
+_LEAST_SHARE = 0.002  # of images whose captions have a word, below which it is not in the vocabulary
+_NEIGHBOURS = 24  # similar words that are stored per word
 _NEWTON_STEPS = 100
-_RIDGE = 1e-6  # of standardised features: keeps slopes finite where the two sides do not overlap
+_RIDGE = 1e-6  # of standardised features: bounds the slopes if the two classes do not overlap
 
 
 def calibrated_bank(
@@ -60,11 +60,11 @@ def calibrated_bank(
     others: Sequence[str] = (),
     batch_size: int = 32,
 ) -> NamedBank:
-    """A bank for the evidence form: background images, words, vocabulary, and the map to a match.
+    """Build a bank for the evidence form: background images, words, vocabulary, and the map to a match.
 
     `captions` are those of every image, and the first `background` images are the background. `others` are captions
-    of further images: the more there are, the more similar are the captions that lend words which are likely and not
-    there.
+    of further images: the more there are, the more similar are the captions from which likely but absent words are
+    taken.
     """
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
@@ -91,9 +91,9 @@ def calibrated_bank(
 def similar_texts(
     captions: Sequence[Sequence[str]], *, first: int | None = None, count: int = SIMILAR
 ) -> list[tuple[str, ...]]:
-    """For each image one caption of each of the `count` images whose captions share most rare words with its own.
+    """Return, for each image, one caption of each of the `count` images whose captions share most rare words with it.
 
-    `captions` are those of every image; for the `first` so many images (all).
+    `captions` are those of every image; the result is for the `first` images (default: all).
 
     >>> similar_texts([["a red dog"], ["a red cat"], ["two boats"]], count=1)[0]
     ('a red cat',)
@@ -116,7 +116,7 @@ def similar_texts(
 
 
 def stems_of(captions: Sequence[str]) -> frozenset[str]:
-    """Stems of the words of all captions of an image that name something to see."""
+    """Return the stems of the content words of all captions of an image."""
     return frozenset(stem(word) for caption in captions for word in content_words(caption))
 
 
@@ -127,7 +127,7 @@ def _labelled(
     texts: Embedded,
     shown: Sequence[Shown],
 ) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
-    """Stems of mentions, their evidence, and whether they are present or hard absent; in doubt one is left out."""
+    """Return stems of mentions, their evidence, and whether they are present; unclear ones are omitted."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]
     measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
     known = [stems_of(own) for own in captions]
@@ -147,12 +147,12 @@ def _labelled(
 def word_calibration(
     stems: npt.NDArray[np.str_], evidence: Floats, present: Flags, *, spread: float
 ) -> WordCalibration:
-    """Reliability of every word, and what true and absent words of each kind look like.
+    """Fit the reliability of every word, and the distribution of present and absent words of each kind.
 
     Every mention has a stem, its evidence, and whether the word is true of the image (`present`).
     """
     if present.all() or not present.any():
-        raise ConfigError("calibration needs captions that share words and differ in others; these tell nothing")
+        raise ConfigError("calibration needs captions that share words and differ in others; these do not")
     reliability, other = reliabilities(stems, evidence, present)
     values = np.array([reliability.get(word, other) for word in stems.tolist()])
     kinds: list[WordKind] = []
@@ -161,7 +161,7 @@ def word_calibration(
         here = (values >= least) & (values < upper)
         if min((here & present).sum(), (here & ~present).sum()) < _FEWEST:
             if least > KINDS[0]:
-                continue  # too few to tell: they are of the next kind
+                continue  # too few: they join the next kind
             here = np.ones(len(values), dtype=bool)  # the last kind: as all words together
         features = np.stack([np.ones(here.sum()), evidence[here]], axis=1)
         intercept, slope = fit_logistic(features, present[here])
@@ -172,9 +172,9 @@ def word_calibration(
 
 
 def reliabilities(stems: npt.NDArray[np.str_], evidence: Floats, present: Flags) -> tuple[dict[str, float], float]:
-    """How well each word can be judged, (2 AUC − 1)² or 0 under chance, and the same for words that are not known.
+    """Return the reliability of each word, (2 AUC − 1)² or 0 below chance, and that of unknown words.
 
-    The AUC is that of present against absent mentions of the word, drawn towards that of all rare words.
+    The AUC is that of present against absent mentions of the word, shrunk towards that of all rare words.
     """
     known, number, counts = np.unique(stems, return_inverse=True, return_counts=True)
     rare = counts[number] < _RARE
@@ -191,7 +191,7 @@ def reliabilities(stems: npt.NDArray[np.str_], evidence: Floats, present: Flags)
 
 
 def share_above(positive: Floats, negative: Floats) -> float:
-    """The share of pairs in which the positive one is larger, ties half; 0.5 where one side is empty.
+    """Return the share of pairs in which the positive value is larger, ties half; 0.5 if one side is empty.
 
     >>> share_above(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
@@ -204,7 +204,7 @@ def share_above(positive: Floats, negative: Floats) -> float:
 
 
 def _spread(background: Mixture, texts: Embedded) -> float:
-    """The mean over content words of the standard deviation of their evidence over background images."""
+    """Return the mean over content words of the standard deviation of their evidence over background images."""
     vectors, values = texts.vectors, []
     background = background.to(vectors.points.device)
     for start in range(0, min(len(texts.captions), 64 * _TEXTS), _TEXTS):
@@ -220,7 +220,7 @@ def _spread(background: Mixture, texts: Embedded) -> float:
 
 
 def _match(pipeline: Pipeline, images: Embedded, rows: Sequence[Shown]) -> Match:
-    """The map from score and length to the probability that a caption, or a paragraph of captions, belongs."""
+    """Fit the map from score and length to the probability that a caption or a paragraph belongs to its image."""
     texts = pipeline.embed_texts([text for text, _, _ in rows])
     good = [item for item in range(len(rows)) if item not in texts.reasons]
     measured = pipeline.measure(images, texts, [rows[item][1] for item in good], good)
@@ -233,7 +233,7 @@ def _match(pipeline: Pipeline, images: Embedded, rows: Sequence[Shown]) -> Match
 
 
 def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[Shown]:
-    """Sentences and paragraphs of own, similar and other captions."""
+    """Yield sentences and paragraphs of true, similar and unrelated captions."""
     for number in range(0, len(captions), max(1, len(captions) // _MATCHED)):
         away = captions[(number + len(captions) // 2) % len(captions)]
         for texts, own in ((captions[number], True), (similar[number], False), (away, False)):
@@ -247,7 +247,7 @@ def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]
 def build_vocabulary(
     pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
 ) -> Vocabulary | None:
-    """The vocabulary of captioned images; None where too few words are frequent enough."""
+    """Build the vocabulary of captioned images; None if too few words are frequent enough."""
     counts, forms = Counter[str](), dict[str, Counter[str]]()
     stems = [_stems(texts, forms) for texts in captions]
     counts.update(stem for own in stems for stem in sorted(own))  # words of one count stay in this order
@@ -256,25 +256,26 @@ def build_vocabulary(
     ]
     words = {stem: forms[stem].most_common(1)[0][0] for stem in frequent}
     points = _points(pipeline, list(words.values()))
-    kept = [stem for stem in frequent if words[stem] in points]
-    if len(kept) < 2:
+    usable = [stem for stem in frequent if words[stem] in points]
+    if len(usable) < 2:
         return None
-    frequency = torch.tensor([counts[stem] / len(captions) for stem in kept], dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
-    vectors = torch.stack([points[words[stem]] for stem in kept]).float()
-    present = np.array([[stem in own for stem in kept] for own in stems])
+    shares = torch.tensor([counts[stem] / len(captions) for stem in usable], dtype=torch.float64)
+    frequency = shares.clamp(1e-6, 1 - 1e-6)
+    vectors = torch.stack([points[words[stem]] for stem in usable]).float()
+    present = np.array([[stem in own for stem in usable] for own in stems])
     evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
     logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
     features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
     fitted = fit_logistic(features, present.ravel(), balanced=False)
-    alike = _alike(kept, [*(text for texts in captions for text in texts), *others])
+    alike = _alike(usable, [*(text for texts in captions for text in texts), *others])
     return Vocabulary(
-        tuple(words[stem] for stem in kept), tuple(kept), frequency.float(), vectors.half().float(), alike,
+        tuple(words[stem] for stem in usable), tuple(usable), frequency.float(), vectors.half().float(), alike,
         (fitted[0], fitted[1], fitted[2]),
     )  # fmt: skip
 
 
 def _stems(texts: Sequence[str], forms: dict[str, Counter[str]]) -> set[str]:
-    """Stems of the content words of an image's captions; `forms` counts how each is written."""
+    """Return the stems of the content words of an image's captions; `forms` counts their spellings."""
     stems = set()
     for text in texts:
         for word in segment(text, compounds=False):
@@ -285,7 +286,7 @@ def _stems(texts: Sequence[str], forms: dict[str, Counter[str]]) -> set[str]:
 
 
 def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
-    """The vectors of words that the encoder reads as one token."""
+    """Return the vectors of the words that are one token of the encoder."""
     texts = pipeline.embed_texts(list(words))
     points = {}
     for item, word in enumerate(words):
@@ -297,7 +298,7 @@ def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
-    """For each word the numbers of the words that stand in the same contexts, most alike first; -1: none.
+    """Return, for each word, the indices of words that occur in the same contexts, most similar first; -1: none.
 
     A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual
     information with contexts.
@@ -306,7 +307,7 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
     contexts: dict[tuple[int, str], int] = {}
     counts = Counter[tuple[int, int]]()
     for caption in captions:
-        words = [piece.stem for piece in segment(caption, compounds=False) if piece.stem]
+        words = [word.stem for word in segment(caption, compounds=False) if word.stem]
         around = ["", *words, ""]
         for at, word in enumerate(words):
             if word in number:
@@ -328,7 +329,7 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
 
 
 def fit_logistic(features: Floats, truth: Flags, *, balanced: bool = True) -> tuple[float, ...]:
-    """Coefficients of the log-odds of `truth`; the first feature is the constant 1.
+    """Return the coefficients of the log-odds of `truth`; the first feature is the constant 1.
 
     With `balanced`, both sides count as equally frequent. Coefficients are rounded to six digits.
 

@@ -10,7 +10,7 @@ from msdscore.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Encoder (by its signature), form and bank of a scorer; equal identities and inputs give equal scores.
+    """Encoder (by its signature), form and bank of a scorer; equal identities and inputs produce equal scores.
 
     >>> from msdscore import Paper
     >>> Identity("toy@1", Paper()).signature.split("|v:")[0]
@@ -19,17 +19,17 @@ class Identity:
 
     encoder: str
     form: Form
-    bank: str | None = None  # by its name, which holds a hash of its content
+    bank: str | None = None  # by its name, which has a hash of its content
 
     @property
     def signature(self) -> str:
-        """One line of `key:value` facts joined by bars, which every number carries."""
+        """One line of `key:value` facts joined by bars, reported with every number."""
         facts = {"enc": self.encoder} | self.form.facts(self.bank)
         settings = (f"{name}:{value}" for name, value in facts.items())
         return "|".join([self.form.name.lower(), *settings, f"v:{__version__}"])
 
     def manifest(self) -> dict[str, Any]:
-        """The same as plain values, setting by setting, so that a run can say what differs."""
+        """Return the same as plain values, setting by setting, so that a run can report the differences."""
         settings = {
             name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.form).items()
         }
@@ -37,7 +37,7 @@ class Identity:
 
 
 def score_name(signature: str) -> str:
-    """The name of the score behind a signature.
+    """Return the name of the score in a signature.
 
     >>> score_name("msd-e|enc:mini@1|form:evidence"), score_name("msd|enc:toy@1|k:3,2"), score_name("")
     ('MSD-E', 'MSD', 'MSD')
@@ -47,7 +47,7 @@ def score_name(signature: str) -> str:
 
 
 def facts_of(signature: str) -> dict[str, str]:
-    """The facts of a signature, which is all that a file of scores says of its scorer.
+    """Parse a signature, which is all that a file of scores has about its scorer.
 
     >>> facts_of("msd|enc:toy@1|xi:0.2|v:1.0")
     {'enc': 'toy@1', 'xi': '0.2', 'v': '1.0'}

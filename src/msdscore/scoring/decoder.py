@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # imported when decoding processes are used
 class Decoder:
     """Reads and decodes images for an encoder.
 
-    With `keyed`, each image has a key made from its pixels, for mixtures whose starts are drawn by it. `processes` is
+    With `keyed`, each image has a key computed from its pixels, which seeds the starts of its mixture. `processes` is
     the number of decoding processes of long runs; None: one per core next to a GPU, none on a CPU.
     """
 
@@ -39,11 +39,11 @@ class Decoder:
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
     ) -> list[Decoded | RowError]:
-        """Images ready for the encoder, in order; an image that cannot be read is its error.
+        """Return images ready for the encoder, in order, with errors in place of images that cannot be read.
 
         A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size.
         """
-        given = list(sources)
+        items = list(sources)
 
         def read(source: ImageSource) -> Decoded | RowError:
             try:
@@ -51,15 +51,15 @@ class Decoder:
             except RowError as error:
                 return error
 
-        decoded = list(map(read, given) if pool is None else pool.map(read, given))
+        decoded = list(map(read, items) if pool is None else pool.map(read, items))
         if not self._by_content(keep=keep):
-            self._finish_on_device(given, decoded)
+            self._finish_on_device(items, decoded)
         return decoded
 
     def decode_on_device(
         self, sources: Sequence[ImageSource], images: Sequence[Prepared | RowError]
     ) -> list[Prepared | RowError]:
-        """The images, with those that are still files decoded by the device, or by Pillow if the device cannot."""
+        """Decode the images that are still files, on the device or, if it cannot, with Pillow; return all images."""
         ready, steps = list(images), preprocessing_of(self.encoder)
         if steps is None or not steps.jpeg_on_device:
             return ready
@@ -72,7 +72,7 @@ class Decoder:
         return ready
 
     def start_processes(self, threads: Executor, *, ahead: int) -> "DecodingProcesses | None":
-        """Decoding processes for a long run, with at most `ahead` images decoded and not used; None if not possible."""
+        """Start decoding processes for a long run, at most `ahead` images ahead of their use; None if not possible."""
         prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
         wanted = self.encoder.device.type == "cuda" and steps is not None if self.processes is None else self.processes
@@ -94,7 +94,7 @@ class Decoder:
         )
 
     def _by_content(self, *, keep: bool) -> bool:
-        """Whether a cache on disk finds files by their bytes; keys and kept images need the pixels."""
+        """Return whether a cache on disk looks files up by their bytes; keys and full-size images need the pixels."""
         return isinstance(self.encoder, CachedEncoder) and self.encoder.is_lasting and not (keep or self.keyed)
 
     def _read(self, source: ImageSource, *, keep: bool) -> Decoded:
@@ -104,7 +104,7 @@ class Decoder:
         if not (keep or self.keyed):
             return Decoded(self._prepare(source))
         image = open_image(source, limits=self.limits)
-        # A reduced image is decoded once more, so that its numbers do not depend on `keep`.
+        # A reduced image is decoded again, so that its numbers do not depend on `keep`.
         prepared = self._prepare(source if isinstance(source, File) else image)
         return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None)
 
@@ -116,7 +116,7 @@ class Decoder:
                 decoded[number] = image if isinstance(image, RowError) else replace(item, prepared=image)
 
     def _prepare_file(self, source: str | Path | bytes | TarImage) -> Prepared:
-        assert isinstance(self.encoder, CachedEncoder), "files are found by content in a cache"
+        assert isinstance(self.encoder, CachedEncoder), "files are looked up by content in a cache"
         content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:

@@ -1,4 +1,4 @@
-"""Decoding processes of a run: files are read, decoded and made ready for the encoder beside it."""
+"""Decoding processes of a run: they read, decode and prepare files while the encoder runs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,13 +18,13 @@ from msdscore.scoring.embedded import Prepare
 
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
-_ANY_SIZE = 1 << 20  # bytes of an image that is kept in its own size; those of a larger one come through a pipe
+_ANY_SIZE = 1 << 20  # bytes of an image that is not resized; a larger one is sent through a pipe
 _FILE_SIZE = 1 << 18  # and of one that is not decoded
-MOST_PROCESSES = 32  # that decode for one GPU, unless more are asked for
+MOST_PROCESSES = 32  # that decode for one GPU, unless more are requested
 
 
 def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
-    """`open_prepared` for another process; one that needs no torch there, where the encoder only takes `steps`."""
+    """Return `open_prepared` for another process; without torch there, if the encoder only needs `steps`."""
     if steps is not None:
         return partial(read_pixels, steps=steps, limits=limits)
     return partial(_read_prepared, prepare=prepare, limits=limits)
@@ -43,16 +43,16 @@ def room_per_image(steps: Preprocessing | None) -> int:
 class DecodingProcesses:
     """Processes that read, decode and prepare files for one run; a context manager.
 
-    They outlive it, for the next run. Unless their `count` is given there is one per core. `ahead` images at most are
-    decoded and not yet used. `otherwise` decodes what other processes cannot: images in memory, and everything where no
-    process can be started.
+    They outlive it, for the next run. The default `count` is one per core. At most `ahead` images are decoded and not
+    yet used. `otherwise` decodes sources that other processes cannot: images in memory, and all of them if no process
+    can be started.
     """
 
     def __init__(self, count: int | None, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
         count = count or min(cores(), MOST_PROCESSES)
         self._read, self._otherwise = read, otherwise
         self._decoders = borrow(count, TOGETHER * room, 2 * count + -(-ahead // TOGETHER))
-        self._asked: set[Future[list[Seen]]] = set()
+        self._pending: set[Future[list[Seen]]] = set()
         self._lock = Lock()
 
     def __enter__(self) -> "DecodingProcesses":
@@ -62,20 +62,20 @@ class DecodingProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            for future in self._asked:
-                future.cancel()  # what a process has already is finished, and dropped
+            for future in self._pending:
+                future.cancel()  # a batch that a process has started is finished, and dropped
         give_back(self._decoders)
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
-        """Prepared images or reasons, in order; may be called by several threads."""
+        """Return prepared images or errors, in order; may be called by several threads."""
         files = [source for source in sources if isinstance(source, File)]
         if len(files) < len(sources):
             return self._otherwise(sources)
         try:
-            asked = self._decoders.submit(self._read, files)
+            futures = self._decoders.submit(self._read, files)
             with self._lock:
-                self._asked = {future for future in self._asked if not future.done()} | set(asked)
-            images = (image for part in asked for image in part.result())
+                self._pending = {future for future in self._pending if not future.done()} | set(futures)
+            images = (image for part in futures for image in part.result())
             return [image if isinstance(image, RowError) else as_prepared(*image) for image in images]
         except DecodersLostError:
             return self._otherwise(sources)

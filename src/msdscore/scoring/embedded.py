@@ -1,4 +1,4 @@
-"""Images and captions on their way to vectors: decoded, then a row of a batch for each, or the reason why not."""
+"""Decoded images, and batches of embedded images and captions with an error for each item that failed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from msdscore.io.tar import File
 
 Item = TypeVar("Item")
 Prepare: TypeAlias = Callable[[Image], Prepared]
-# The batch, the row of every item, and the reasons of the items that have none.
+# The batch, the row of every item, and the errors of the items without a row.
 SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
 
 
@@ -24,8 +24,8 @@ SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]
 class Decoded:
     """An image ready for the encoder.
 
-    `key` is made from the pixels where starts are drawn by them, else 0. `image` is the decoded image where it
-    was asked to be kept.
+    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image if it was
+    requested.
     """
 
     prepared: Prepared
@@ -36,29 +36,29 @@ class Decoded:
 def open_prepared(
     source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
 ) -> Prepared:
-    """An image decoded and made ready; a file as `read_pixels` gives it, where the `steps` ask for that."""
+    """Decode and prepare an image; a file is read by `read_pixels` if the `steps` require it."""
     if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
         return prepare(open_image(source, limits=limits, name=name))
     return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
 
 
 def require_some(decoded: Iterable[Decoded | RowError]) -> None:
-    """Refuse images none of which can be read, with the reason of the first; with the first that can, it is done."""
-    reasons: list[RowError] = []
-    for one in decoded:
-        if not isinstance(one, RowError):
+    """Raise `InputError` if no image can be read, with the error of the first; stop at the first readable one."""
+    errors: list[RowError] = []
+    for item in decoded:
+        if not isinstance(item, RowError):
             return
-        reasons.append(one)
-    if reasons:
-        raise InputError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
+        errors.append(item)
+    if errors:
+        raise InputError(f"none of {len(errors)} images can be read; the first: {errors[0]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
+    """Embedded items: item i is row `rows[i]` of `batch`, or has an error in `reasons`; equal captions share a row.
 
-    `keys` holds one key per row, `captions` one text per row (none for images). `batch` is None where
-    no item could be embedded.
+    `keys` has one key per row, `captions` one text per row (none for images). `batch` is None if no item could be
+    embedded.
     """
 
     batch: Embeddings | None
@@ -72,27 +72,27 @@ class Embedded:
 
     @property
     def vectors(self) -> Embeddings:
-        """The batch, where at least one item could be embedded."""
-        assert self.batch is not None, "no item was embedded; look at the reasons first"
+        """The batch; at least one item must have been embedded."""
+        assert self.batch is not None, "no item was embedded; check the errors first"
         return self.batch
 
     def row(self, item: int) -> int:
-        """The row of an item that was embedded."""
+        """Return the row of an item that was embedded."""
         row = self.rows[item]
         assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
         return row
 
     def require(self) -> "Embedded":
-        """Itself, where every item was embedded; else the first reason is raised."""
+        """Return itself, or raise the first error if an item could not be embedded."""
         if self.reasons:
             raise self.reasons[min(self.reasons)]
         return self
 
 
 def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> SortedOut:
-    """Embed what can be embedded; returns the batch, the row of every item, and a reason for each item without one.
+    """Embed items; return the batch, the row of every item, and an error for each item without a row.
 
-    If the encoder refuses the batch, each item is tried alone to find out which one it was.
+    If the encoder rejects the batch, each item is encoded separately to find the invalid ones.
     """
     reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
     whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
@@ -105,8 +105,8 @@ def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]]
                 batches.append(encode([item]))
             except RowError as error:
                 reasons[number] = error
-    kept = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
-    return join(batches) if batches else None, tuple(kept.get(number) for number in range(len(items))), reasons
+    row_of = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
+    return join(batches) if batches else None, tuple(row_of.get(number) for number in range(len(items))), reasons
 
 
 def without_empty(
@@ -115,16 +115,17 @@ def without_empty(
     rows: Sequence[int | None],
     reasons: Mapping[int, RowError],
 ) -> SortedOut:
-    """Leave out captions in which the encoder found no token; each gets a reason."""
+    """Remove captions without tokens; each gets an error."""
     filled = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
     empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
     if not empty:
         return batch, tuple(rows), dict(reasons)
-    kept = [number for number, row in enumerate(rows) if row is not None and number not in empty]
-    place = {number: row for row, number in enumerate(kept)}
-    why = {
-        number: CaptionError(f"the caption {str(texts[number])[:40]!r} holds no words that the encoder can read")
+    filled_items = [number for number, row in enumerate(rows) if row is not None and number not in empty]
+    row_of = {number: row for row, number in enumerate(filled_items)}
+    errors = {
+        number: CaptionError(f"the caption {str(texts[number])[:40]!r} has no words that the encoder can read")
         for number in empty
     }
-    chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
-    return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
+    chosen = [row for number in filled_items if (row := rows[number]) is not None]
+    rest = take(batch, chosen) if chosen else None
+    return rest, tuple(row_of.get(number) for number in range(len(rows))), {**reasons, **errors}

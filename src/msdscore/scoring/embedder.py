@@ -17,7 +17,7 @@ MOST_TEXTS = {"cpu": 128, "cuda": 256}
 
 
 class BatchSizes:
-    """Images and texts per batch of an encoder; smaller from the time its device runs out of memory.
+    """Images and texts per batch of an encoder; reduced when its device runs out of memory.
 
     All pipelines of one scorer share it, so that a later call starts with the size that fitted.
     """
@@ -31,26 +31,26 @@ class BatchSizes:
         self.texts = min(4 * self.images, MOST_TEXTS.get(kind, MOST_TEXTS["cpu"]))
 
     def limit_images(self, size: int) -> None:
-        """Use at most so many images, and four times as many texts, from now on."""
+        """Limit batches to this many images, and four times as many texts, from now on."""
         with self._lock:
             self.images, self.texts = min(self.images, size), min(self.texts, 4 * size)
 
     def limit_texts(self, size: int) -> None:
-        """Use at most so many texts from now on."""
+        """Limit batches to this many texts from now on."""
         with self._lock:
             self.texts = min(self.texts, size)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Encodes images and captions in batches; with `memory`, captions that it has seen are not encoded again."""
+    """Encodes images and captions in batches; with `memory`, known captions are not encoded again."""
 
     encoder: Encoder
     sizes: BatchSizes
     memory: TextMemory | None = None
 
     def images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
-        """Vectors of decoded images, batch by batch."""
+        """Encode decoded images, batch by batch."""
 
         def encode(items: Sequence[Decoded]) -> Embeddings:
             return encode_in_batches(
@@ -68,8 +68,8 @@ class Embedder:
         return Embedded(batch, rows, reasons, keys)
 
     def texts(self, captions: Sequence[str]) -> Embedded:
-        """Vectors of captions, each distinct one embedded once; an error for a caption without readable words."""
-        # An error is compared by identity: every caption that is not text stays an item of its own.
+        """Encode captions, each distinct one once; a caption without readable words gets an error."""
+        # Errors are compared by identity: every caption that is not text remains a separate item.
         checked = [
             text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
             for text in captions
@@ -92,7 +92,7 @@ class Embedder:
         )
 
     def _check(self, batch: Embeddings | None) -> None:
-        """Raise `ConfigError` for pooled vectors that are not of unit length; a GPU is not waited for."""
+        """Raise `ConfigError` for pooled vectors that are not of unit length, without waiting for a GPU."""
         if batch is None or batch.pooled.device.type != "cpu":
             return
         lengths = batch.pooled.norm(dim=-1)
@@ -103,6 +103,6 @@ class Embedder:
             )
 
     def vectors(self, captions: Sequence[str]) -> Embeddings:
-        """Vectors of texts as they are, in order; raises `RowError` for one that the encoder rejects."""
+        """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
         sizes = self.sizes
         return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)

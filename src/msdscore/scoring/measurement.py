@@ -48,11 +48,10 @@ def measure_pairs(
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of one scored caption that depend only on its own image; each is an attribute too.
+    """The numbers of one scored caption that depend only on its image; each is also an attribute.
 
     `values` has similarity, msd, length, windows, the columns of the form, and match if it is known. `warnings` are
-    what a reader of the score should know of the caption and the image, `worst` its least supported words if they were
-    requested.
+    remarks on the caption and the image, `worst` its least supported words if they were requested.
 
     >>> Numbers({"msd": 0.5}).msd
     0.5
@@ -71,7 +70,7 @@ class Numbers:
 
 
 def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
-    """The numbers of every pair, with up to `worst` least supported words of its caption."""
+    """Return the numbers of every pair, with up to `worst` least supported words of its caption."""
     columns = {name: values.tolist() for name, values in form.numbers(measured).items()}
     columns["length"] = measured.lengths.tolist()
     columns["windows"] = [layout.windows for layout in measured.tokens]
@@ -88,7 +87,7 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
 def soften(
     similarity: Sequence[float], msd: Sequence[float], group: Sequence[int], form: Form
 ) -> tuple[list[float], list[float]]:
-    """Uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
+    """Return the uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
     if not len(similarity):
         return [], []
     g, score = (torch.tensor(values, dtype=torch.float64) for values in (similarity, msd))

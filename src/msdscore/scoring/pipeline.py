@@ -34,10 +34,10 @@ from msdscore.scoring.references import Comparison, compare_texts
 
 @dataclass(frozen=True, init=False, eq=False)
 class Pipeline:
-    """A decoder, an embedder, a form and its bank: the way from images and captions to numbers.
+    """A decoder, an embedder, a form and its bank: computes numbers from images and captions.
 
     It is a value: `caching` and `sharing` return other pipelines. Only the batch sizes change, when the device runs out
-    of memory; pipelines made from each other share them. `streams` is the number of runs that share the decoding
+    of memory; pipelines derived from each other share them. `streams` is the number of runs that share the decoding
     processes and their memory.
 
     >>> from PIL import Image
@@ -96,7 +96,7 @@ class Pipeline:
         return self.embedder.sizes.images
 
     def caching(self, *, memory: int | None = None, disk: CacheSettings | None = None) -> "Pipeline":
-        """The same pipeline with an encoder that caches vectors in `memory` bytes, and on `disk`."""
+        """Return the same pipeline with an encoder that caches vectors in `memory` bytes, and on `disk`."""
         options: dict[str, Any] = {"disk": disk} | ({} if memory is None else {"memory": memory})
         encoder = CachedEncoder(self.encoder, **options)
         return self._with(
@@ -104,15 +104,15 @@ class Pipeline:
         )
 
     def sharing(self, streams: int) -> "Pipeline":
-        """The same pipeline for several runs at a time, which share the decoding processes and their memory."""
+        """Return the same pipeline for several concurrent runs, which share the decoding processes and their memory."""
         return self._with(streams=streams)
 
     def remembering(self) -> "Pipeline":
-        """The same pipeline for one run: every distinct image and caption is encoded once."""
+        """Return the same pipeline for one run: every distinct image and caption is encoded once."""
         return self if isinstance(self.encoder, CachedEncoder) else self.caching()
 
     def remembering_texts(self) -> "Pipeline":
-        """The same pipeline for a stream of images that occur once: every distinct caption is encoded once."""
+        """Return the same pipeline for a stream of images that occur once: every distinct caption is encoded once."""
         if isinstance(self.encoder, CachedEncoder):
             return self
         return self._with(embedder=replace(self.embedder, memory=TextMemory()))
@@ -125,7 +125,7 @@ class Pipeline:
 
     @property
     def cache_use(self) -> CacheUse | None:
-        """What a cache on disk has saved so far; None without one."""
+        """Statistics of the cache on disk so far; None without one."""
         encoder = self.encoder
         return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
 
@@ -142,23 +142,23 @@ class Pipeline:
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
     ) -> list[Decoded | RowError]:
-        """Images ready for the encoder, in order; see `Decoder.decode`."""
+        """Return images ready for the encoder, in order; see `Decoder.decode`."""
         return self.decoder.decode(sources, pool=pool, keep=keep)
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
-        """Vectors of decoded images, batch by batch."""
+        """Encode decoded images, batch by batch."""
         return self.embedder.images(decoded)
 
     def embed_texts(self, captions: Sequence[str]) -> Embedded:
-        """Vectors of captions, each distinct one embedded once; an error for a caption without readable words."""
+        """Encode captions, each distinct one once; a caption without readable words gets an error."""
         return self.embedder.texts(captions)
 
     def placed_bank(self, device: torch.device) -> Bank | None:
-        """The bank on a device."""
+        """Return the bank on a device."""
         return None if self.bank is None else self.bank.on(device)
 
     def fit_images(self, images: Embedded) -> Mixture:
-        """The mixtures of embedded images, one per row."""
+        """Fit the mixtures of embedded images, one per row."""
         batch = self._as_computed(images.vectors)
         keys = torch.tensor(images.keys, dtype=torch.int64, device=batch.points.device)
         return fit_all(replace(batch, keys=keys), self.config.image_fit)
@@ -166,7 +166,7 @@ class Pipeline:
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
-        """Similarity and terms of pairs; `image_of` and `text_of` are the indices of their image and caption."""
+        """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
         return measure_pairs(
             self._as_computed(images.vectors),
             self._as_computed(texts.vectors),
@@ -186,13 +186,13 @@ class Pipeline:
         worst: int = 0,
         references: Sequence[Sequence[str] | None] = (),
     ) -> list[Numbers | RowError]:
-        """Numbers or an error for every caption; `owner[i]` is the index of the image of caption i, -1 for none.
+        """Return numbers or an error for every caption; `owner[i]` is the index of the image of caption i, -1 for none.
 
         With `worst`, the numbers name up to that many of the least supported words. `references[i]` are the references
         of caption i, or None; a caption without an image has only the numbers of its references.
         """
         device = self.encoder.device
-        # On a GPU the host waits for the device once, for the numbers: all that it can know before is known by then.
+        # On a GPU the host waits for the device once, for the numbers, and does all other work before that.
         late = device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
         with in_flight(device) if late else nullcontext():
             with launching(device) if late else nullcontext():
@@ -232,41 +232,41 @@ class Pipeline:
             if isinstance(row, Numbers) and item in known:
                 results[item] = known[item].added_to(row)
             elif row is None:
-                place = texts.row(item)
-                layout = texts.vectors.layout[place]
+                index = texts.row(item)
+                layout = texts.vectors.layout[index]
                 windows, warnings = (layout.windows, layout.warnings) if isinstance(layout, TokenLayout) else (1, ())
-                length = int(texts.vectors.mask[place].sum())
+                length = int(texts.vectors.mask[index].sum())
                 results[item] = known.get(item, Comparison()).alone(length, windows, warnings)
 
     def _as_computed(self, batch: Embeddings) -> Embeddings:
-        """Points computed in half precision, as float16: they have no more digits, and are compared faster."""
+        """Return points that were computed in half precision as float16: same precision, faster comparisons."""
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
 
 def recommended_config(encoder: Encoder, bank: NamedBank | None = None) -> Form:
-    """The settings that an encoder recommends for itself, else the paper's for short captions.
+    """Return the settings that an encoder recommends, else the paper's for short captions.
 
     A `bank` that was built for a form, such as one from captioned images, recommends that form.
     """
     form = None if bank is None else form_of_bank(bank.bank)
     if form is not None:
         return form
-    given = dict(encoder.recommended or {})
-    return preset(given.pop("preset", "short"), **given)
+    settings = dict(encoder.recommended or {})
+    return preset(settings.pop("preset", "short"), **settings)
 
 
 def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
-    """The bank given, else the one that comes with the encoder; none where the form needs none."""
+    """Return the bank passed, else the encoder's; None if the form needs none."""
     if not form.needs_bank:
         if given is not None:
             own = form_of_bank(given.bank)
             remedy = "set calibration=background" if own is None else f"choose the preset {own.facts()['form']}"
-            raise ConfigError(f"a bank is given, and these settings use none; {remedy}, or leave it out")
+            raise ConfigError(f"a bank was passed, but these settings use none; {remedy}, or omit it")
         return None
     named = given or own_bank(encoder)
     if named is None:
         raise ConfigError(
-            f"these settings need a bank, and encoder {encoder.name!r} brings none; build one with: "
+            f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
             f"msdscore bank IMAGES -o bank.safetensors --encoder {encoder.name}"
         )
     named.require(encoder, form)

@@ -23,7 +23,7 @@ from msdscore.scoring.embedder import Embedder
 from msdscore.scoring.measurement import Numbers
 
 _MOST = 4  # backgrounds that are cached
-_TEXTS = 64  # sentences that are encoded at once
+_TEXTS = 64  # sentences per batch
 _MOST_VECTORS = 1 << 14  # sentence vectors that are cached
 _vectors: dict[str, Tensor] = {}  # by the signature and device of their encoder, and the text
 _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
@@ -31,7 +31,7 @@ _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and dev
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A caption compared with its references; `values` is empty if there was none to compare it with.
+    """A caption compared with its references; `values` is None if there was none to compare it with.
 
     `meant` is True for the tokens of the caption that a reference means.
     """
@@ -42,7 +42,7 @@ class Comparison:
     meant: Bool[Tensor, "references tokens"] | None = None
 
     def added_to(self, numbers: Numbers) -> Numbers:
-        """The numbers of the caption with those of its references, and their sum with MSD."""
+        """Return the numbers of the caption with those of its references, and their sum with MSD."""
         warnings = (*numbers.warnings, *self.warnings)
         if self.values is None:
             return replace(numbers, warnings=warnings)
@@ -50,7 +50,7 @@ class Comparison:
         return replace(numbers, values={**numbers.values, **self.values, "ref_msd": ref_msd}, warnings=warnings)
 
     def alone(self, length: int, windows: int, warnings: Sequence[str]) -> Numbers | RowError:
-        """The numbers of a caption without an image."""
+        """Return the numbers of a caption without an image."""
         if self.values is None:
             return RowError("no image, and no reference to compare the caption with")
         return Numbers({"length": length, "windows": windows, **self.values}, (*warnings, *self.warnings, TEXT_ONLY))
@@ -63,13 +63,13 @@ def compare_texts(embedder: Embedder, captions: Sequence[str], references: Seque
     if not wanted:
         return [Comparison(warnings=warnings) for _, warnings in split]
     texts = list(dict.fromkeys(text for index in wanted for text in (captions[index], *split[index][0])))
-    embedded, number = embedder.texts(texts), {text: place for place, text in enumerate(texts)}
+    embedded, number = embedder.texts(texts), {text: item for item, text in enumerate(texts)}
     comparisons, pairs, chosen = list[Comparison](), list[tuple[int, list[int]]](), list[int]()
     for index, (own, warnings) in enumerate(split):
         readable = tuple(text for text in own if number[text] not in embedded.reasons)
         notes = [*warnings, *_notes(embedded, [number[text] for text in readable])]
         if len(readable) < len(own):
-            notes.append(f"{len(own) - len(readable)} of {len(own)} references left out: the encoder cannot read them")
+            notes.append(f"{len(own) - len(readable)} of {len(own)} references ignored: the encoder cannot read them")
         usable = bool(readable) and number[captions[index]] not in embedded.reasons
         if own and not readable:
             notes.append(NO_REFERENCES)
@@ -90,14 +90,14 @@ def compare_texts(embedder: Embedder, captions: Sequence[str], references: Seque
 
 
 def _notes(embedded: Embedded, numbers: Sequence[int]) -> list[str]:
-    """What the encoder says of the references, each remark once."""
+    """Return the encoder's warnings about the references, without duplicates."""
     layouts = [embedded.vectors.layout[embedded.row(number)] for number in numbers]
     remarks = [remark for layout in layouts if isinstance(layout, TokenLayout) for remark in layout.warnings]
     return [f"references: {remark}" for remark in dict.fromkeys(remarks)]
 
 
 def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
-    """Sentence vectors of embedded texts: those of the encoder, the latest of them cached, else its pooled vectors."""
+    """Return sentence vectors of embedded texts: the encoder's, with a cache of the latest, else its pooled vectors."""
     encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
     mark = f"{encoder.signature} {encoder.device} "
     fresh = [text for text in texts.captions if mark + text not in _vectors]
@@ -105,11 +105,11 @@ def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
     # Texts of one length together, so that little is padded.
     fresh.sort(key=len)
     for start in range(0, len(fresh), _TEXTS):
-        some = fresh[start : start + _TEXTS]
-        rows = encode(some)
+        batch = fresh[start : start + _TEXTS]
+        rows = encode(batch)
         if rows is None:
             return texts.vectors.pooled
-        vectors |= dict(zip(some, rows, strict=True))
+        vectors |= dict(zip(batch, rows, strict=True))
     if len(_vectors) > _MOST_VECTORS:
         _vectors.clear()
     _vectors.update((mark + text, vectors[text]) for text in fresh)
@@ -117,7 +117,7 @@ def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
 
 
 def _background(embedder: Embedder) -> Background:
-    """The background captions under an encoder, encoded once."""
+    """Return the background captions of an encoder, encoded once."""
     key = embedder.encoder.signature, str(embedder.encoder.device)
     if key not in _backgrounds:
         if len(_backgrounds) >= _MOST:

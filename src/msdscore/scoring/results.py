@@ -1,4 +1,4 @@
-"""Scores of captions: which direction is better, how they print, how they leave as arrays, rows, Arrow or pandas."""
+"""Scores of captions: printing, and conversion to arrays, rows, Arrow and pandas."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 COUNTS = ("length", "windows")
-SHARED = ("similarity", "msd", *COUNTS, "match")  # numbers of every form; match only if the bank can tell it
+SHARED = ("similarity", "msd", *COUNTS, "match")  # numbers of every form; match only if the bank is calibrated for it
 # Numbers that not every score has.
 OPTIONAL = (*(column.name for column in FORM_COLUMNS), *references.NAMES, "match")
-# The numbers of a caption that depend only on its own image, of all forms.
+# The numbers of a caption that depend only on its image, of all forms.
 NUMBERS = (*SHARED[:-1], *OPTIONAL)
 # The columns that scoring may add to a row, whatever the form.
 ALL_COLUMNS = columns_of(OPTIONAL[:-1])
@@ -41,18 +41,18 @@ SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Score:
-    """The score of one caption; its numbers are in `values` and attributes too.
+    """The score of one caption; its numbers are in `values` and available as attributes.
 
     Higher is better:
 
     - `msd`, `soft_msd` and `similarity`. `soft_msd` is gated by the uncertainty of the set of `candidates` captions;
-      for a caption scored alone it equals `msd`.
+      for a single caption it equals `msd`.
     - `precision`: is what the caption says true of this image? In nats per word; below zero there is more doubt than
       support.
-    - `information`: how much does it tell about this image? In standard deviations over background images.
+    - `information`: how much does it say about this image? In standard deviations over background images.
     - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
       `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor. Both are None if the encoder's
-      bank cannot tell, and under the paper's presets.
+      bank is not calibrated for it, and with the paper's presets.
 
     Lower is better: `doubt`, how much of the caption is probably invented, in log-odds summed over its words, and
     `denial`, how much of the similarity comes from words that the caption denies ("no dog").
@@ -61,10 +61,10 @@ class Score:
     image shows and the caption omits, and `support`, what the caption says and the image does not show; `divergence` is
     the two, weighted by `beta`. A number that the form does not have raises `AttributeError`.
 
-    Neither: `uncertainty` is that of the candidate set (1: the similarities do not tell the captions apart), `length`
+    Neither: `uncertainty` is that of the candidate set (1: the similarities do not separate the captions), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
-    `warnings` are what a reader of the score should know, such as words that the encoder cannot read. If there is an
+    `warnings` are remarks on the score, such as words that the encoder cannot read. If there is an
     `error`, there was nothing to score, and the numbers are NaN.
     """
 
@@ -92,10 +92,10 @@ class Score:
     def __str__(self) -> str:
         if self.error is not None:
             return f"not scored: {self.error}"
-        alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
+        among = "alone" if self.candidates == 1 else f"among {self.candidates}"
         others = [name for name in shown([self]) if name not in ("ref_msd", "msd", "soft_msd", "reading")]
         title = score_name(self.signature)
-        line = f"{title} {self.msd:+.4f}  Soft-{title} {self.soft_msd:+.4f} ({alone})"
+        line = f"{title} {self.msd:+.4f}  Soft-{title} {self.soft_msd:+.4f} ({among})"
         if (count := self.values.get("reference_count")) and not math.isnan(self.values["reference_score"]):
             has_image = not math.isnan(self.msd)
             line = (
@@ -135,25 +135,25 @@ class Score:
 
     @property
     def reading(self) -> str | None:
-        """The match in a word: good, doubtful or poor; never good for a list, shuffled words or repetitions."""
+        """The match as a word: good, doubtful or poor; never good for a list, shuffled words or repetitions."""
         return reading(self.match, is_caption=FORM_WARNINGS.isdisjoint(self.warnings))
 
     def _repr_html_(self) -> str:
         return html_table([self], self.signature)
 
     def row(self) -> dict[str, Any]:
-        """The added columns of a scored row; None if there is no number."""
+        """Return the added columns of a scored row; None for a missing number."""
         texts = {"warnings": "; ".join(self.warnings) or None, "reading": self.reading, "error": self.error}
         values = {**self.values, **texts}
         return {name: known(values[name]) for name in columns_of(form_columns(self.values))}
 
     def to_dict(self) -> dict[str, Any]:
-        """Caption, numbers, candidates and signature as plain values for JSON; None if there is no number."""
+        """Return caption, numbers, candidates and signature as plain values for JSON; None for a missing number."""
         return {"caption": self.caption, **self.row(), "candidates": self.candidates, "signature": self.signature}
 
 
 def form_columns(values: Mapping[str, Any]) -> list[str]:
-    """The names of those numbers that are the form's."""
+    """Return the names of the numbers of the form."""
     return [name for name in values if name not in SHARED and name not in ("uncertainty", "soft_msd")]
 
 
@@ -162,23 +162,23 @@ def _has_numbers(column: npt.NDArray[Any] | None) -> bool:
 
 
 def known(value: Any) -> Any:
-    """A value, or None for NaN."""
+    """Return a value, or None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def shown(scores: Sequence[Score]) -> list[str]:
-    """The columns that a table of these scores shows: all but those that none of them has."""
+    """Return the columns of a table of these scores, without those that no score has."""
     return [name for name in SHOWN if any(known(getattr(score, name, None)) is not None for score in scores)]
 
 
 def cell(score: Score, name: str) -> str:
-    """One number of a table of scores; empty if there is none."""
+    """Format one number of a table of scores; empty if it is missing."""
     value = known(getattr(score, name, None))
     return "" if value is None else format(value, COLUMNS[name].format)
 
 
 def html_table(scores: Sequence[Score], signature: str) -> str:
-    """A table of scores and their signature, as notebooks show it."""
+    """Return a table of scores and their signature as HTML for notebooks."""
     names = shown(scores)
     head = "".join(f"<th>{name}</th>" for name in (*names, "caption"))
     rows = [
@@ -192,9 +192,9 @@ def html_table(scores: Sequence[Score], signature: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Scores of captions as arrays, in the order the captions were given; see `Score` for which direction is better.
+    """Scores of captions as arrays, in the order of the captions; see `Score` for which direction is better.
 
-    `columns` has every number by name, and each is an attribute too; NaN (counts: 0) for captions that have an error in
+    `columns` has every number by name, each also an attribute; NaN (counts: 0) for captions that have an error in
     `errors`. `candidates` is the number of captions of each caption's candidate set that were scored. A slice returns
     `Scores`, an index one `Score`; `a + b` joins two with the same signature.
 
@@ -221,7 +221,7 @@ class Scores:
         form: Form,
         signature: str,
     ) -> "Scores":
-        """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
+        """Build scores from numbers or errors; captions with equal numbers in `sets` are one candidate set."""
         good = [number for number, row in enumerate(scored) if isinstance(row, Numbers)]
         rows = [row.values for row in scored if isinstance(row, Numbers)]
         added = references.NAMES if any(references.NAMES[0] in row for row in rows) else ()
@@ -275,7 +275,7 @@ class Scores:
 
     @property
     def failed(self) -> int:
-        """How many captions could not be scored."""
+        """Number of captions that could not be scored."""
         return sum(error is not None for error in self.errors)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""A scorer described in plain values, from which any process builds the same one."""
+"""Specs of scorers: plain values from which any process builds the same scorer."""
 
 import json
 import logging
@@ -52,9 +52,9 @@ class ScorerSpec:
     changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
-    batch_size: int | None = None  # images per batch of the encoder; None: what fills its device
+    batch_size: int | None = None  # images per batch of the encoder; None: chosen for its device
     cache: CacheSettings | None = None
-    # Processes that decode images; 0: threads of the process that scores; None: one per core beside a GPU, else 0.
+    # Processes that decode images; 0: threads of the process that scores; None: one per core next to a GPU, else 0.
     decoders: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,20 +62,20 @@ class ScorerSpec:
             raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
         check_form(self.config)
         for name in ("options", "changes"):
-            # Sorted pairs with tuples for lists, so that the description can be compared and hashed.
+            # Sorted pairs with tuples for lists, so that the spec can be compared and hashed.
             values = dict(getattr(self, name)).items()
             pairs = sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in values)
             object.__setattr__(self, name, tuple(pairs))
 
     def build(self, bank: NamedBank | None = None) -> Pipeline:
-        """Load everything that the description names; a `bank` given here is used instead of its own."""
+        """Load the encoder and the bank, and build the pipeline; a `bank` passed here replaces that of the spec."""
         encoder = self._load()
-        given = bank if bank or self.bank is None else load_bank(Path(self.bank))
+        loaded = bank if bank or self.bank is None else load_bank(Path(self.bank))
         base = preset(self.config) if isinstance(self.config, str) else self.config
         return Pipeline(
             encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
-            (base or recommended_config(encoder, given)).changed(**dict(self.changes)),
-            bank=given,
+            (base or recommended_config(encoder, loaded)).changed(**dict(self.changes)),
+            bank=loaded,
             limits=self.limits,
             batch_size=self.batch_size,
             decoders=self.decoders,
@@ -100,9 +100,9 @@ class ScorerSpec:
             return load()
 
     def stamp(self) -> str | None:
-        """A mark of all that the description names, files by size and time; None where its files are not known.
+        """Return a hash of the spec and its files, by size and time; None if the files are not known.
 
-        Specs of one mark build the same scorer, so that finished work can be known again without loading it.
+        Specs with equal hashes build the same scorer, so that finished work is recognised without loading it.
         """
         folder = encoder_folder(self.encoder, revision=self.revision)
         if folder is None:
@@ -114,7 +114,7 @@ class ScorerSpec:
         return blake2b(content.encode(), digest_size=16).hexdigest()
 
     def record(self) -> dict[str, Any] | None:
-        """The description without what changes no number, as finished work keeps it; None for an encoder in a folder.
+        """Return the settings that can change a score, as stored with finished work; None for a local encoder.
 
         Equal records build equal scorers without loading them; the content of a folder or a module may change.
         """
@@ -127,7 +127,7 @@ class ScorerSpec:
         return dict(json.loads(json.dumps(values, default=str)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and for a run's metadata."""
+        """Return plain values, for JSON and for the run metadata."""
         values = asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
         del values["verify"]
         return values

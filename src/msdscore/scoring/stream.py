@@ -1,4 +1,4 @@
-"""Many pairs in little memory: some images at a time, the next ones decoded while these are scored."""
+"""Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,9 +17,9 @@ from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 
-DECODERS = (8, 32)  # threads that read images: the cores of this process, at least and at most so many
-# Batches that are scored side by side on a GPU, and batches that wait for their turn with their images decoded: at
-# least and at most so many, as the memory for decoded images allows.
+DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core of this process
+# Batches that are scored concurrently on a GPU, and minimum and maximum of the decoded batches that wait for it, which
+# depend on the memory for decoded images.
 GPU_BATCHES = 3
 GPU_AHEAD = (3, 6)
 
@@ -28,7 +28,7 @@ GPU_AHEAD = (3, 6)
 class Batch:
     """Captions to score together; `owner[i]` is the index of the image of caption i, -1 for none.
 
-    `references[i]` are the references of caption i, or None; an empty sequence stands for none at all.
+    `references[i]` are the references of caption i, or None; an empty sequence means none at all.
     """
 
     images: Sequence[ImageSource]
@@ -40,7 +40,7 @@ class Batch:
 def score_batches(
     pipeline: Pipeline, batches: Iterable[Batch], *, worst: int = 0
 ) -> Iterator[list[Numbers | RowError]]:
-    """Numbers or a reason for every caption of each batch, in order.
+    """Yield numbers or an error for every caption of each batch, in order.
 
     Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
     because recognising an image costs as much as encoding it. With `worst`, the numbers name up to that many of the
@@ -68,7 +68,7 @@ def score_batches(
             if processes is None:
                 return pipeline.decode(sources, pool=pool)
             ready = pipeline.decoder.decode_on_device(sources, processes.decode(sources))
-            return [Decoded(one) if isinstance(one, Prepared) else one for one in ready]
+            return [Decoded(image) if isinstance(image, Prepared) else image for image in ready]
 
         try:
             for batch in batches:
@@ -81,12 +81,12 @@ def score_batches(
                 yield waiting.popleft()()
         finally:
             # A caller that stops iterating does not wait for images that are still to be read.
-            for some in (scorers, reader, pool):
-                some.shutdown(wait=False, cancel_futures=True)
+            for executor in (scorers, reader, pool):
+                executor.shutdown(wait=False, cancel_futures=True)
 
 
 def waiting_batches(pipeline: Pipeline) -> int:
-    """How many batches may wait beside a GPU with their images decoded."""
+    """Return how many batches of decoded images may wait for a GPU."""
     from msdscore.io.decoders import ARENA
     from msdscore.scoring.decoding import room_per_image
 
@@ -102,9 +102,9 @@ def split_pairs(
     size: int,
     references: Sequence[Sequence[str] | None] = (),
 ) -> list[tuple[list[int], Batch]]:
-    """Split pairs into batches of at most `size` images, captions of one image together; each with their numbers.
+    """Split pairs into batches of at most `size` images; return each with the indices of its captions.
 
-    Captions without an image (-1) are in one batch.
+    Captions of one image are in one batch, and so are captions without an image (-1).
 
     >>> [rows for rows, _ in split_pairs("abc", ["", "", "", ""], [0, 1, 0, 2], size=2)]
     [[0, 2, 1], [3]]
@@ -116,11 +116,11 @@ def split_pairs(
     for start in range(0, len(order), size):
         own = order[start : start + size]
         rows = [caption for image in own for caption in sets[image]]
-        place = {image: number for number, image in enumerate(image for image in own if image >= 0)} | {-1: -1}
+        position = {image: number for number, image in enumerate(image for image in own if image >= 0)} | {-1: -1}
         batch = Batch(
             [images[image] for image in own if image >= 0],
             [captions[caption] for caption in rows],
-            [place[owner[caption]] for caption in rows],
+            [position[owner[caption]] for caption in rows],
             [references[caption] for caption in rows] if references else (),
         )
         batches.append((rows, batch))

@@ -1,4 +1,4 @@
-"""Tables that users have (pandas, pyarrow and what gives Arrow): their rows to score, and scores beside them."""
+"""Tables of users (pandas, pyarrow, Arrow interface): read their rows, and add columns of scores."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class TablePair:
     image_key: Hashable
     caption: str
     candidate_set: Hashable
-    candidates: int | None  # how many captions the row lists; None where it has a single one
+    candidates: int | None  # number of captions in the row's list; None if it is not a list
     references: Sequence[str] | None = None
 
 
 def as_table(table: Any) -> Any:
-    """A pandas or pyarrow table as it is, one of another library (polars, datasets) as a pyarrow table."""
+    """Return a pandas or pyarrow table as it is, and one of another library (polars, datasets) as a pyarrow table."""
     if isinstance(table, pa.Table) or _is_pandas(table):
         return table
     if hasattr(table, "__arrow_c_stream__"):
@@ -44,7 +44,7 @@ def as_table(table: Any) -> Any:
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
-    """The type with plain texts and bytes: polars gives views, whose rows pyarrow cannot take."""
+    """Return the type with plain strings and bytes: polars exports views, whose rows pyarrow cannot select."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
@@ -57,9 +57,9 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[TablePair]:
-    """The pairs of a table; a list of captions, a `group`, or the rows of one image are a candidate set.
+    """Yield the pairs of a table; a list of captions, a `group`, or the rows of one image are a candidate set.
 
-    Relative paths are looked for in `folder`.
+    Relative paths are relative to `folder`.
     """
     columns = _names(table)
     names.check(columns, "the table", folder=False, lists=True)
@@ -87,11 +87,11 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
 
 
 def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: ColumnNames, prefix: str) -> Any:
-    """The table with the columns of the scores at its end; a row with a list of captions is repeated for each."""
+    """Return the table with the columns of the scores appended; a row with a list of captions is repeated for each."""
     added = scores.to_arrow().drop_columns(["caption"])
     taken = [prefix + name for name in added.column_names if prefix + name in _names(table)]
     if taken:
-        raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or give a prefix")
+        raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or pass a prefix")
     if any(pair.candidates is not None for pair in pairs):
         name, has_counts = str(names.caption_in(_names(table))), "candidates" in _names(table)
         rows, single = [pair.row for pair in pairs], single_name(name, _names(table))

@@ -1,7 +1,7 @@
-"""What an image shows and a caption does not say, and what would fit better than a word in doubt.
+"""Words that an image shows and a caption omits, and replacements for words in doubt.
 
-Every word of a vocabulary has evidence under an image, as the words of captions have. With how often captions use it,
-that gives the probability that people would name it.
+Every word of a vocabulary has evidence under an image, like the words of captions. Together with its frequency in
+captions, this determines the probability that people would name it.
 """
 
 from collections import OrderedDict
@@ -18,19 +18,19 @@ from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import Word
 
-SAME = 0.75  # correlation over background images from which two words mean the same thing to see
+SAME = 0.75  # correlation over background images from which two words count as synonyms
 MISSING, INSTEAD = 10, 3  # words named at most: missing from a caption, and instead of one of its words
 LIKELY = 0.3  # least probability of a missing word
-SURE = 0.45  # its least reliability: words that the encoder hardly judges are no news
-LATEST = 64  # images whose probabilities are kept
-_IMAGES = 256  # compared at once
+SURE = 0.45  # its least reliability: words that the encoder judges poorly are not suggested
+LATEST = 64  # images whose probabilities are cached
+_IMAGES = 256  # images per batch
 
 
 @dataclass(frozen=True, slots=True)
 class NamedWord:
-    """A word and the probability that it is true of the image; for a word of references, the share that says it.
+    """A word and the probability that it is true of the image; for a word of references, the share that has it.
 
-    `references` is the number of references that say it.
+    `references` is the number of references that have it.
     """
 
     word: str
@@ -40,7 +40,7 @@ class NamedWord:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A word in doubt, by its number in the caption, and words of its kind that fit the image better."""
+    """A word in doubt, with its index in the caption, and similar words that fit the image better."""
 
     number: int
     word: str
@@ -48,13 +48,13 @@ class Suggestion:
 
 
 def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
-    """The mean log density of every word over the images of the bank."""
+    """Return the mean log density of every word over the images of the bank."""
     assert pipeline.bank is not None, "the evidence form has a bank"
     return log_densities(pipeline.bank.bank.images.to(points.device), points.unsqueeze(0))[0].mean(dim=0)
 
 
 def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expected: Tensor) -> Tensor:
-    """The evidence of every word under every image, images by words; `expected` are their `expected_densities`."""
+    """Return the evidence of every word under every image, images by words, given their `expected_densities`."""
     measured = pipeline.fit_images(images)
     rows = [
         log_densities(measured.take(slice(start, start + _IMAGES)).to(points.device), points.unsqueeze(0))[0] - expected
@@ -64,7 +64,7 @@ def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expecte
 
 
 class Namer:
-    """Names what images show, with one pipeline; what depends on the bank alone is computed once."""
+    """Names the words that images show, with one pipeline; values that depend only on the bank are computed once."""
 
     def __init__(self, pipeline: Pipeline, vocabulary: Vocabulary) -> None:
         self._pipeline = pipeline
@@ -73,14 +73,14 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._expected = expected_densities(pipeline, vocabulary.points)
-        self._images = OrderedDict[bytes, Tensor]()  # probabilities of the latest images: captions are edited
+        self._images = OrderedDict[bytes, Tensor]()  # probabilities of the latest images, for edited captions
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
         self._sure = [words.reliability.get(stem, words.other) >= SURE for stem in vocabulary.stems]
 
     def probabilities(self, images: Embedded) -> Tensor:
-        """The probability of every word of the vocabulary under the first of some images."""
+        """Return the probability of every word of the vocabulary under the first image."""
         key = sha256(images.vectors.points[0].float().cpu().numpy().tobytes()).digest()
         if key not in self._images:
             evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
@@ -90,7 +90,7 @@ class Namer:
         return self._images[key]
 
     def missing(self, probabilities: Tensor, words: Sequence[Word], points: Tensor) -> tuple[NamedWord, ...]:
-        """Words that are probably true of the image and neither said nor meant by what is said.
+        """Return words that are probably true of the image and that the caption neither has nor implies.
 
         `points` are the vectors of the caption's tokens.
         """
@@ -109,7 +109,7 @@ class Namer:
     def suggestions(
         self, probabilities: Tensor, words: Sequence[Word], doubtful: Sequence[int]
     ) -> Iterator[Suggestion]:
-        """For each word in doubt, by its number, words of its kind that are likelier under the image."""
+        """Yield, for each word in doubt, similar words that are likelier under the image."""
         stems = {word.stem for word in words}
         for number in doubtful:
             own = self._number.get(words[number].stem)
@@ -128,7 +128,7 @@ class Namer:
 
 
 def _profiles(background: Mixture, points: Tensor) -> Tensor:
-    """Log densities of points over background images, centred and of length one: their products are correlations."""
+    """Return log densities over background images, centred and of unit length: their products are correlations."""
     profiles = log_densities(background, points.unsqueeze(0))[0].T
     centred = profiles - profiles.mean(dim=1, keepdim=True)
     return torch.nn.functional.normalize(centred, dim=1)
