@@ -104,7 +104,7 @@ def test_lasting_trouble_stops_with_one_line(server, tmp_path):
         judge(server, tmp_path, workers=1).score(BATCH)
     assert len(server.asked) <= 2  # one more may be under way
     server.replies = [(503, b"busy", {})] * 2
-    with pytest.raises(RunError, match=r"gave no answer in 2 tries \(503 busy\); answers so far are kept"):
+    with pytest.raises(RunError, match=r"gave no answer in 2 tries \(503 busy\); answers so far are saved"):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 

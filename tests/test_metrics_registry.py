@@ -31,14 +31,14 @@ def test_every_row_says_what_it_needs_and_has_a_loader():
     [
         ("mds", r"unknown metric 'mds'. Did you mean 'msd'"),
         ("msd:x", r"metric 'msd' takes no argument, got 'x'"),
-        ("file", r"metric 'file' is asked for as file:ARGUMENT, where ARGUMENT is a JSON Lines file"),
+        ("file", r"metric 'file' needs an argument: use file:ARGUMENT, with a JSON Lines file"),
         ("msd,kappa=3", r"unknown option of metric msd 'kappa'"),
         ("random,seed=x", r"seed must be a whole number, got 'x'"),
         ("judge:m,workers=no", r"workers must be a number, got 'no'"),
         ("judge:m,temperature=-1", r"temperature must be at least 0, got -1"),
         ("judge:m,backend=cloud", r"backend must be 'endpoint' or 'local', got 'cloud'"),
         ("judge:m,url=ftp://x", r"url must begin with http:// or https://, got 'ftp://x'"),
-        ("judge:m,device=cpu", r"option device goes with backend=local alone"),
+        ("judge:m,device=cpu", r"option device needs backend=local"),
     ],
 )
 def test_what_cannot_be_asked_for(asked, message):
@@ -125,7 +125,7 @@ def test_what_a_file_of_scores_may_not_hold(tmp_path):
         load_metric(_file(tmp_path, [{"image": "x.jpg", "caption": "y", "score": score} for score in (1, 2)]))
     with pytest.raises(InputError, match=r"the id 'item/0' occurs twice"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}] * 2))
-    with pytest.raises(InputError, match=r"there is no file nowhere.jsonl"):
+    with pytest.raises(InputError, match=r"nowhere.jsonl: no such file"):
         load_metric("file:nowhere.jsonl")
     (tmp_path / "bad.jsonl").write_text("{")
     with pytest.raises(InputError, match=r"bad.jsonl line 1 is not valid JSON"):

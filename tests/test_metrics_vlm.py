@@ -97,10 +97,10 @@ def test_digit_tokens_with_and_without_a_space_add_up():
 
 
 def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
-    with pytest.raises(ConfigError, match="there is no prompt file nowhere.txt"):
+    with pytest.raises(ConfigError, match="nowhere.txt: no such prompt file"):
         load_metric("fleur:x,prompt=nowhere.txt")
     (tmp_path / "bare.txt").write_text("Grade it.")
-    with pytest.raises(ConfigError, match=r"must hold \{caption\} where the caption goes"):
+    with pytest.raises(ConfigError, match=r"must contain \{caption\} for the caption"):
         load_metric(f"fleur:x,prompt={tmp_path / 'bare.txt'}")
     silent = make_llava(tmp_path / "silent")
     with pytest.raises(WeightsError, match=r"(has no chat template|processor of .* cannot be loaded)"):

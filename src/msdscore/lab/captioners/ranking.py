@@ -1,6 +1,6 @@
-"""Captioners ranked on shared images: means, ranks and differences with intervals over images, and significance.
+"""Rankings of captioners on shared images: means, ranks and differences with intervals over images, and significance.
 
-The page of a ranking has tables, ranks, what is left out or invented, and wins to look at.
+The page of a ranking has tables, ranks, a plot of both parts of the score, and examples of wins.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +28,17 @@ from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.results import EVIDENCE, METRICS, PAPER, Floats, Results, read_results
 from msdscore.scoring.config import facts_of
 
-RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
+RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
 Ints = npt.NDArray[np.int64]
 _SIDE = 320  # of the scatter plot
 _LABEL = 14  # height of a label in it
 _SURE = 0.05
 _HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
-# What the plot of both parts of the score says under its axes and beneath: across, up, and where good captioners are.
+# Labels of the plot of both parts of the score: x axis, y axis, and a note on which corner is good.
 _SCATTER = {
     EVIDENCE: (
         "precision ↑: is what is said true?",
-        "information ↑: how much is told",
+        "information ↑: how much is said",
         "near the upper right corner is good: true, and much of it",
     ),
     PAPER: (
@@ -58,14 +58,14 @@ class Contest:
     captioners: tuple[str, ...]
     images: tuple[str, ...]
     left_out: int  # images that one captioner lacks or whose caption could not be scored
-    captioner_of: Ints  # places among the captioners
+    captioner_of: Ints  # indices into `captioners`
     image_of: Ints
     origins: tuple[tuple[int, int], ...]  # file and row
     captions: tuple[str, ...]
     numbers: Mapping[str, Floats]
 
     def means(self, name: str) -> Floats:
-        """A number averaged over the captions of each image: (images, captioners)."""
+        """Return a number averaged over the captions of each image: (images, captioners)."""
         sums, counts = np.zeros((2, len(self.images), len(self.captioners)))
         np.add.at(sums, (self.image_of, self.captioner_of), self.numbers[name])
         np.add.at(counts, (self.image_of, self.captioner_of), 1)
@@ -74,7 +74,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class CaptionerRank:
-    """One captioner in one metric: its mean and its rank, both with an interval over images."""
+    """Result of one captioner in one metric: its mean and its rank, both with an interval over images."""
 
     captioner: str
     mean: Interval
@@ -83,7 +83,7 @@ class CaptionerRank:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Two captioners in one metric: the difference of their means, and whether it could be chance."""
+    """Comparison of two captioners in one metric: the difference of their means, and its significance."""
 
     first: str
     second: str
@@ -94,7 +94,7 @@ class Duel:
 
 @dataclass(frozen=True, slots=True)
 class MetricRanking:
-    """All captioners in one metric, the best first, and all pairs of them."""
+    """All captioners in one metric, best first, and all their pairs."""
 
     metric: str
     lower_is_better: bool
@@ -115,7 +115,7 @@ class PeopleAgreement:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What is known about the captioners."""
+    """Rankings of the captioners by all metrics."""
 
     contest: Contest
     metrics: tuple[MetricRanking, ...]
@@ -123,7 +123,7 @@ class Ranking:
     agreements: tuple[PeopleAgreement, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; a number that is not defined, such as an interval of one image, is None."""
+        """Return plain values for JSON; an undefined number, such as an interval of one image, is None."""
         contest = self.contest
         values = {
             "signature": contest.signature,
@@ -139,7 +139,7 @@ class Ranking:
 
 
 def is_ranking(path: Path) -> bool:
-    """Whether a file is the JSON of a ranking, by its first fields."""
+    """Return whether a file is the JSON of a ranking, by its first fields."""
     try:
         with path.open("rb") as file:
             return b'"captioners"' in file.read(_HEAD)
@@ -148,7 +148,7 @@ def is_ranking(path: Path) -> bool:
 
 
 def read_ranking(values: Mapping[str, Any]) -> Ranking:
-    """The ranking that `Ranking.to_dict` wrote, without its captions: tables need no more.
+    """Read a ranking that `Ranking.to_dict` wrote, without its captions, which tables do not need.
 
     Raises:
         InputError: the values are not those of a ranking.
@@ -184,12 +184,12 @@ def _stored_interval(values: Mapping[str, Any]) -> Interval:
 
 
 def ranking_grids(ranking: Ranking) -> list[Grid]:
-    """All tables of a ranking: means and ranks, then the pairs of every metric that was tested."""
+    """Return all tables of a ranking: means and ranks, then the pairs of every tested metric."""
     return [overview_grid(ranking), *(duel_grid(metric) for metric in ranking.metrics if metric.duels)]
 
 
 class Win(NamedTuple):
-    """How far a caption is ahead of the best one of the other captioners; both by their places in the contest."""
+    """Gap between a caption and the best one of the other captioners; both by their indices in the contest."""
 
     gap: float
     own: int
@@ -197,7 +197,7 @@ class Win(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A scored caption: who wrote it, what it shows, its file and position there, and whether it has no score."""
+    """A scored caption: its captioner, its image, its file and row, and whether it has no score."""
 
     captioner: str
     image: str
@@ -214,10 +214,10 @@ def read_contest(
     images: Path | None = None,
     rows: Path | None = None,
 ) -> Contest:
-    """Scored files of several captioners, one file each or together in one with a column `system`.
+    """Read scored files of several captioners, one file each or one for all with a column `system`.
 
     NAME=FILE names the captioner of a file. All must have the same signature and the same images (see `image_names`;
-    `images` and `rows` say where they are); with `shared`, the images that all of them have are enough. `people` is a
+    `images` and `rows` locate them); with `shared`, captioners are ranked on the images that all have. `people` is a
     column of the rows that is read along with the scores.
     """
     paths, labels, read = _read_files(files)
@@ -249,7 +249,7 @@ def read_contest(
 
 
 def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:
-    """The paths, the names given with NAME=FILE (else empty) and the scores of files that may be compared."""
+    """Return the paths, the names from NAME=FILE (else empty) and the scores of comparable files."""
     paths, labels, read = list[Path](), list[str](), list[Results]()
     for given in files:
         name, equals, rest = given.partition("=")
@@ -270,7 +270,7 @@ def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Resul
 def _captions(
     paths: Sequence[Path], labels: Sequence[str], read: Sequence[Results], images: Sequence[Sequence[str]]
 ) -> list[_Row]:
-    """All rows of all files; a captioner may not describe an image in two files."""
+    """Return all rows of all files; raise if a captioner describes an image in two files."""
     rows, described = list[_Row](), dict[tuple[str, str], int]()
     for number, (label, results) in enumerate(zip(labels, read, strict=True)):
         alone = label or Path(results.name).name.split(".")[0]
@@ -303,7 +303,7 @@ def _ratings(results: Results, people: str) -> Floats:
 
 
 def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: bool) -> tuple[tuple[str, ...], int]:
-    """The images that every captioner has described, and how many are left out."""
+    """Return the images that every captioner has described, and the number of the others."""
     described: dict[str, set[str]] = {who: set() for who in captioners}
     for row in rows:
         described[row.captioner].add(row.image)
@@ -324,7 +324,7 @@ def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: b
 
 
 def _softened(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
-    """Soft-MSD over the captions of all captioners of an image: one candidate set, however they were scored."""
+    """Return Soft-MSD with the captions of all captioners of an image as one candidate set."""
     import torch
 
     from msdscore.core.paper import soften
@@ -367,7 +367,7 @@ def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
 
 
 def _rank_of(values: Floats, at: int) -> Callable[[Floats], float]:
-    """The rank of a captioner as a statistic of image weights: 1 is the best, and ties share their mean rank."""
+    """Return the rank of a captioner as a statistic of image weights: 1 is best, and ties share their mean rank."""
 
     def statistic(weights: Floats) -> float:
         means = weights @ values
@@ -389,7 +389,7 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
 
 
 def overview_grid(ranking: Ranking) -> Grid:
-    """One row per captioner in the order of MSD: means with intervals, ranks, and people's where they are known."""
+    """Return one row per captioner in the order of MSD: means with intervals, ranks, and people's ratings if known."""
     grid = _means(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
     return replace(grid, notes=(*_notes(ranking), ranking.contest.signature))
 
@@ -411,7 +411,7 @@ def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Gr
 def _notes(ranking: Ranking) -> list[str]:
     contest = ranking.contest
     notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
-    notes += [f"{contest.left_out} images left out: one captioner lacks them or failed"] if contest.left_out else []
+    notes += [f"{contest.left_out} images ignored: one captioner lacks them or failed"] if contest.left_out else []
     return [*notes, *map(_agreement_note, ranking.agreements)]
 
 
@@ -433,7 +433,7 @@ def _agreement_note(own: PeopleAgreement) -> str:
 
 
 def verdict(ranking: Ranking) -> str:
-    """Who is first by MSD, and who is not significantly behind, in one sentence."""
+    """Return one sentence: who is first by MSD, and who is statistically tied."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
     rivals = [
@@ -452,19 +452,20 @@ def verdict(ranking: Ranking) -> str:
 
 
 def duel_grid(metric: MetricRanking) -> Grid:
-    """All pairs of captioners in one metric."""
+    """Return the table of all pairs of captioners in one metric."""
     rows = tuple(
         (f"{duel.first} – {duel.second}", _plain(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
         for duel in metric.duels
     )
     unsure = [f"{duel.first} and {duel.second}" for duel in metric.duels if not duel.adjusted < _SURE]
-    note = f"not told apart at {_SURE:g}: {'; '.join(unsure)}" if unsure else f"all are told apart at {_SURE:g}"
+    ties = f"no significant difference at {_SURE:g}: {'; '.join(unsure)}"
+    note = ties if unsure else f"all differences are significant at {_SURE:g}"
     columns = ("pair", "difference", "p", "p, Holm")
-    return Grid(f"{metric.metric}: pairs, by swapping them image by image", columns, rows, (note,))
+    return Grid(f"{metric.metric}: pairs, permutation test over images", columns, rows, (note,))
 
 
 def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
-    """The images on which a captioner is furthest ahead of the best of the others."""
+    """Return the images on which a captioner is furthest ahead of the best of the others."""
     values, at = contest.numbers[by], contest.captioners.index(captioner)
     ahead = []
     bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
@@ -478,7 +479,7 @@ def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> li
 
 
 def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
-    """The whole document; it fetches nothing."""
+    """Return the whole self-contained document."""
     contest = ranking.contest
     drawn = [metric for metric in ranking.metrics if metric.metric in RANKED_BY]
     drawn += [ranking.people] if ranking.people else []
@@ -516,7 +517,7 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
 
 
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:
-    """Both parts of the score against each other, with intervals, and how to read it; None where they are not known."""
+    """Return the plot of both parts of the score with intervals and labels; None if they are not known."""
     means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
     names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
     if names is None:
@@ -537,7 +538,7 @@ def _scatter(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _spread(heights: dict[str, float]) -> dict[str, float]:
-    """Heights of labels, moved down where one would cover the label above it."""
+    """Return heights of labels, moved down so that they do not overlap."""
     moved: dict[str, float] = {}
     for who in sorted(heights, key=lambda who: heights[who]):
         moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
@@ -545,7 +546,7 @@ def _spread(heights: dict[str, float]) -> dict[str, float]:
 
 
 def _axis(intervals: Sequence[Interval]) -> Any:
-    """A function from values to places between 0 and 1, with some room on both sides."""
+    """Return a function that maps values to [0, 1], with a margin on both sides."""
     ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 1.0
@@ -555,7 +556,7 @@ def _axis(intervals: Sequence[Interval]) -> Any:
 def _thumbs(
     contest: Contest, wanted: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
 ) -> dict[tuple[int, int], str]:
-    """Small images by file and row."""
+    """Return thumbnails by file and row."""
     thumbs: dict[tuple[int, int], str] = {}
     for number, path in enumerate(contest.files):
         own = [row for file, row in wanted if file == number]
@@ -569,7 +570,7 @@ def _thumbs(
 
 
 def _plain(interval: Interval) -> str:
-    """A mean with its interval; one image has none."""
+    """Format a mean with its interval, which a single image does not have."""
     ends = "" if interval.low != interval.low else f" [{interval.low:.3f}, {interval.high:.3f}]"
     return f"{interval.value:.3f}{ends}"
 

@@ -28,7 +28,7 @@ _SAID_NOTHING = "the captioner said nothing"
 
 @dataclass(frozen=True, slots=True)
 class NamedImage:
-    """An image to describe, and what the output calls it; a row that cannot be read has an error in its place."""
+    """An image to describe and its name in the output; a row that cannot be read has an error as its source."""
 
     name: str
     source: Path | bytes | RowError
@@ -36,18 +36,18 @@ class NamedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionRun:
-    """What a run is called: the name of the captioner in the output, and which model it is and where."""
+    """Identity of a run: the name of the captioner in the output, and its model and endpoint."""
 
     system: str
     identity: str
     source: Path | None = None  # the folder or the file of rows that names the images
-    part: int = 8  # images that a crash can cost at most
+    part: int = 8  # images per part, the most that a crash can lose
     overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionedFile:
-    """What a run has written; `earlier` captions come from a run that was stopped."""
+    """Outcome of a run; `earlier` captions are from an interrupted run."""
 
     rows: int
     failed: int
@@ -56,7 +56,7 @@ class CaptionedFile:
 
 
 def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
-    """The images of a folder by name, or those that the rows of a file hold or name, each once."""
+    """Return the images of a folder by name, or those that the rows of a file contain or name, without duplicates."""
     images = _in_rows(source)
     if source.is_dir():
         paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
@@ -76,9 +76,9 @@ def caption_images(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CaptionedFile:
-    """Describe images into rows of `image`, `caption`, `system` and `error`; go on where an earlier run stopped.
+    """Describe images into rows of `image`, `caption`, `system` and `error`; resume an interrupted run.
 
-    The model is loaded only if there is something to do. Model, prompt and decoding are kept in the run metadata.
+    The model is loaded only if there is something to do. Model, prompt and decoding are stored in the run metadata.
     """
     check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
     if about.overwrite:
@@ -114,7 +114,7 @@ def caption_images(
     def check_unchanged() -> None:
         if _keys(parts) != keys:
             raise RunError(
-                f"{output}: images were changed while they were described; run again, which describes those alone"
+                f"{output}: images were changed while they were described; run again, which only describes those"
             )
 
     with open_run(output, manifest, again=done is not None) as run:
@@ -134,7 +134,7 @@ def caption_images(
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
-    """One key per part, from the names and the content of its images; larger files count by size and time."""
+    """Return one key per part, from the names and the content of its images (large files: size and time)."""
     with ThreadPoolExecutor(8) as pool:
         states = ["\n".join(pool.map(_state, batch)) for batch in parts]
     return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
@@ -148,7 +148,7 @@ def _state(image: NamedImage) -> str:
 
 
 def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
-    """The rows of a finished output by the keys of their parts."""
+    """Return the rows of a finished output by the keys of their parts."""
     with ExitStack() as until:
         rows = [record.values for record in open_records(output, format=None, until=until).read()]
     tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
@@ -171,7 +171,7 @@ def _table(
     written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
     refused = [text for text in written.values() if isinstance(text, RowError)]
     if first and len(refused) == len(opened) > 1:
-        raise RunError(str(refused[0]))  # all of them: the question is wrong, not the images
+        raise RunError(str(refused[0]))  # all failed: the request is wrong, not the images
     texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
     rows = []
     for number, image in enumerate(batch):

@@ -1,4 +1,4 @@
-"""Which rows of several scored files show the same image: by the path in the rows, checked against the images."""
+"""Match rows of several scored files that show the same image, by their paths, checked against the images."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from msdscore.io.tar import TarImage
 from msdscore.report.build import scored_rows
 
 # An absolute path, a member of a tar, or the hash of an image that the rows contain; None if it cannot be found.
-Place = Path | TarImage | str | None
+Location = Path | TarImage | str | None
 
 
 def image_names(
@@ -20,54 +20,54 @@ def image_names(
 ) -> list[list[str]]:
     """Return the names of each file's rows so that equal names are the same image; `files` has the names in the rows.
 
-    An image is known by its path as the rows write it: `val/1.png` and `test/1.png` are two images. Rows that write
+    An image is identified by its path in the rows: `val/1.png` and `test/1.png` are two images. Rows that write
     the path of one file in different ways (`1.png`, `../val/1.png`) get one name. Images that cannot be found are
     compared by name only.
 
     Raises:
-        InputError: two rows have the same name, and the images that they show differ.
+        InputError: If two rows have the same name but different images.
     """
-    first: dict[str, tuple[Path, Place]] = {}
-    name_of: dict[Place, str] = {}
+    first: dict[str, tuple[Path, Location]] = {}
+    name_of: dict[Location, str] = {}
     joined, content = [], cache(_content)
     for path, names in files:
         own = []
-        for given, place in zip(names, _places(path, len(names), images, rows), strict=True):
-            name = name_of.get(place) or os.path.normpath(given)
+        for given, location in zip(names, _locations(path, len(names), images, rows), strict=True):
+            name = name_of.get(location) or os.path.normpath(given)
             own.append(name)
-            if place is None:
+            if location is None:
                 continue
-            name_of[place] = name
-            where, known = first.setdefault(name, (path, place))
-            if known != place and content(known) != content(place):
+            name_of[location] = name
+            where, known = first.setdefault(name, (path, location))
+            if known != location and content(known) != content(location):
                 raise InputError(
                     f"{shortened(given)} is one image in {where} and another one in {path}; captioners are ranked on "
-                    "the same images: give different images different paths in the rows"
+                    "the same images: use different paths for different images in the rows"
                 )
         joined.append(own)
     return joined
 
 
-def _places(path: Path, count: int, images: Path | None, rows: Path | None) -> list[Place]:
-    places: list[Place] = [None] * count
+def _locations(path: Path, count: int, images: Path | None, rows: Path | None) -> list[Location]:
+    locations: list[Location] = [None] * count
     for row in scored_rows(path, rows, images):
         source = row.image
         if source is None or row.index >= count:
             continue
         if isinstance(source, bytes):
-            places[row.index] = source_key(source)
+            locations[row.index] = source_key(source)
         elif isinstance(source, TarImage):
-            places[row.index] = source
+            locations[row.index] = source
         elif source.is_file():
-            places[row.index] = Path(os.path.abspath(source))  # noqa: PTH100, as `source_key` does
-    return places
+            locations[row.index] = Path(os.path.abspath(source))  # noqa: PTH100, as `source_key` does
+    return locations
 
 
-def _content(place: Place) -> str:
-    """The hash of an image's bytes; of one that cannot be read, a text that only equals itself."""
-    if place is None or isinstance(place, str):
-        return str(place)
+def _content(location: Location) -> str:
+    """Return the hash of an image's bytes; for an unreadable image, a text that only equals itself."""
+    if location is None or isinstance(location, str):
+        return str(location)
     try:
-        return source_key(read_source(place))
+        return source_key(read_source(location))
     except ImageError as error:
-        return f"{place}: {error}"
+        return f"{location}: {error}"

@@ -20,9 +20,9 @@ PROMPT = "Describe the main subject in one concise English sentence."  # of the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptioningSettings:
-    """How captions are asked for; `prompt` None is `PROMPT` for models that are talked to, and nothing for the others.
+    """Prompt and decoding; `prompt` None is `PROMPT` for chat models, and no prompt for the others.
 
-    Temperature 0 takes the likeliest words. The seed of an image comes from `seed` and the image's name.
+    Temperature 0 takes the likeliest words. The seed of an image is derived from `seed` and the image's name.
     """
 
     prompt: str | None = None
@@ -40,16 +40,16 @@ class CaptioningSettings:
 
     @property
     def sampling(self) -> Sampling:
-        """How words are drawn."""
+        """The sampling settings."""
         return Sampling(self.temperature, self.top_p, self.most_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionWriter:
-    """A captioner: which model it is, for the run metadata, and what it is asked with, if anything.
+    """A captioner: the identity of its model, for the run metadata, and its prompt, if any.
 
-    `write` takes images with a seed each and gives one caption per image: an empty text where the model said nothing,
-    an error where it refuses to.
+    `write` takes images with a seed each and returns one caption per image: an empty text if the model returned none,
+    an error if it rejects the image.
     """
 
     identity: str
@@ -58,7 +58,7 @@ class CaptionWriter:
 
 
 def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: int = 4) -> CaptionWriter:
-    """A model behind an OpenAI-compatible endpoint, asked about several images at once."""
+    """Return a captioner at an OpenAI-compatible endpoint, with concurrent requests."""
     prompt = settings.prompt or PROMPT
 
     def ask(image: Image, stopped: Event) -> str | RowError:
@@ -68,16 +68,16 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
             return RowError(str(error))
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
-        """Captions in the order of the images; endpoints draw as they like, seeds are not sent."""
+        """Return captions in the order of the images; seeds are not sent to endpoints."""
         pool, stopped = ThreadPoolExecutor(workers), Event()
         try:
-            asked = [pool.submit(ask, image, stopped) for image in images]
-            failed = (future.exception() for future in wait(asked, return_when=FIRST_EXCEPTION).done)
+            futures = [pool.submit(ask, image, stopped) for image in images]
+            failed = (future.exception() for future in wait(futures, return_when=FIRST_EXCEPTION).done)
             if (error := next(filter(None, failed), None)) is not None:
                 raise error
-            return [future.result() for future in asked]
+            return [future.result() for future in futures]
         finally:
-            # After an error or Ctrl-C nothing more is asked, and no wait between two tries is sat out.
+            # After an error or Ctrl-C no more requests are sent, and waits between retries end.
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -87,10 +87,10 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
 def load_writer(
     source: str, settings: CaptioningSettings, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
 ) -> CaptionWriter:
-    """A captioner from a folder or a hub name: a model that is talked to (LLaVA, Qwen-VL …), or a plain one.
+    """Load a captioner from a folder or a hub name: a chat model (LLaVA, Qwen-VL …), or a plain one.
 
     Raises:
-        WeightsError: files are missing or damaged, or the checkpoint is no model that writes about images.
+        WeightsError: If files are missing or damaged, or the checkpoint is not an image-to-text model.
     """
     model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if not getattr(processor, "chat_template", None):
@@ -107,7 +107,7 @@ def load_writer(
 def _plain_writer(
     model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement, settings: CaptioningSettings
 ) -> CaptionWriter:
-    """An image-to-text model without a chat template (BLIP, GIT, ViT-GPT2 …); a prompt is the caption's beginning."""
+    """Return an image-to-text model without chat template (BLIP, GIT, ViT-GPT2 …); a prompt begins the caption."""
     if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
         tokenizer = processor.tokenizer
     else:  # such as ViT-GPT2, whose two halves have a processor each
@@ -119,8 +119,8 @@ def _plain_writer(
     def generate(images: list[Image], seed: int) -> list[str]:
         text = {} if not prompt else {"text": [prompt] * len(images)}
         prepared = dict(processor(images=images, return_tensors="pt", **text))
-        kept = [name for name in ("input_ids", "attention_mask") if prompt and name in prepared]
-        inputs = {name: prepared[name].to(placement.device) for name in kept}
+        names = [name for name in ("input_ids", "attention_mask") if prompt and name in prepared]
+        inputs = {name: prepared[name].to(placement.device) for name in names}
         inputs["pixel_values"] = prepared["pixel_values"].to(placement.device, placement.dtype)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -128,7 +128,7 @@ def _plain_writer(
         return [str(words).strip() for words in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
-        """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
+        """Return the captions of one batch; sampled ones are generated singly, independent of the batch."""
         if draws:
             return [generate([image], seed)[0] for image, seed in zip(images, seeds, strict=True)]
         return generate(list(images), 0)

@@ -1,4 +1,4 @@
-"""What a metric is: questions about images and captions in, one number per candidate caption out."""
+"""Types of metrics: cases of images and captions in, one number per candidate caption out."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ Scope = Literal["part", "corpus"]
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The embeddings of a batch, each image and caption once, and what was measured of their pairs.
+    """The embeddings of a batch, each image and caption once, and the numbers of their pairs.
 
     Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
-    case c and candidate j, −1 where there is none. `compare` compares captions with
-    lists of references. `numbers` holds columns over the pairs: similarity, and with
-    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` holds the
-    means (items, components, dim) of the images that the scorer calibrates against, where it does.
+    case c and candidate j, −1 if there is none. `compare` compares captions with
+    lists of references. `numbers` has columns over the pairs: similarity, and with
+    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` has the
+    means (items, components, dim) of the background images, if the scorer is calibrated.
     """
 
     images: Embeddings
@@ -47,13 +47,13 @@ class Vectors:
     compare: Callable[[Sequence[str], Sequence[Sequence[str]]], list[Comparison]] | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
-        """Numbers of pairs as a matrix of cases and candidates, NaN where there is no pair."""
+        """Return numbers of pairs as a matrix of cases and candidates, NaN if there is no pair."""
         padded = np.append(np.asarray(by_pair, dtype=np.float64), np.nan)
         spread: Floats = padded[self.pair_of]
         return spread
 
     def column(self, name: str) -> Floats:
-        """One of the numbers as a matrix of cases and candidates."""
+        """Return one of the numbers as a matrix of cases and candidates."""
         if name not in self.numbers:
             presets = " or ".join(preset for preset, form in PRESETS.items() if name in form.columns)
             raise ConfigError(f"these settings have no {name}; choose --preset {presets}")
@@ -64,7 +64,7 @@ class Vectors:
 class Cases:
     """Cases to score: each is an image with one or more candidate captions.
 
-    `captions[c, j]` is the number in `texts` of candidate j of case c, `owner[c]` the number of its image in
+    `captions[c, j]` is the index in `texts` of candidate j of case c, `owner[c]` the index of its image in
     `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image. `control` marks
     the cases whose image, and references, are those of another item. With `whole`, these are all cases of a
     benchmark.
@@ -80,7 +80,7 @@ class Cases:
     references: tuple[tuple[str, ...], ...]
     vectors: Vectors | None = None
     whole: bool = True
-    names: tuple[str, ...] = ()  # of the images, as short as tells them apart
+    names: tuple[str, ...] = ()  # of the images, as short as possible while unique
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,26 +93,26 @@ class Cases:
         return getattr(self, renamed[name])
 
     def candidates(self, case: int) -> tuple[str, ...]:
-        """The candidate captions of one case."""
+        """Return the candidate captions of one case."""
         return tuple(self.texts[number] for number in self.captions[case].tolist())
 
     def image(self, case: int) -> Image | None:
-        """The decoded image of one case."""
+        """Return the decoded image of one case."""
         return self.images[int(self.owner[case])]
 
     def image_name(self, case: int) -> str:
-        """The name of the image of one case; empty where names were not given."""
+        """Return the name of the image of one case; empty without names."""
         return self.names[int(self.owner[case])] if self.names else ""
 
     def by_text(self, values: Sequence[float] | Floats) -> Floats:
-        """Numbers of texts as a matrix of cases and candidates."""
+        """Return numbers of texts as a matrix of cases and candidates."""
         spread: Floats = np.asarray(values, dtype=np.float64)[self.captions]
         return spread
 
 
 @dataclass(frozen=True, slots=True)
 class CaseScores:
-    """Scores of all cases (cases, candidates), NaN where none could be made.
+    """Scores of all cases (cases, candidates), NaN if a score could not be computed.
 
     `facts` are further columns over the cases, such as tokens used; results show their sums.
     """
@@ -126,20 +126,20 @@ ScoreCases = Callable[[Cases], CaseScores]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a metric's loader gives: the function, and `key:value` choices for the signature."""
+    """Result of a metric's loader: the function, and `key:value` choices for the signature."""
 
     score: ScoreCases
     choices: str = ""
-    lower_is_better: bool | None = None  # where the argument decides, and not the row
+    lower_is_better: bool | None = None  # if the argument decides, not the row
     judged: bool = False  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """One metric: how to load it, what it needs, and what a user should know.
+    """Registry row of one metric: its loader, its requirements, and its description.
 
-    `loader` is `"module:callable"`, called as `loader(argument, **options)` and answering with `Loaded`. `judged`
-    metrics call ties themselves, so that no tie threshold is put on their scores.
+    `loader` is `"module:callable"`, called as `loader(argument, **options)` and returning `Loaded`. `judged`
+    metrics decide on ties themselves, so that no tie threshold is applied to their scores.
     """
 
     name: str
@@ -147,7 +147,7 @@ class MetricRow:
     title: str
     needs: tuple[Need, ...] = ()
     higher_is_better: bool = True
-    argument: str = ""  # what NAME:ARGUMENT stands for; empty: it takes none
+    argument: str = ""  # meaning of ARGUMENT in NAME:ARGUMENT; empty: it takes none
     extra: str = ""  # of pip install 'msdscore[EXTRA]'
     options: tuple[str, ...] = ()
     scope: Scope = "part"
@@ -158,7 +158,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A loaded metric; `label` is the text it was asked for by and names its columns."""
+    """A loaded metric; `label` is the requested name and names its columns."""
 
     label: str
     row: MetricRow
@@ -168,5 +168,5 @@ class Metric:
     judged: bool = False
 
     def needs(self, need: Need) -> bool:
-        """Whether it cannot do without that."""
+        """Return whether the metric has this requirement."""
         return need in self.row.needs

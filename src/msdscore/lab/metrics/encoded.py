@@ -1,4 +1,4 @@
-"""Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and its kin, max-similarity, transport."""
+"""Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and variants, max-similarity, transport."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,18 +17,18 @@ RANK_MARGIN = 0.005  # tau_r, paper
 
 
 def _loaded(score: Callable[[Vectors], Floats], choices: str = "") -> Loaded:
-    """A metric whose scores come from the vectors of a batch."""
+    """Return a metric whose scores are computed from the vectors of a batch."""
     return Loaded(lambda batch: CaseScores(score(vectors_of(batch))), choices)
 
 
 def vectors_of(batch: Cases) -> Vectors:
-    """The embeddings of a batch whose metric needs an encoder."""
-    assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
+    """Return the embeddings of a batch whose metric needs an encoder."""
+    assert batch.vectors is not None, "the runner computes vectors for every metric that needs an encoder"
     return batch.vectors
 
 
 def _column(name: str) -> Callable[[], Loaded]:
-    """The loader of a metric that is one of the numbers of every pair."""
+    """Return the loader of a metric that is one of the numbers of every pair."""
     return lambda: _loaded(lambda vectors: vectors.column(name))
 
 
@@ -36,14 +36,14 @@ load_cosine = _column("similarity")  # of the pooled vectors
 load_coverage = _column("coverage")  # KL(image‖text)
 load_support = _column("support")  # KL(text‖image)
 load_precision = _column("precision")  # evidence form: is what is said true of the image?
-load_information = _column("information")  # evidence form: how much does it tell about the image?
+load_information = _column("information")  # evidence form: how much does it say about the image?
 load_doubt = _column("doubt")  # evidence form: how much of what is said is probably invented?
 load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
 load_msd = _column("msd")
 
 
 def load_tokens() -> Loaded:
-    """The caption's length L as the score counts it: tokens that the encoder gives a vector."""
+    """The caption's length L as in the score: the tokens to which the encoder assigns a vector."""
     return _loaded(lambda vectors: vectors.spread(vectors.texts.mask.sum(dim=1).cpu().numpy()[vectors.pair_texts]))
 
 
@@ -65,7 +65,7 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
 
 
 def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
-    """Similarity decides where the gap exceeds `margin`, else the smaller divergence."""
+    """Similarity decides if the gap exceeds `margin`, else the smaller divergence."""
     gap = float(margin)
 
     def score(vectors: Vectors) -> Floats:
@@ -82,7 +82,7 @@ _WRONG = ("both", "image", "references")
 
 
 def _reference_loader(name: str) -> Callable[..., Loaded]:
-    """The loader of a metric that compares captions with references."""
+    """Return the loader of a metric that compares captions with references."""
 
     def load(most: str = "", wrong: str = "both") -> Loaded:
         if wrong not in _WRONG:
@@ -104,7 +104,7 @@ load_ref_msd = _reference_loader("ref_msd")
 
 
 def _with_references(batch: Cases, name: str, most: int | None, wrong: str) -> Floats:
-    """A number of every candidate with its references; NaN without any.
+    """Return a number of every candidate with its references; NaN without any.
 
     In the control image and references are those of another item, or only one of the two.
     """
@@ -134,13 +134,13 @@ def load_clipscore(prefix: str = PREFIX) -> Loaded:
 
 
 def load_longclipscore(prefix: str = PREFIX) -> Loaded:
-    """The same, refused where the encoder cannot read a caption at once."""
+    """CLIPScore, with an error if the encoder cannot read a caption in one window."""
 
     def score(vectors: Vectors) -> Floats:
         most = max((layout.windows for layout in vectors.texts.layout if isinstance(layout, TokenLayout)), default=1)
         if most > 1:
             raise ConfigError(
-                f"longclipscore needs an encoder that reads a caption at once, this one took {most} windows; "
+                f"longclipscore needs an encoder that reads a caption in one window, this one took {most}; "
                 "choose a LongCLIP encoder"
             )
         return _clipscore(vectors, prefix)
@@ -149,7 +149,7 @@ def load_longclipscore(prefix: str = PREFIX) -> Loaded:
 
 
 def load_refclipscore(prefix: str = PREFIX) -> Loaded:
-    """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN where there is none."""
+    """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN without references."""
 
     def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
@@ -165,7 +165,7 @@ def load_refclipscore(prefix: str = PREFIX) -> Loaded:
 
 
 def harmonic(first: Floats, second: Floats) -> Floats:
-    """Harmonic mean, 0 where both are 0.
+    """Return the harmonic mean, 0 if both are 0.
 
     >>> harmonic(np.array([1.0, 0.0]), np.array([3.0, 0.0])).tolist()
     [1.5, 0.0]
@@ -176,9 +176,9 @@ def harmonic(first: Floats, second: Floats) -> Floats:
 
 
 def nearest_reference(captions: Floats, references: Sequence[Sequence[str]], rows: Mapping[str, Floats]) -> Floats:
-    """max(cos, 0) of each candidate (cases, candidates, dim) with its case's references; NaN without any.
+    """Return max(cos, 0) of each candidate (cases, candidates, dim) with its case's references; NaN without any.
 
-    `rows` holds the unit vector of every reference text.
+    `rows` has the unit vector of every reference text.
     """
     nearest = np.full(captions.shape[:2], np.nan)
     for case, texts in enumerate(references):
@@ -206,7 +206,7 @@ def _choices(prefix: str) -> str:
     return f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}"
 
 
-SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
+SINKHORN_REG = 0.05  # of cosine distances, which are between 0 and 2
 _STEPS, _PRECISION = 1000, 1e-6
 
 
@@ -216,7 +216,7 @@ def load_max_sim() -> Loaded:
 
 
 def load_calibrated_max_sim() -> Loaded:
-    """Max-similarity less what each token finds in a background image on average, component means for patches."""
+    """Max-similarity minus its mean over background images, whose component means take the role of patches."""
 
     def score(vectors: Vectors) -> Floats:
         if vectors.background is None:
@@ -255,7 +255,7 @@ def _max_sim(cosines: Tensor) -> float:
 
 
 def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
-    """A measure of the cosines of real patches and real tokens of every pair, one product per image."""
+    """Return a measure of the cosines of real patches and real tokens of every pair, with one product per image."""
     values = np.full(len(vectors.pair_images), np.nan)
     texts = [points[mask] for points, mask in zip(vectors.texts.points, vectors.texts.mask, strict=True)]
     order = np.argsort(vectors.pair_images, kind="stable")

@@ -21,9 +21,9 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
     """Scores of a JSON Lines file: one row per item, or one row per image and caption.
 
     Rows per item have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts
-    is a judge that calls its own ties); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
-    `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is there where they
-    cover the wrong images too. Items without scores are refused, unless `partial` is true.
+    is a judge that decides on ties itself); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
+    `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is available if they
+    cover the wrong images too. Items without scores are an error, unless `partial` is true.
     """
     flags = {"lower_is_better": lower_is_better, "partial": partial}
     for name, value in flags.items():
@@ -31,12 +31,12 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
             raise ConfigError(f"{name} must be 'true' or 'false', got {value!r}")
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"there is no file {path}; expected JSON Lines with id and score")
+        raise InputError(f"{path}: no such file; expected JSON Lines with id and score")
     by_id, pairs = _read(file)
 
     @cache
     def by_tail(depth: int) -> dict[tuple[str, str], _Row]:
-        """Rows per image and caption by so much of the end of the image's path, and the caption."""
+        """Return rows by the last `depth` parts of the image's path, and the caption."""
         return {("/".join(image.parts[-depth:]), caption): row for image, caption, row in pairs}
 
     def rows_of(cases: Cases, case: int) -> list[_Row | None]:
@@ -76,7 +76,7 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
 
 
 def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _Row]]]:
-    """The rows of a file: by item id, or a list of image, caption and row."""
+    """Read the rows of a file: by item id, or a list of image, caption and row."""
     by_id: dict[str, _Row] = {}
     pairs: list[tuple[PurePosixPath, str, _Row]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -93,7 +93,7 @@ def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _
         elif by_id.setdefault(str(row["id"]), row) is not row:
             raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
     if by_id and pairs:
-        raise InputError(f"{path}: some rows have an id and some do not; expected one form for all of them")
+        raise InputError(f"{path}: some rows have an id and some do not; expected one form for all rows")
     seen: dict[tuple[str, str], Any] = {}  # the same image and caption may come again, with the same score
     for image, caption, row in pairs:
         if seen.setdefault((str(image), caption), row.get("score")) != row.get("score"):
@@ -117,7 +117,7 @@ def _of_item(row: _Row, width: int, control: bool, key: str) -> Sequence[float]:
 
 
 def _number(value: Any, where: str) -> float:
-    """A score; null means that none could be made."""
+    """Return a score; null means that it could not be computed."""
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -130,12 +130,12 @@ def _tidy(text: str) -> str:
 
 
 def load_length() -> Loaded:
-    """More words, higher score."""
+    """Number of words."""
     return Loaded(lambda batch: CaseScores(batch.by_text([len(text.split()) for text in batch.texts])))
 
 
 def load_shorter() -> Loaded:
-    """Fewer words, higher score."""
+    """Negative number of words."""
     return Loaded(lambda batch: CaseScores(batch.by_text([-len(text.split()) for text in batch.texts])))
 
 
@@ -145,7 +145,7 @@ def load_constant() -> Loaded:
 
 
 def load_random(seed: str = "0") -> Loaded:
-    """A number in [0, 1) from the seed, the item's id and the place of the caption, in any order of work."""
+    """A number in [0, 1) from the seed, the item's id and the index of the caption, in any order of work."""
     if not seed.isdigit():
         raise ConfigError(f"seed must be a whole number, got {seed!r}")
 

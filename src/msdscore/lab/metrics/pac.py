@@ -30,7 +30,7 @@ def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
 
 
 def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
-    """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN where there is none."""
+    """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN without references."""
     towers = PacTowers(path, device, choice("family", family, FAMILIES))
 
     def score(batch: Cases) -> CaseScores:
@@ -43,7 +43,7 @@ def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Load
 
 
 class PacTowers:
-    """The two towers of a PAC-S checkpoint; unit vectors out."""
+    """The two towers of a PAC-S checkpoint; they return unit vectors."""
 
     def __init__(self, path: str, device: str, family: str) -> None:
         open_clip: Any = require("open_clip", extra="openclip")
@@ -57,13 +57,13 @@ class PacTowers:
         self.choices = f"ckpt:{Path(path).name}@{file_key(Path(path))[:8]}|family:{family}|w:{WEIGHT:g}"
 
     def images(self, images: Sequence[Image]) -> Floats:
-        """Unit vectors of images."""
+        """Return unit vectors of images."""
         return self._encode(
             images, self._model.encode_image, lambda batch: torch.stack([self._prepare(image) for image in batch])
         )
 
     def texts(self, texts: Sequence[str]) -> Floats:
-        """Unit vectors of prefixed texts, cut at the context length as the released script does."""
+        """Return unit vectors of prefixed texts, cut at the context length as in the released script."""
         return self._encode(
             texts, self._model.encode_text, lambda batch: self._tokenize([PREFIX + text for text in batch])
         )
@@ -80,7 +80,7 @@ class PacTowers:
         return unit
 
     def score(self, batch: Cases) -> tuple[Floats, Floats]:
-        """PAC-S of every candidate, NaN without an image, and the unit vectors of the candidates."""
+        """Return PAC-S of every candidate, NaN without an image, and the unit vectors of the candidates."""
         captions: Floats = self.texts(batch.texts)[batch.captions]
         readable = {number: image for number, image in enumerate(batch.images) if image is not None}
         images = np.full((len(batch.images), captions.shape[2]), np.nan)
@@ -91,18 +91,16 @@ class PacTowers:
 
 
 def _state(path: str) -> dict[str, Tensor]:
-    """The tensors of a released file; nothing else in it is ever run."""
+    """Load the tensors of a released file; no code in it is run."""
     if not Path(path).is_file():
-        raise WeightsError(f"there is no file {path}; get the checkpoint from https://github.com/aimagelab/pacscore")
+        raise WeightsError(f"{path}: no such file; download the checkpoint from https://github.com/aimagelab/pacscore")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise anything
-        raise WeightsError(
-            f"{path} cannot be read as tensors alone ({type(error).__name__}); fetch it again"
-        ) from error
+        raise WeightsError(f"{path} cannot be read as tensors ({type(error).__name__}); download it again") from error
     state: dict[str, Tensor] = content.get("state_dict", content)
     if "visual.proj" not in state or "positional_embedding" not in state:
-        raise WeightsError(f"{path} does not hold a CLIP model with a ViT; expected a PAC-S checkpoint")
+        raise WeightsError(f"{path} does not contain a CLIP model with a ViT; expected a PAC-S checkpoint")
     return state
 
 
@@ -110,7 +108,7 @@ def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
     model_module: Any = require("open_clip.model", extra="openclip")
     try:
         model = model_module.build_model_from_openai_state_dict(dict(state), quick_gelu=quick_gelu).float()
-        # The builder rounds to half precision; the second load brings the file's own numbers back.
+        # The builder rounds to half precision; the second load restores the numbers of the file.
         model.load_state_dict({key: value.float() for key, value in state.items() if value.ndim or "scale" in key})
     except (KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0]

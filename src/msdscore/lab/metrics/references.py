@@ -21,7 +21,7 @@ _CORENLP = "stanford-corenlp-3.6.0.jar"
 
 
 def _loader(name: str, measure: Callable[[Any, _Texts, _Texts], Iterable[float]]) -> Callable[..., Loaded]:
-    """The loader of a metric of the package, which measures references (first) and candidates."""
+    """Return the loader of a metric of the package, which takes references first, then candidates."""
 
     def load(tokenizer: str = "simple") -> Loaded:
         package: Any = require(f"pycocoevalcap.{name}.{name}", extra=_EXTRA)
@@ -37,13 +37,13 @@ load_cider = _loader("cider", lambda package, gts, res: package.Cider().compute_
 
 
 def load_meteor(tokenizer: str = "simple") -> Loaded:
-    """METEOR 1.5 of each caption; a Java program that comes with the package does it."""
+    """METEOR 1.5 of each caption, by a Java program in the package."""
     require_java("meteor")
     return _loader("meteor", _meteor)(tokenizer)
 
 
 def load_spice() -> Loaded:
-    """SPICE of each caption; a Java program and the Stanford models, which the package would fetch unasked, do it."""
+    """SPICE of each caption, by a Java program and the Stanford models, which the package would download by itself."""
     require_java("spice")
     package: Any = require("pycocoevalcap.spice.spice", extra=_EXTRA)
     library = Path(package.__file__).parent / "lib"
@@ -56,7 +56,7 @@ def load_spice() -> Loaded:
 
 
 def require_java(what: str) -> None:
-    """Refuse in one line what cannot run without Java."""
+    """Raise a one-line error if Java is not available."""
     if shutil.which("java") is None:
         raise MissingExtraError(
             f"{what} needs Java 8 or later on the PATH; install one, for example: apt install default-jre-headless"
@@ -64,7 +64,7 @@ def require_java(what: str) -> None:
 
 
 def words(text: str) -> str:
-    """A caption in lower-case words, contractions apart and punctuation dropped, as the PTB tokenizer has them.
+    """Return a caption in lower case, with split contractions and without punctuation, like the PTB tokenizer.
 
     >>> words("A dog's tail; it isn't long - 2.5 feet, maybe.")
     "a dog 's tail it is n't long 2.5 feet maybe"
@@ -91,7 +91,7 @@ def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str
 
     def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
-        # True and control cases apart: the control must not change the document frequencies of the true figures.
+        # True and control cases separately: the control must not change the document frequencies of the true figures.
         for control in (False, True):
             cases = [c for c in np.flatnonzero(batch.control == control).tolist() if batch.references[c]]
             references = tokenize({case: batch.references[case] for case in cases}) if cases else {}
@@ -99,7 +99,7 @@ def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str
             # candidate would count words of no reference as rarer than they are.
             for at in range(batch.captions.shape[1] if cases else 0):
                 candidates = tokenize({case: [batch.candidates(case)[at]] for case in cases})
-                # The package tells its progress on standard output, which is for results.
+                # The package prints its progress on standard output, which is for results.
                 with redirect_stdout(sys.stderr):
                     values[cases, at] = list(measure(references, candidates))
         return CaseScores(values)

@@ -25,7 +25,7 @@ METRICS = Registry("metric", MetricRow, lambda: built_in(), lambda name, found: 
 
 
 def function_row(name: str, function: object) -> MetricRow | None:
-    """The row of a function of an image and a caption that `module:function` names; None for other objects."""
+    """Return the row of a function `module:function` of an image and a caption; None for other objects."""
     if not callable(function):
         return None
     parameters = signature(function).parameters
@@ -40,7 +40,7 @@ def function_row(name: str, function: object) -> MetricRow | None:
 
 
 def load_function(name: str) -> Loaded:
-    """A metric that calls `function(image, caption)`, or `function(image, caption, references=…)` if it has these.
+    """Return a metric that calls `function(image, caption)`, with `references=…` if it has this parameter.
 
     The signature has a hash of the function's code, so that an edited function is scored again.
     """
@@ -63,7 +63,7 @@ def load_function(name: str) -> Loaded:
 
 
 def list_metrics() -> tuple[MetricRow, ...]:
-    """Every metric that can be asked for, the built-in ones first, then those of installed packages.
+    """Return all available metrics, built-in ones first, then those of installed packages.
 
     >>> [row.name for row in list_metrics()][:3]
     ['cosine', 'coverage', 'support']
@@ -72,7 +72,7 @@ def list_metrics() -> tuple[MetricRow, ...]:
 
 
 def load_metric(asked: str) -> Metric:
-    """A metric from `NAME`, `NAME:ARGUMENT` or either with `,option=value` behind it.
+    """Load a metric from `NAME` or `NAME:ARGUMENT`, optionally followed by `,option=value`.
 
     >>> load_metric("soft-msd,set=image").choices
     'set:image'
@@ -81,7 +81,7 @@ def load_metric(asked: str) -> Metric:
     own = METRICS.imported(f"{name}:{argument}") if argument and name not in METRICS.rows() else None
     row, argument = (own, own.name) if own is not None else (METRICS.find(name), argument)
     if row.argument and not argument:
-        raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
+        raise ConfigError(f"metric {row.name!r} needs an argument: use {row.name}:ARGUMENT, with {row.argument}")
     if argument and not row.argument:
         raise ConfigError(f"metric {row.name!r} takes no argument, got {argument!r}")
     for option in options:
@@ -94,7 +94,7 @@ def load_metric(asked: str) -> Metric:
 
 
 def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:
-    """Several metrics, each asked for once."""
+    """Load several metrics, without duplicates."""
     wanted = list(dict.fromkeys(asked))
     if not wanted:
         raise ConfigError("expected at least one metric, got none; see `msdscore metrics`")
@@ -102,7 +102,7 @@ def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:
 
 
 def read_metric(asked: str) -> tuple[str, str, dict[str, str]]:
-    """Name, argument and options of what was asked for.
+    """Parse name, argument and options of a requested metric.
 
     >>> read_metric("judge:gpt-4o,url=http://localhost:8000/v1")
     ('judge', 'gpt-4o', {'url': 'http://localhost:8000/v1'})
@@ -114,7 +114,7 @@ def read_metric(asked: str) -> tuple[str, str, dict[str, str]]:
 
 
 def number(name: str, text: str | float, *, least: float = float("-inf")) -> float:
-    """The value of a numeric option."""
+    """Return the value of a numeric option."""
     try:
         value = float(text)
     except ValueError:
@@ -125,7 +125,7 @@ def number(name: str, text: str | float, *, least: float = float("-inf")) -> flo
 
 
 def choice(name: str, value: str, known: tuple[str, ...]) -> str:
-    """The value of an option that has a few known ones."""
+    """Return the value of an option with a fixed set of values."""
     if value not in known:
         raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
     return value

@@ -31,7 +31,7 @@ class EloConfig:
 
 @dataclass(frozen=True, slots=True)
 class Games:
-    """Battles as numbers: `first` and `second` index `systems`; `outcome` is 1, 0 or 0.5 for the first."""
+    """Battles as arrays: `first` and `second` index `systems`; `outcome` is 1, 0 or 0.5 for the first."""
 
     systems: tuple[str, ...]
     first: Ints
@@ -41,7 +41,7 @@ class Games:
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Ratings of `systems`, best first; `draws` holds the resampled tables (sample, system), if any."""
+    """Ratings of `systems`, best first; `draws` has the resampled tables (sample, system), if any."""
 
     systems: tuple[str, ...]
     values: Floats
@@ -49,7 +49,7 @@ class Ratings:
 
     @property
     def rounded(self) -> dict[str, int]:
-        """System to whole-number rating, as leaderboards print it."""
+        """Integer ratings by system, as printed by leaderboards."""
         return {name: int(value + 0.5) for name, value in zip(self.systems, self.values, strict=True)}
 
 
@@ -67,7 +67,7 @@ def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Ga
 
 
 def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
-    """Elo tables of many battle orders at once: one step per battle, all orders side by side.
+    """Compute Elo tables of many battle orders, vectorised over the orders.
 
     >>> replay(games(["a"], ["b"], [1.0]), np.array([[0]]), EloConfig()).tolist()
     [[1002.0, 998.0]]
@@ -84,10 +84,10 @@ def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
 
 
 def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
-    """Median Elo over resampled battle lists, best first, as CapArena ranks its models.
+    """Return the median Elo over resampled battle lists, best first, as in CapArena.
 
     The legacy generator draws the same resamples as `DataFrame.sample` after `numpy.random.seed(seed)`, so
-    medians equal the published script's. A system that a resample leaves out has no rating there.
+    medians equal the published script's. A system that is not in a resample has no rating there.
     """
     config = config or EloConfig()
     n = len(played.outcome)
@@ -136,7 +136,7 @@ def bradley_terry(played: Games) -> Ratings:
 
 
 def _check_finite(played: Games) -> None:
-    """A finite maximum exists only if no group of systems always wins against the rest."""
+    """Return whether a finite maximum exists: no group of systems always wins against the rest."""
     sparse: Any = require("scipy.sparse", extra="stats")
     csgraph: Any = require("scipy.sparse.csgraph", extra="stats")
     won, lost = played.outcome > 0, played.outcome < 1

@@ -25,7 +25,7 @@ class Credits:
 
 
 def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Credits:
-    """Credit of each pair: the positive must score strictly higher; a tie earns nothing, or half."""
+    """Return the credit of each pair: the positive must score strictly higher; a tie counts as zero, or half."""
     a, b = np.asarray(positive, dtype=np.float64), np.asarray(negative, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
@@ -40,7 +40,7 @@ def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wro
 
 
 def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
-    """Sign of each difference, 0 (a tie) where its size does not exceed `epsilon`.
+    """Return the sign of each difference, 0 (a tie) if its size does not exceed `epsilon`.
 
     >>> decide_beyond([0.2, -0.2, 0.1], 0.1).tolist()
     [1, -1, 0]
@@ -50,7 +50,7 @@ def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
 
 
 def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
-    """Sign of each difference with about `n_ties` ties: those smaller than the (n_ties + 1)-th smallest size.
+    """Return the sign of each difference with about `n_ties` ties: those below the (n_ties + 1)-th smallest size.
 
     Equal sizes at the threshold are decided, as CapArena's and PoSh's rule has it; a difference of exactly
     zero stays a tie.
@@ -63,7 +63,7 @@ def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
 
 
 def matched_threshold(differences: ArrayLike, n_ties: int) -> float:
-    """The size a difference must reach to be decided, so that about `n_ties` of them are not."""
+    """Return the threshold below which about `n_ties` differences are ties."""
     sizes = np.sort(np.abs(np.asarray(differences, dtype=np.float64)))
     if n_ties < 0 or np.isnan(sizes).any():
         raise InputError("a tie threshold needs differences without NaN and a tie count of at least 0")
@@ -71,7 +71,7 @@ def matched_threshold(differences: ArrayLike, n_ties: int) -> float:
 
 
 def agreement(human: ArrayLike, decided: ArrayLike) -> Floats:
-    """1 where two three-way judgements (1, 0, −1) are the same, ties included."""
+    """Return 1 if two three-way judgements (1, 0, −1) are equal, ties included, else 0."""
     same: Floats = (np.asarray(human) == np.asarray(decided)).astype(np.float64)
     return same
 
@@ -117,7 +117,7 @@ def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
 
 
 def _chi_square(above: float, below: float, method: str, n: int) -> Test:
-    """The test of a quotient that is chi-square with one degree of freedom; without split pairs nothing differs."""
+    """Return the test of a chi-square quotient with one degree of freedom; p is 1 without split pairs."""
     if n == 0:
         return Test(0.0, 1.0, method, 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")

@@ -1,6 +1,6 @@
 """Rank and linear correlations that take weights, so that a resample costs one pass.
 
-A weight is how often an item occurs: weight 2 equals listing the item twice. That makes every bootstrap
+A weight is how often an item occurs: weight 2 equals listing the item twice. This makes every bootstrap
 sample a weight vector over the same prepared columns (`prepare`), and Kendall's tau a table of counts and not
 a sort.
 
@@ -122,12 +122,12 @@ MEASURES: dict[str, Measure] = {
 
 
 def _clipped(value: float) -> float:
-    """Rounding must not push a perfect correlation beyond 1."""
+    """Clip to [−1, 1], which rounding may exceed."""
     return float(min(1.0, max(-1.0, value)))
 
 
 def rank_groups(values: Floats) -> Ints:
-    """The number of every value among the distinct ones, in rising order."""
+    """Return the index of every value among the distinct ones, in rising order."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -138,7 +138,7 @@ def _weights(columns: Columns, weights: Floats | None) -> Floats:
 def _pair_counts(
     columns: Columns, weights: Floats | None
 ) -> tuple[float, float, tuple[float, float], tuple[float, int]]:
-    """(C − D), all pairs, tied pairs of each column, (total weight, smaller number of distinct values)."""
+    """Return (C − D), all pairs, tied pairs of each column, (total weight, smaller number of distinct values)."""
     w = _weights(columns, weights)
     total = float(w.sum())
     by_first = np.bincount(columns.first_groups, weights=w).astype(np.float64)
@@ -157,7 +157,7 @@ def _pair_counts(
 
 
 def _balance_by_table(columns: Columns, weights: Floats) -> float:
-    """Concordant minus discordant pairs from the contingency table, its long side along the last axis."""
+    """Return concordant minus discordant pairs from the contingency table, its long side along the last axis."""
     groups, classes = columns.first_groups, columns.second_groups
     if classes.max(initial=0) > groups.max(initial=0):
         groups, classes = classes, groups
@@ -165,7 +165,7 @@ def _balance_by_table(columns: Columns, weights: Floats) -> float:
     table = np.bincount(classes * many + groups, weights=weights, minlength=many * few).reshape(few, many)
     below = np.cumsum(table, axis=1) - table
     under, above, balance = np.zeros(many), below.sum(axis=0), 0.0
-    # Class by class: a product with a matrix of signs is as short, and slow where its threads have to wait.
+    # Class by class: a product with a matrix of signs is slower if its threads have to wait.
     for counts, lower in zip(table, below, strict=True):
         above -= lower
         balance += float((counts * (under - above)).sum())
@@ -174,7 +174,7 @@ def _balance_by_table(columns: Columns, weights: Floats) -> float:
 
 
 def mid_ranks(groups: Ints, weights: Floats) -> Floats:
-    """The mean rank of every item's group, counted from 1, with items as often as their weight says."""
+    """Return the mean rank of every item's group, counted from 1, with items repeated by their weight."""
     sizes = np.bincount(groups, weights=weights)
     ranks: Floats = (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
     return ranks

@@ -1,7 +1,7 @@
 """Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction.
 
 `scipy.stats.bootstrap` draws no clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes about 60
-times as long for the means of 7,500 pairs, since it permutes items where signs of cluster sums are enough.
+times as long for the means of 7,500 pairs, since it permutes items although signs of cluster sums are sufficient.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ WeightedStatistic = Callable[[Floats], float]
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """The outcome of a significance test; `n` counts the units that carried information."""
+    """The outcome of a significance test; `n` counts the informative units."""
 
     __test__ = False  # pytest must not collect it
 
@@ -57,7 +57,7 @@ def bootstrap(
 
 
 def bootstrap_share(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
-    """`bootstrap` of a share of items; where all items agree, so do all resamples: then the exact binomial interval.
+    """`bootstrap` of a share of items; if all items agree, the exact binomial interval.
 
     >>> print(bootstrap_share([1.0] * 10))
     1.0000 [0.6915, 1.0000]
@@ -112,7 +112,7 @@ def permutation_test(
         rng, block = np.random.default_rng(how.seed), max(1, BLOCK // max(1, len(moving)))
         rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
         flipped = np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(moving)))) @ moving for r in rows])
-    # The tolerance keeps sums that are equal on paper from being told apart by rounding.
+    # The tolerance makes sums that differ only by rounding equal.
     hits = int((np.abs(flipped) >= abs(observed) - 1e-12 * np.abs(sums).sum()).sum())
     p_value = hits / len(flipped) if exact else (1 + hits) / (1 + len(flipped))
     name = "permutation, exact" if exact else "permutation"
@@ -142,7 +142,7 @@ def swap_test(
     for _ in range(how.samples):
         swap = (rng.random(units) < 0.5)[codes]
         change = statistic(np.where(swap, b, a)) - statistic(np.where(swap, a, b))
-        hits += not abs(change) < abs(observed) - 1e-12  # an undefined swap speaks against nobody
+        hits += not abs(change) < abs(observed) - 1e-12  # an undefined swap counts as a non-rejection
     p_value = (1 + hits) / (1 + how.samples)
     return Test(float(observed), p_value, method_name("permutation", clusters), units)
 

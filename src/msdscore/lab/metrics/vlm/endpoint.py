@@ -17,17 +17,17 @@ from msdscore.version import __version__
 
 _EXTRA = "judge"
 _AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
-_REFUSED = frozenset((400, 413, 415, 422))  # this question alone: a content filter, an image that is too large
+_REFUSED = frozenset((400, 413, 415, 422))  # errors of one request: a content filter, an image that is too large
 _LONGEST_WAIT = 60.0
 
 
 class RefusedQuestionError(RunError):
-    """The endpoint does not answer this question; it may answer others."""
+    """The endpoint rejects this request; it may accept others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where questions go: `url` ends before `/chat/completions`; the key comes from the environment."""
+    """A chat endpoint: `url` ends before `/chat/completions`; the key is read from the environment."""
 
     url: str
     model: str
@@ -45,7 +45,7 @@ class Endpoint:
     def ask(
         self, image: Image, system: str, question: str, sampling: Sampling, *, stopped: Event | None = None
     ) -> Answer:
-        """One answer; passing trouble is waited out unless `stopped`, anything else is a `RunError`."""
+        """Return one answer; retry after temporary errors unless `stopped`, and raise `RunError` for others."""
         end = stopped or Event()
         tenacity: Any = require("tenacity", extra=_EXTRA)
         tries = tenacity.Retrying(
@@ -60,7 +60,7 @@ class Endpoint:
         except _PassingError as error:
             raise RunError(
                 f"{self.url} gave no answer in {self.retries} tries ({error}); "
-                "answers so far are kept, and the same command goes on from there"
+                "answers so far are saved, and the same command resumes from there"
             ) from error
         return answer
 
@@ -80,7 +80,7 @@ class Endpoint:
             try:
                 content = reply.json()
                 text, used = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
-                # Half a surrogate pair, which JSON can spell, is no text that a file can contain.
+                # Half a surrogate pair, which JSON can encode, cannot be written to a file.
                 said = str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
                 return Answer(said, int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
@@ -94,11 +94,11 @@ class Endpoint:
 
 
 class _PassingError(Exception):
-    """Trouble that may pass; `asked` is how many seconds the server wants us to wait, if it says so."""
+    """A temporary error; `wait` is the number of seconds that the server asks us to wait, if any."""
 
-    def __init__(self, reason: str, asked: str = "") -> None:
-        super().__init__(reason)
-        self.asked = asked
+    def __init__(self, message: str, wait: str = "") -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 def _payload(model: str, image: Image, system: str, question: str, sampling: Sampling) -> dict[str, Any]:
@@ -122,6 +122,6 @@ def _payload(model: str, image: Image, system: str, question: str, sampling: Sam
 
 
 def _wait(state: Any) -> float:
-    """The seconds that the server asks for, or twice as many after every try."""
-    asked = getattr(state.outcome.exception(), "asked", "")
-    return min(float(asked) if asked.isdigit() else 2.0 ** (state.attempt_number - 1), _LONGEST_WAIT)
+    """Return the seconds that the server requests, else twice as many after every attempt."""
+    wait = getattr(state.outcome.exception(), "wait", "")
+    return min(float(wait) if wait.isdigit() else 2.0 ** (state.attempt_number - 1), _LONGEST_WAIT)

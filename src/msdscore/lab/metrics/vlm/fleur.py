@@ -28,14 +28,14 @@ _NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
 
 
 def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
-    """The metric with a local model; `prompt` names a text file that holds {caption}."""
+    """Load the metric with a local model; `prompt` names a text file that contains {caption}."""
     template = PROMPT
     if prompt:
         if not Path(prompt).is_file():
-            raise ConfigError(f"there is no prompt file {prompt}")
+            raise ConfigError(f"{prompt}: no such prompt file")
         template = Path(prompt).read_text(encoding="utf-8").strip()
         if "{caption}" not in template:
-            raise ConfigError(f"the prompt in {prompt} must hold {{caption}} where the caption goes")
+            raise ConfigError(f"the prompt in {prompt} must contain {{caption}} for the caption")
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     digits = digit_tokens(model.vocabulary)
 
@@ -57,7 +57,7 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
 
 
 def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
-    """A matrix (vocabulary, 10) that adds up the probabilities of the tokens that write each digit."""
+    """Return a matrix (vocabulary, 10) that sums the probabilities of the tokens that write each digit."""
     matrix = torch.zeros(max(vocabulary.values()) + 1, 10, dtype=torch.float64)
     for token, number in vocabulary.items():
         plain = token.strip(_SPACES)
@@ -69,7 +69,7 @@ def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
 
 
 def digit_probabilities(probabilities: torch.Tensor, digits: torch.Tensor) -> Floats:
-    """Probabilities of the ten digits at each step.
+    """Return the probabilities of the ten digits at each step.
 
     A model may have more outputs than its tokenizer has tokens (padding), or a tokenizer more than the model.
     """
@@ -79,7 +79,7 @@ def digit_probabilities(probabilities: torch.Tensor, digits: torch.Tensor) -> Fl
 
 
 def smooth(pieces: Sequence[str], digits: Floats) -> float:
-    """The smoothed grade from the spoken tokens and the digit probabilities at each; NaN without a grade in [0, 1].
+    """Return the smoothed grade from the answer's tokens and digit probabilities; NaN without a grade in [0, 1].
 
     >>> sure = np.eye(10)
     >>> smooth(["0", ".", "7"], np.stack([sure[0], sure[0], 0.5 * sure[7] + 0.5 * sure[8]]))
@@ -91,7 +91,7 @@ def smooth(pieces: Sequence[str], digits: Floats) -> float:
     if match is None or not 0 <= float(match.group()) <= 1:
         return float("nan")
     starts = [match.start(), match.start(1), match.start(2)]
-    # A digit that shares its token with others has no probabilities of its own.
+    # A digit that shares its token with others has no separate probabilities.
     if any(start >= 0 and len(pieces[steps[start]].strip(_SPACES)) != 1 for start in starts):
         return float("nan")
     lead, first, second = (digits[steps[start]] if start >= 0 else np.zeros(10) for start in starts)

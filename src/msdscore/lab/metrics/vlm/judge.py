@@ -1,4 +1,4 @@
-"""A vision-language model as a judge: which of two captions is better, asked in both orders or in one."""
+"""A vision-language model as a judge of which of two captions is better, in both orders or in one."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from msdscore.lab.metrics.registry import choice, number
 from msdscore.lab.metrics.vlm.endpoint import Endpoint
 from msdscore.lab.metrics.vlm.model import Answer, Sampling, load_local
 
-# CapArena's criteria in our own words.
+# CapArena's criteria, reworded.
 SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.
 
 Weigh, in this order of importance:
@@ -38,8 +38,8 @@ Because: your reasons in one or two sentences
 Verdict: 1, 2 or tie"""
 QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
 MOST_TOKENS = 600
-# `own` asks as CapArena's script does (temperature 0.1), and in both orders. `caparena` is the set-up that its paper
-# and MSD-Score's state: one order, temperature 0.5. Its prompt is not ours to ship: prompt=FILE takes it.
+# `own` uses the temperature of CapArena's script (0.1), and both orders. `caparena` is the setup in its paper and in
+# MSD-Score's: one order, temperature 0.5. Its prompt cannot be distributed here: pass it with prompt=FILE.
 SETUPS: Mapping[str, Mapping[str, float]] = {
     "own": {"temperature": 0.1, "top_p": 0.9, "orders": 2},
     "caparena": {"temperature": 0.5, "top_p": 0.9, "orders": 1},
@@ -56,7 +56,7 @@ _Prompt = tuple[int, str]  # number of the image, words
 
 
 def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt: str = "", **options: str) -> Loaded:
-    """The metric with a model at an endpoint, or a local one; `prompt` is a file with {first} and {second}."""
+    """Load the metric with a model at an endpoint, or a local one; `prompt` is a file with {first} and {second}."""
     local = choice("backend", backend, ("endpoint", "local")) == "local"
     chosen = SETUPS[choice("setup", setup, tuple(SETUPS))]
     values = {name: number(name, options.get(name, value), least=0.0) for name, value in chosen.items()}
@@ -69,7 +69,7 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
     workers = int(number("workers", options.get("workers", 4), least=1))
     for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
         if name in options:
-            raise ConfigError(f"option {name} goes with backend={'endpoint' if local else 'local'} alone")
+            raise ConfigError(f"option {name} needs backend={'endpoint' if local else 'local'}")
     words = _read_prompt(Path(prompt)) if prompt else (SYSTEM, QUESTION)
     connect = _local if local else _endpoint
     ask, identity = connect(model, words[0], sampling, options)
@@ -83,9 +83,9 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
 
 
 def _read_prompt(path: Path) -> tuple[str, str]:
-    """No system message, and the question of a file."""
+    """Return no system message, and the question of a file."""
     if not path.is_file():
-        raise ConfigError(f"there is no prompt file {path}")
+        raise ConfigError(f"{path}: no such prompt file")
     question = path.read_text(encoding="utf-8").strip()
     if "{first}" not in question or "{second}" not in question:
         raise ConfigError(f"{path}: expected {{first}} and {{second}} in the prompt, for the two captions")
@@ -110,9 +110,9 @@ def _local(model: str, system: str, sampling: Sampling, options: Mapping[str, st
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges, what is asked (system message and question) in how many orders, where answers are stored.
+    """A judge: model, prompt (system message and question), number of orders, and folder of stored answers.
 
-    `prices` are those of a million tokens; `workers` questions run side by side.
+    `prices` are per million tokens; `workers` is the number of concurrent requests.
     """
 
     ask: Ask
@@ -125,9 +125,9 @@ class Judge:
     workers: int
 
     def score(self, batch: Cases) -> CaseScores:
-        """Shares of the orders that go to each caption, and what the answers cost; NaN without a verdict.
+        """Return the share of orders won by each caption, and the cost of the answers; NaN without a verdict.
 
-        A question that several cases share is asked once, and its cost stands with the first of them.
+        A question that several cases share is sent once, and its cost is counted for the first of them.
         """
         questions: dict[int, tuple[_Prompt, ...]] = {}
         for case in range(len(batch)):
@@ -142,25 +142,25 @@ class Judge:
         values = np.full((len(batch), 2), np.nan)
         facts = {name: np.zeros(len(batch)) for name in FACTS}
         unpaid = set(distinct)
-        for case, asked in questions.items():
+        for case, prompts in questions.items():
             first = [
-                heard[question][0] if order == 0 else 1 - heard[question][0] for order, question in enumerate(asked)
+                heard[question][0] if order == 0 else 1 - heard[question][0] for order, question in enumerate(prompts)
             ]
             share = sum(first) / len(first)
             values[case] = share, 1 - share
-            for question in set(asked) & unpaid:
+            for question in set(prompts) & unpaid:
                 unpaid.remove(question)
                 for name, used in zip(FACTS, heard[question][1], strict=True):
                     facts[name][case] += used
         return CaseScores(values, facts)
 
     def _question(self, first: str, second: str) -> str:
-        # One pass, so that a caption which contains {second} stays as it is.
-        return re.sub(r"\{(first|second)\}", lambda found: first if found[1] == "first" else second, self.words[1])
+        # One pass, so that a caption that contains {second} is not changed.
+        return re.sub(r"\{(first|second)\}", lambda match: first if match[1] == "first" else second, self.words[1])
 
     def _hear(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
-        """The credit of the caption named first (NaN: no verdict), and what was used, in the order of `FACTS`."""
-        assert image is not None, "cases without an image are not asked"
+        """Return the credit of the first caption (NaN: no verdict), and the usage, in the order of `FACTS`."""
+        assert image is not None, "cases without an image have no question"
         answers = list(self._answers(image, question))
         verdict = read_verdict(answers[-1].text)
         used = sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)
@@ -168,7 +168,7 @@ class Judge:
         return float("nan") if verdict is None else _CREDIT[verdict], (len(answers), *used, cost)
 
     def _answers(self, image: Image, question: str) -> Iterator[Answer]:
-        """Answers until one holds a verdict; each is kept on disk, so that no question is paid for twice."""
+        """Yield answers until one has a verdict; each is stored on disk, so that no question is paid for twice."""
         pixels = pixel_key(image)
         for attempt in range(_FORM_TRIES):
             # Everything that can change an answer.
@@ -179,9 +179,9 @@ class Judge:
             key = blake2b(content.encode(), digest_size=16).hexdigest()
             path = self.folder / key[:2] / f"{key}.json"
             try:
-                kept = json.loads(path.read_text(encoding="utf-8"))
-                answer = Answer(str(kept["text"]), int(kept["tokens_in"]), int(kept["tokens_out"]))
-            except (OSError, ValueError, KeyError, TypeError):  # there is none that can be read
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                answer = Answer(str(stored["text"]), int(stored["tokens_in"]), int(stored["tokens_out"]))
+            except (OSError, ValueError, KeyError, TypeError):  # no readable answer is stored
                 answer = self.ask(image, question, text_key(key))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(path, json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n", folder=path.parent)
@@ -191,7 +191,7 @@ class Judge:
 
 
 def read_verdict(text: str) -> str | None:
-    """The last verdict of an answer; without the word "verdict", a plain "Caption 1 is better." or "Tie."
+    """Return the last verdict of an answer; without the word "verdict", a plain "Caption 1 is better." or "Tie."
 
     >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2"), read_verdict("Caption 1 is better.")
     ('2', '1')

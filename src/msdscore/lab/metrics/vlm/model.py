@@ -16,7 +16,7 @@ from msdscore.errors import WeightsError, require
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn; temperature 0 takes the likeliest token."""
+    """Sampling settings; temperature 0 takes the likeliest token."""
 
     temperature: float
     top_p: float
@@ -24,7 +24,7 @@ class Sampling:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The same for `generate` of transformers."""
+        """The settings as arguments of `generate` in transformers."""
         if self.temperature == 0:
             return {"do_sample": False, "max_new_tokens": self.most_tokens}
         drawn = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
@@ -33,7 +33,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's words, and the tokens that the question and the words took."""
+    """A model's answer, and the numbers of tokens of question and answer."""
 
     text: str
     tokens_in: int
@@ -51,12 +51,12 @@ class LocalModel:
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every token with its number."""
+        """Every token with its id."""
         tokens: dict[str, int] = self._processor.tokenizer.get_vocab()
         return tokens
 
     def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
-        """A drawn answer; the same seed draws the same words on one machine."""
+        """Return a sampled answer; the same seed samples the same words on one machine."""
         inputs = self._inputs(image, question)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -68,7 +68,7 @@ class LocalModel:
     def speak(
         self, image: Image, question: str, *, most_tokens: int
     ) -> tuple[tuple[str, ...], Float[Tensor, "steps vocabulary"]]:
-        """The tokens of the likeliest answer, with the probabilities of the whole vocabulary at every step."""
+        """Return the tokens of the likeliest answer, with the probabilities of the whole vocabulary at every step."""
         inputs = self._inputs(image, question)
         generated = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
         ids = generated.sequences[0, inputs["input_ids"].shape[1] :]
@@ -92,7 +92,7 @@ class LocalModel:
 def load_image_text(
     source: str, *, device: str, dtype: str, revision: str | None
 ) -> tuple[Any, Any, Checkpoint, Placement]:
-    """A model of the image-text-to-text kind and its processor, from a folder or a hub name."""
+    """Load an image-text-to-text model and its processor from a folder or a hub name."""
     placement = place(device, dtype, half=torch.bfloat16)
     checkpoint = find_checkpoint(source, revision=revision)
     model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
@@ -100,7 +100,7 @@ def load_image_text(
 
 
 def load_processor(checkpoint: Checkpoint, kind: str = "AutoProcessor") -> Any:
-    """What prepares images or texts for a model, by the name of its class in transformers."""
+    """Load a processor of images or texts, by the name of its class in transformers."""
     transformers: Any = require("transformers", extra="hf")
     try:
         return getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
