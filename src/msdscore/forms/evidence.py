@@ -134,7 +134,17 @@ Measured = Measurement[WordMeasurement]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Settings of the evidence form.
+    """Settings of the evidence form, MSD-E.
+
+    Args:
+        components: Mixture components of an image; those of the bank.
+        kappa: Concentration of the components; that of the bank.
+        iterations: Iterations of EM.
+        alpha: Weight of precision if `balance` is 0.
+        gamma: Weight of information if `balance` is 1.
+        balance: Balance between precision (0) and information (1).
+        delta: Weight of doubt.
+        temperature: Temperature of the uncertainty in Soft-MSD.
 
     >>> Evidence(balance=2.0)
     Traceback (most recent call last):
