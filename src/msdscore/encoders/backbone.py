@@ -1,4 +1,4 @@
-"""What all encoders around a pretrained model share: their name, their last step, and how they are compiled."""
+"""Base class of encoders around a pretrained model: options, signature, normalisation, compilation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,25 +26,25 @@ from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
-UNIT = 0.01  # how far the length of a unit vector may be from 1; half precision needs 0.002
+UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A device and the dtype that a model computes in there; its vectors always come out in float32."""
+    """A device and the dtype that a model computes in there; its vectors are always float32."""
 
     device: torch.device
     dtype: torch.dtype
 
     @property
     def dtype_name(self) -> str:
-        """The dtype as the signature spells it."""
+        """The dtype as written in the signature."""
         return str(self.dtype).removeprefix("torch.")
 
 
 def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Placement:
-    """Resolve `auto`: CUDA when there is one; float32 on CPU, `half` on CUDA.
+    """Resolve `auto`: CUDA if available; float32 on CPU, `half` on CUDA.
 
     >>> place("cpu", "auto")
     Placement(device=device(type='cpu'), dtype=torch.float32)
@@ -61,7 +61,7 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
     except RuntimeError:
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
     if not _is_available(where):
-        raise ConfigError(f"there is no device {device!r} here; use device='auto' or 'cpu'")
+        raise ConfigError(f"device {device!r} is not available; use device='auto' or 'cpu'")
     usual = half if where.type == "cuda" else torch.float32
     placement = Placement(where, _DTYPES.get(dtype, usual))
     if where.type == "cpu" and not cpu_computes(placement.dtype):
@@ -70,7 +70,7 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
 
 
 def _is_available(device: torch.device) -> bool:
-    """Whether torch can compute on a device here."""
+    """Whether torch can compute on a device."""
     if device.type == "cuda":
         return (device.index or 0) < torch.cuda.device_count()
     if device.type == "mps":
@@ -79,7 +79,7 @@ def _is_available(device: torch.device) -> bool:
 
 
 def cpu_computes(dtype: torch.dtype) -> bool:
-    """Whether this CPU has instructions for a dtype; without them torch raises errors or ends the process."""
+    """Whether this CPU supports a dtype; otherwise torch raises errors or crashes."""
     if dtype == torch.float32:
         return True
     if not torch.backends.mkldnn.is_available():
@@ -90,29 +90,29 @@ def cpu_computes(dtype: torch.dtype) -> bool:
 
 Options = TypeVar("Options")
 
-# How many times as large as what the network takes a JPEG file must still be when it is decoded at reduced size.
+# Minimum size of a JPEG file decoded at reduced size, as a multiple of the size that the network takes.
 _REDUCED = {"full": 0, "reduced": 2, "smallest": 1, "device": 0}
 
 
-def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """Build a family's options dataclass from keywords; an unknown keyword answers with the known ones."""
+def read_options(kind: type[Options], keywords: Mapping[str, Any]) -> Options:
+    """Build a family's options dataclass from keywords; an unknown keyword raises `UnknownNameError`."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for name in given:
+    for name in keywords:
         if name not in known:
             raise unknown_name("encoder option", name, known)
-    return kind(**given)
+    return kind(**keywords)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOptions:
-    """What a user can choose about every pretrained encoder."""
+    """User options of every pretrained encoder."""
 
-    pool: Literal["model", "mean"] = "model"  # "mean": of the local vectors, as the paper's text has it
+    pool: Literal["model", "mean"] = "model"  # "mean": of the local vectors, as in the text of the paper
     long_text: Literal["window", "cut"] = "window"
     compile: str = ""  # a backend of torch.compile, such as "inductor"
     # "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
     jpeg: Literal["full", "reduced", "smallest", "device"] = "full"
-    resize: Literal["pillow", "device"] = "pillow"  # "device": by torch, where the network runs
+    resize: Literal["pillow", "device"] = "pillow"  # "device": by torch, on the device of the network
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -122,31 +122,31 @@ class SharedOptions:
 
     @property
     def pixel_choices(self) -> tuple[str, ...]:
-        """The signature's parts for pixels that are not made in the usual way."""
+        """The signature's parts for non-default decoding and resizing."""
         jpeg = () if self.jpeg == "full" else (f"jpeg:{self.jpeg}",)
         return (*jpeg, "resize:device") if self.resize == "device" else jpeg
 
     def applied(self, steps: Preprocessing) -> Preprocessing:
-        """The steps of a checkpoint, done as chosen."""
+        """Apply the options to the preprocessing steps of a checkpoint."""
         on_device, jpeg_on_device = self.resize == "device", self.jpeg == "device"
         if (on_device or jpeg_on_device) and steps.resample not in FILTERS:
             raise ConfigError(
-                f"{', '.join(self.pixel_choices)} resizes with one of Pillow's filters, and this checkpoint does not; "
-                "leave it out"
+                f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
+                "which this checkpoint does not use; omit it"
             )
         return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
 
     def refuse_pixel_choices(self) -> None:
-        """For families that draw an image several times or at sizes of its own."""
+        """Raise `ConfigError` for pixel options, for families with custom preprocessing."""
         if self.pixel_choices:
-            raise ConfigError(f"this encoder has its own way with images; leave out {', '.join(self.pixel_choices)}")
+            raise ConfigError(f"this encoder does custom preprocessing; omit {', '.join(self.pixel_choices)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeOptions(SharedOptions):
-    """What can be chosen about how a transformers model is loaded.
+    """User options for loading a transformers model.
 
-    `device_map` is what transformers takes, such as "auto"; `bits` is 4 or 8, or 0 for whole weights.
+    `device_map` is passed to transformers, such as "auto"; `bits` is 4 or 8, or 0 for full-precision weights.
     """
 
     device_map: str = ""
@@ -163,9 +163,9 @@ _CHECKED_LATE = ContextVar("checked_late", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Name, weights, placement and options of a loaded encoder, of which its signature is made.
+    """Name, weights, placement and options of a loaded encoder, from which its signature is built.
 
-    `signed` is the name with the mark of the weights; `choices` are the `key:value` parts of its family.
+    `signed` is the name with the hash of the weights; `choices` are the `key:value` parts of its family.
     """
 
     name: str
@@ -173,7 +173,7 @@ class Identity:
     placement: Placement
     options: SharedOptions
     choices: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()  # that it reads; none: as the table of encoders says
+    languages: tuple[str, ...] = ()  # languages that it reads; empty: as in the table of encoders
 
     @property
     def signature(self) -> str:
@@ -185,13 +185,13 @@ class Identity:
 
 
 class Backbone(ABC):
-    """An encoder around a pretrained model; a family says how its model sees and reads.
+    """An encoder around a pretrained model; a family implements `_see` and `_read`.
 
-    Vectors come out in float32 whatever the model computes in, as plain tensors without history: heads can be
-    trained on them. `tokenizer` is one of the tokenizers library, and `reading` says how the text tower reads.
-    `preprocessing` are the steps by which images are made ready; a family with another way gives `prepare`. Neither
-    holds the model, so that other processes can have it too. A family that brings a `bank` or knows the settings that
-    serve it best (`recommended`) sets them.
+    Vectors are float32 whatever the model computes in, as plain tensors without gradient history: heads can be
+    trained on them. `tokenizer` is one of the tokenizers library, and `reading` configures the text tower.
+    `preprocessing` are the preprocessing steps of images; a family with custom ones overrides `prepare`. Neither
+    references the model, so that both can be sent to other processes. A family that has a `bank` or `recommended`
+    settings sets them.
     """
 
     bank: Bank | None = None
@@ -214,21 +214,21 @@ class Backbone(ABC):
         self._options: Any = identity.options  # of the family
         self._model, self._tokenizer, self._reading = model, tokenizer, reading
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
-            library()  # refused now where it is missing, not at the first file
+            library()  # raises now if it is missing, not at the first file
 
     def prepare(self, image: Image) -> Prepared:
-        """The image as the network needs it; a family that resizes does it here, where images are decoded."""
+        """Preprocess an image in the thread that decodes it; a family that resizes overrides this."""
         return (self.sendable_prepare or partial(prepare_image, steps=_AS_IT_IS))(image)
 
     @property
     def sendable_prepare(self) -> Callable[[Image], Prepared] | None:
-        """`prepare` without the model, for other processes; None where a family has no way that can be sent."""
+        """`prepare` without the model, for other processes; None if a family has no picklable one."""
         steps = self.preprocessing
         return self._own_prepare if steps is None else partial(prepare_image, steps=steps)
 
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
-        """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
+        """Patches and pooled vectors; `layout` has one `PatchLayout` per item."""
         if not images:
             raise ConfigError("expected at least one image to encode, got none")
         with launching(self.device):
@@ -237,7 +237,7 @@ class Backbone(ABC):
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item."""
+        """Tokens and pooled vectors; `layout` has one `TokenLayout` per item."""
         if not texts:
             raise ConfigError("expected at least one caption to encode, got none")
         with launching(self.device):
@@ -246,8 +246,8 @@ class Backbone(ABC):
         english = (self._identity.languages or languages_of(self.name)) == ("en",)
         warnings = (text_warnings(text, english=english) for text in texts)
         layout = tuple(
-            replace(layout, warnings=(*own, *layout.warnings)) if own else layout
-            for own, layout in zip(warnings, embeddings.layout, strict=True)
+            replace(layout, warnings=(*messages, *layout.warnings)) if messages else layout
+            for messages, layout in zip(warnings, embeddings.layout, strict=True)
         )
         return replace(embeddings, layout=layout)
 
@@ -260,13 +260,13 @@ class Backbone(ABC):
         """Tokens of captions."""
 
     def _pixels(self, images: Sequence[Prepared]) -> Float[Tensor, "batch 3 height width"]:
-        """Prepared images as the model takes them."""
-        assert self.preprocessing is not None, "a family with another way makes its own pixels"
+        """Prepared images as normalised pixels."""
+        assert self.preprocessing is not None, "a family with custom preprocessing overrides this"
         return stack_pixels(images, self.preprocessing, self.device).to(self.precision)
 
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
-        assert self._reading is not None, "the family said how its text tower reads"
+        assert self._reading is not None, "the family sets how its text tower reads"
         return pack_texts(texts, self._tokenizer, self._reading)
 
     def _finish(self, states: Features) -> Embeddings:
@@ -276,7 +276,7 @@ class Backbone(ABC):
         mean = states.pooled is None or self._identity.options.pool == "mean"
         pooled = masked_mean(real, mask) if mean else states.pooled
         assert pooled is not None
-        # A model's pooled vectors may have any length; those of unit length stay as they are, bit by bit.
+        # A model's pooled vectors may have any length; those of unit length remain unchanged, bit by bit.
         length = pooled.norm(dim=-1, keepdim=True)
         pooled = torch.where((length - 1).abs() > UNIT, unit(pooled), pooled)
         finite = torch.isfinite(real).all() & torch.isfinite(pooled).all()
@@ -289,9 +289,9 @@ class Backbone(ABC):
 
 @contextmanager
 def checked_late() -> Iterator[None]:
-    """Within it nothing waits to see whether vectors overflow: then all pooled ones of their batch are NaN.
+    """Defer the overflow check: on overflow all pooled vectors of the batch are NaN, and nothing waits for the device.
 
-    Whoever asks for this looks at the similarities, and raises `overflow`.
+    The caller checks the similarities and raises `overflow`.
     """
     before = _CHECKED_LATE.set(True)
     try:
@@ -307,17 +307,17 @@ def overflow(encoder: Encoder) -> ConfigError:
 
 
 def square_layouts(images: Sequence[Prepared], config: Any) -> tuple[PatchLayout, ...]:
-    """Where the patches of a square vision tower lie on each image, by the tower's transformers configuration."""
+    """The boxes of a square vision tower's patches on each image, from the tower's transformers configuration."""
     patch = int(config.patch_size)
     side = int(config.image_size) // patch
     return tuple(patch_layout(image.view, (side, side), (patch, patch)) for image in images)
 
 
 def compile_towers(options: SharedOptions, *towers: Any) -> None:
-    """Compile modules in place with the backend that the options name; nothing for an empty name.
+    """Compile modules in place with the backend named in the options; an empty name compiles nothing.
 
     Raises:
-        ConfigError: torch knows no such backend.
+        ConfigError: unknown torch backend.
     """
     if not options.compile:
         return

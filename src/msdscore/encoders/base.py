@@ -1,4 +1,4 @@
-"""What an encoder is: images and texts in, unit vectors with their places out; many items in batches."""
+"""The `Encoder` protocol and the batching of images and texts around it."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,33 +23,33 @@ from msdscore.text.normal import Clean, clean, given_spans
 from msdscore.text.warnings import mark_warnings
 
 Item = TypeVar("Item")
-_TEXT_BYTES = 256 << 20  # of the texts that are kept for a run
-_THREADS = min(16, cpu_count() or 1)  # that prepare images side by side
+_TEXT_BYTES = 256 << 20  # limit of the texts cached for a run
+_THREADS = min(16, cpu_count() or 1)  # for preparing images in parallel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """An image made ready for one encoder: the pixels that its network reads, and where they lay on the original.
+    """An image preprocessed for one encoder: the pixels of its network, and their location on the original.
 
-    It is all that the vectors and the boxes of the image depend on, and is small however large the image was. A JPEG
-    file that the device is to decode waits as the row of its bytes.
+    The vectors and boxes of the image depend on nothing else, and its size does not grow with that of the image. A JPEG
+    file to be decoded on the device is stored as its bytes.
     """
 
     pixels: UInt8[Tensor, "3 height width"] | UInt8[Tensor, " bytes"]
     view: View
 
 
-# The windows of each caption in a batch of windows, padded with its own first one; their shares in its pooled vector.
+# The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
 Windows = tuple[Int[Tensor, "batch parts"], Float[Tensor, "batch parts"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Local vectors of any length on their way to `Embeddings`: states of a network, or raw features under heads.
+    """Local vectors of any length, before they become `Embeddings`: network states, or raw features for heads.
 
-    `pooled` are vectors of the network's own, or None for the mean of the points. `whole` has the points of a second,
-    global path where one is asked for. Where `windows` is given, the rows of `whole` and `pooled` are windows of
-    captions, which it puts together.
+    `pooled` are the pooled vectors of the network, or None for the mean of the points. `whole` contains the points of a
+    second, global path if one was requested. If `windows` is set, the rows of `whole` and `pooled` are windows of
+    captions, which it combines.
     """
 
     points: Float[Tensor, "batch points dim"]
@@ -64,20 +64,20 @@ class Features:
 
 
 class PreparesImages(Protocol):
-    """Anything that makes images ready for a network: an encoder, or the image tower of one."""
+    """Anything that preprocesses images for a network: an encoder, or the image tower of one."""
 
     def prepare(self, image: Image) -> Prepared:
-        """The image as the network needs it; safe to call from several threads at once."""
+        """Preprocess a decoded image; safe to call from several threads at once."""
 
 
 @runtime_checkable
 class Encoder(Protocol):
     """Anything that turns images and captions into `Embeddings` of one space.
 
-    `name` is the short name or path it was loaded by; `signature` spells every choice that can change a vector:
-    weights and revision, pooling, norms, window rule, dtype. Images come decoded, upright and in RGB mode. An
+    `name` is the short name or path it was loaded by; `signature` lists every choice that can change a vector:
+    weights and revision, pooling, norms, window rule, dtype. Images are passed decoded, upright and in RGB mode. An
     item's vectors must not depend on the other items of its batch beyond rounding.
-    `msdscore.encoders.backbone.Backbone` gives all members but the two that see and read.
+    `msdscore.encoders.backbone.Backbone` implements everything except encoding images and texts.
     """
 
     @property
@@ -90,28 +90,28 @@ class Encoder(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are made."""
+        """The device on which vectors are computed."""
 
     @property
     def bank(self) -> Bank | None:
-        """The background that it is calibrated against, where it brings one."""
+        """The background bank that it is calibrated against, if it has one."""
 
     @property
     def recommended(self) -> Mapping[str, Any] | None:
-        """The settings of the score that serve it best, where they are known."""
+        """The recommended score settings, if they are known."""
 
     def prepare(self, image: Image) -> Prepared:
-        """The image as the network needs it, right after decoding; safe to call from several threads at once."""
+        """Preprocess an image right after decoding; safe to call from several threads at once."""
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
-        """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
+        """Patches and pooled vectors; `layout` has one `PatchLayout` per item."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item. No tokens give an empty mask."""
+        """Tokens and pooled vectors; `layout` has one `TokenLayout` per item. No tokens yield an empty mask."""
 
 
 def computes_in_half(encoder: Encoder) -> bool:
-    """Whether an encoder computes in half precision on a GPU: its vectors hold no more than that, whatever their type.
+    """Whether an encoder computes in half precision on a GPU, whatever the dtype of its vectors.
 
     >>> from msdscore.encoders.registry import load_encoder
     >>> computes_in_half(load_encoder("toy"))
@@ -122,7 +122,7 @@ def computes_in_half(encoder: Encoder) -> bool:
 
 
 def prepare_all(encoder: PreparesImages, images: Sequence[Image]) -> list[Prepared]:
-    """Decoded images made ready side by side: Pillow lets go of the interpreter while it resizes."""
+    """Preprocess decoded images in parallel: Pillow releases the GIL while it resizes."""
     if len(images) < 2:
         return [encoder.prepare(image) for image in images]
     with ThreadPoolExecutor(min(_THREADS, len(images))) as pool:
@@ -130,7 +130,7 @@ def prepare_all(encoder: PreparesImages, images: Sequence[Image]) -> list[Prepar
 
 
 def prepare_and_encode(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
-    """Patches and pooled vectors of decoded images, for callers that have them all in memory anyway.
+    """Encode decoded images that are all in memory.
 
     >>> from msdscore.encoders.registry import load_encoder
     >>> from PIL import Image
@@ -147,7 +147,7 @@ def encode_in_batches(
     size: int,
     smaller: Callable[[int], None] = lambda size: None,
 ) -> Embeddings:
-    """Embeddings of all items, `size` at a time; batches are halved each time the device's memory runs out.
+    """Encode all items, `size` at a time; batches are halved each time the device runs out of memory.
 
     `smaller` is called with every new size.
     """
@@ -174,46 +174,46 @@ def encode_by_length(
     size: int,
     smaller: Callable[[int], None] = lambda size: None,
 ) -> Embeddings:
-    """Embeddings of all texts, encoded in order of their length, so that little is padded; see `encode_in_batches`.
+    """Encode all texts in order of their length, to minimise padding; see `encode_in_batches`.
 
-    Every text of every encoder passes here: invisible characters are removed before it is read, and the spans of its
-    tokens refer to the text as given.
+    Every text of every encoder passes through here: invisible characters are removed first, and the spans of its
+    tokens refer to the original text.
     """
     cleaned = [clean(text) for text in texts]
-    plain = [text if found is None else found.text for text, found in zip(texts, cleaned, strict=True)]
+    plain = [text if result is None else result.text for text, result in zip(texts, cleaned, strict=True)]
     order = sorted(range(len(plain)), key=lambda number: len(plain[number]))
     joined = encode_in_batches([plain[number] for number in order], encode, size=size, smaller=smaller)
     batch = take(joined, sorted(range(len(order)), key=order.__getitem__))
     if not any(cleaned):
         return batch
     layout = tuple(
-        _as_given(layout, text, found) if found is not None and isinstance(layout, TokenLayout) else layout
-        for layout, text, found in zip(batch.layout, texts, cleaned, strict=True)
+        _restore_spans(layout, text, result) if result is not None and isinstance(layout, TokenLayout) else layout
+        for layout, text, result in zip(batch.layout, texts, cleaned, strict=True)
     )
     return replace(batch, layout=layout)
 
 
-def _as_given(layout: TokenLayout, text: str, found: Clean) -> TokenLayout:
-    """The layout of a cleaned text with spans of the text as given, and what was removed as warnings."""
-    return replace(layout, spans=given_spans(found, layout.spans), warnings=(*mark_warnings(text), *layout.warnings))
+def _restore_spans(layout: TokenLayout, text: str, cleaned: Clean) -> TokenLayout:
+    """Map the layout of a cleaned text to spans of the original, and add warnings about the removed characters."""
+    return replace(layout, spans=given_spans(cleaned, layout.spans), warnings=(*mark_warnings(text), *layout.warnings))
 
 
 class TextMemory:
-    """The batches of texts that were embedded last, up to a number of bytes; may be used by several threads.
+    """The most recently used batches of text embeddings, up to a number of bytes; thread-safe.
 
-    Nothing is copied for a text that was never met before, and nothing waits for the device.
+    Nothing is copied for a text that was never seen before, and no call waits for the device.
     """
 
     def __init__(self, limit: int = _TEXT_BYTES) -> None:
         self._limit, self._bytes, self._number = limit, 0, 0
         self._batches: OrderedDict[int, tuple[Embeddings, tuple[str, ...]]] = OrderedDict()
-        self._place: dict[str, tuple[int, int]] = {}  # number of the batch, row in it
+        self._position: dict[str, tuple[int, int]] = {}  # batch number, row in the batch
         self._lock = Lock()
 
     def recall(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> Embeddings:
-        """The vectors of distinct texts, in order; those that are not known go through `encode`."""
+        """Return the vectors of distinct texts, in order; unknown ones are passed to `encode`."""
         with self._lock:
-            known = {text: self._place[text] for text in texts if text in self._place}
+            known = {text: self._position[text] for text in texts if text in self._position}
             missing = tuple(text for text in texts if text not in known)
             if not known:
                 fresh = encode(missing)
@@ -229,17 +229,17 @@ class TextMemory:
                 batches.append(encode(missing))
                 self._keep(batches[-1], missing)
         order = [text for rows in parts.values() for text in rows] + list(missing)
-        place = {text: row for row, text in enumerate(order)}
-        return take(join(batches), [place[text] for text in texts])
+        position = {text: row for row, text in enumerate(order)}
+        return take(join(batches), [position[text] for text in texts])
 
     def _keep(self, batch: Embeddings, texts: tuple[str, ...]) -> None:
         self._batches[self._number] = (batch, texts)
-        self._place.update((text, (self._number, row)) for row, text in enumerate(texts))
+        self._position.update((text, (self._number, row)) for row, text in enumerate(texts))
         self._number += 1
         self._bytes += batch.nbytes
         while self._bytes > self._limit:
             number, (dropped, gone) = self._batches.popitem(last=False)
             self._bytes -= dropped.nbytes
             for text in gone:
-                if self._place[text][0] == number:
-                    del self._place[text]
+                if self._position[text][0] == number:
+                    del self._position[text]

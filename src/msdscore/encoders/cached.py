@@ -1,9 +1,9 @@
-"""An encoder that remembers: each distinct image and text goes through the wrapped one once, in a run or for good.
+"""A caching encoder: each distinct image and text is encoded once by the wrapped encoder, per run or on disk.
 
-Items are known by their content: an image by the bytes of its file, or by the pixels that the network reads and its
-size; a text by its letters. On disk there is one file per item under the encoder's signature, put in place in one step
-with a checksum in front: a crash, two processes at once or a full or damaged disk can lose an item, which is then made
-again, but never give wrong vectors. What was used longest ago goes first.
+Items are keyed by their content: an image by the bytes of its file, or by its preprocessed pixels and original size; a
+text by its characters. On disk there is one file per item under the encoder's signature, written atomically with a
+leading checksum: a crash, concurrent processes or a full or damaged disk can lose an item, which is then recomputed,
+but never yield wrong vectors. The least recently used items are evicted first.
 """
 
 import json
@@ -36,23 +36,23 @@ from msdscore.version import __version__
 
 Item = TypeVar("Item")
 _MEMORY = 512 << 20
-OBJECTS = 3072  # bytes of an item beside its numbers: tensors, layout and key, measured on short captions
+OBJECTS = 3072  # bytes of an item in addition to its vectors: tensors, layout and key, measured on short captions
 _IMAGE, _TEXT = "i", "t"  # first letter of a key
 _HALF = ",kept:float16"  # in the signature, since rounding changes vectors
 
 _FORMAT = 3
 _CHECK = 16  # bytes of the checksum before the content of a file
-_LAYOUT = "layout"  # name of the tensor that holds a layout as JSON bytes
+_LAYOUT = "layout"  # name of the tensor that contains a layout as JSON bytes
 _MARK, _LOCK, _TEMPORARY = "signature.txt", ".removing.lock", ".tmp"
-_ROOM = 0.9  # share of the limit that is kept when room is made, so that it is not made for every file
-_LOOK_AGAIN = 20  # the folder is looked through again after a twentieth of the limit was written: others write too
+_ROOM = 0.9  # share of the limit that remains after eviction, so that not every file causes one
+_LOOK_AGAIN = 20  # the folder is scanned again after a twentieth of the limit was written: others write too
 _ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer must be dead
 _ENCODER, _DRAWER, _FILE = (re.compile(form) for form in (r"[0-9a-f]{20}", r"[a-z][0-9a-f]{2}", r"[0-9a-f]{38}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """Where vectors are kept on disk, and how: `limit` bytes in all (None: any number), in half precision if `half`."""
+    """Folder, size limit in bytes (None: unlimited) and precision of vectors cached on disk."""
 
     folder: str
     limit: int | None = 64 << 30
@@ -65,10 +65,10 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """How many images and texts were asked for, and how many of them the encoder had to make.
+    """Numbers of images and texts requested, and of those that the encoder had to compute.
 
     >>> print(CacheUse(8, 2, 4, 0) + CacheUse(2, 0, 0, 0))
-    8 of 10 images (80.0 %) and 4 of 4 texts (100.0 %) were there
+    8 of 10 images (80.0 %) and 4 of 4 texts (100.0 %) were cached
     """
 
     pictures: int = 0
@@ -80,7 +80,7 @@ class CacheUse:
         return CacheUse(*map(add, astuple(self), astuple(other)))
 
     def since(self, before: "CacheUse | None") -> "CacheUse":
-        """What came after an earlier state."""
+        """The use after an earlier state."""
         return CacheUse(*map(sub, astuple(self), astuple(before or CacheUse())))
 
     def __str__(self) -> str:
@@ -90,12 +90,12 @@ class CacheUse:
                 f"{all_ - made:,} of {all_:,} {what}" + (f" ({100 * (all_ - made) / all_:.1f} %)" if all_ else "")
                 for all_, made, what in sides
             )
-            + " were there"
+            + " were cached"
         )
 
 
 class FileImage(Prepared):
-    """An image that is known by the bytes of its file, and made ready only where its vectors are not kept."""
+    """An image keyed by the bytes of its file, and preprocessed only if its vectors are not cached."""
 
     __slots__ = ("_make", "key")
     key: str
@@ -107,25 +107,25 @@ class FileImage(Prepared):
 
     @property
     def pixels(self) -> Tensor:
-        """The pixels, made when asked for."""
+        """The pixels, computed on first use."""
         return self._make().pixels
 
     @property
     def view(self) -> View:
-        """Where they lay on the original."""
+        """Their location on the original."""
         return self._make().view
 
     def made(self) -> Prepared:
-        """The image made ready."""
+        """The preprocessed image."""
         return self._make()
 
 
 class CachedEncoder:
-    """The same vectors as the encoder it wraps; what was seen before is not computed again.
+    """The same vectors as the wrapped encoder; items that were seen before are not computed again.
 
-    `memory` is how many bytes of vectors are kept, half of them of texts; what was used longest ago is dropped first.
-    `disk` keeps them in a folder too, for other processes and later runs. Vectors that are kept in half precision are
-    rounded from the first time on, so that every run has the same ones, and the signature says so.
+    `memory` is the size of the cache in memory in bytes, half of it for texts; the least recently used are evicted.
+    `disk` also stores vectors in a folder, for other processes and later runs. Vectors stored in half precision are
+    rounded from the start, so that every run has the same ones, and the signature records it.
     """
 
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
@@ -134,21 +134,21 @@ class CachedEncoder:
         self.precision: torch.dtype = getattr(encoder, "precision", torch.float32)
         self.bank, self.recommended = encoder.bank, encoder.recommended
         self.preprocessing = preprocessing_of(encoder)
-        # Images and texts apart: a stream of images, which are large and met once, must not push out the texts.
+        # Separate caches: a stream of images, which are large and seen once, must not evict the texts.
         self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
         self._half = disk is not None and disk.half
         self.signature = encoder.signature + (_HALF if self._half else "")
-        self.is_lasting = disk is not None  # whether vectors are kept on disk
+        self.is_lasting = disk is not None  # whether vectors are stored on disk
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
-        # What was asked for so far, and how much of it was there.
+        # Items requested so far, and how many of them were cached.
         self.use, self._counting = CacheUse(), Lock()
 
     def prepare(self, image: Image) -> Prepared:
-        """The image as the wrapped encoder takes it."""
+        """Preprocess an image for the wrapped encoder."""
         return self._encoder.prepare(image)
 
     def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
-        """The image of a file, decoded by `make` in the way that `how` spells; not even that where it is known."""
+        """The image of a file; `make` decodes it as described by `how`, and is called only if it is not cached."""
         digest = blake2b(f"{len(how)} {how}".encode(), digest_size=20)
         digest.update(content)
         key = f"{_IMAGE}{digest.hexdigest()}"
@@ -181,7 +181,7 @@ class CachedEncoder:
     def _recall(
         self, kind: str, items: Sequence[Item], keys: Sequence[str], encode: Callable[[Sequence[Item]], Embeddings]
     ) -> Embeddings:
-        """The vectors of all items; those that are not known go through `encode`."""
+        """Return the vectors of all items; unknown ones are passed to `encode`."""
         if not items:
             return encode(items)
         memory, disk, known = self._memories[kind], self._disk, dict[str, Embeddings]()
@@ -213,7 +213,7 @@ class CachedEncoder:
 
 
 def unrounded(signature: str) -> str:
-    """The signature of the encoder itself, whatever the precision in which its vectors are kept.
+    """The signature of the wrapped encoder, whatever the precision in which its vectors are stored.
 
     >>> unrounded("toy@1,kept:float16"), unrounded("toy@1")
     ('toy@1', 'toy@1')
@@ -222,17 +222,17 @@ def unrounded(signature: str) -> str:
 
 
 def prepared_key(image: Prepared) -> str:
-    """A hash of all that the vectors and boxes of a prepared image depend on."""
+    """Hash everything that the vectors and boxes of a prepared image depend on."""
     if isinstance(image, FileImage):
         return image.key
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
-    # One layout for equal pixels: Pillow's bytes lie row by row with the colours innermost.
+    # One layout for equal pixels: Pillow's bytes are row-major with the channels innermost.
     digest.update(image.pixels.permute(1, 2, 0).contiguous().cpu().numpy().tobytes())
     return f"{_IMAGE}{digest.hexdigest()}"
 
 
 class _Memory:
-    """The vectors that were used last, up to a number of bytes; several threads may ask at once."""
+    """The most recently used vectors, up to a number of bytes; thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes, self._lock = limit, 0, Lock()
@@ -258,17 +258,17 @@ class _Memory:
 
 
 class VectorFiles:
-    """The vectors of one encoder in a folder that other encoders and processes may share.
+    """The vectors of one encoder, in a folder that other encoders and processes may share.
 
-    All files of the folder together take about `limit` bytes at most; None: any number.
+    All files of the folder together take about `limit` bytes at most; None: unlimited.
     """
 
     def __init__(self, folder: Path, signature: str, *, limit: int | None = None) -> None:
         self._root, self._limit = folder, limit
-        # The version stands for our own share of the vectors, such as how images are resized.
+        # The version covers our share of the vectors, such as how images are resized.
         name = f"{_FORMAT}\n{__version__}\n{signature}"
         self._own = folder / blake2b(name.encode(), digest_size=10).hexdigest()
-        self._total: int | None = None  # bytes of all files when last looked, and what was written since
+        self._total: int | None = None  # bytes of all files at the last scan, plus those written since
         self._written = 0
         try:
             self._own.mkdir(parents=True, exist_ok=True)
@@ -276,27 +276,27 @@ class VectorFiles:
                 _replace(self._own / _MARK, f"{signature}\n".encode())
         except OSError as error:
             raise RunError(
-                f"{folder}: vectors cannot be kept here ({error.strerror or error}); choose another"
+                f"{folder}: cannot store vectors here ({error.strerror or error}); choose another folder"
             ) from error
 
     def find(self, key: str, device: torch.device) -> Embeddings | None:
-        """The vectors of an item, if they are there and whole."""
+        """Return the vectors of an item, or None if they are missing or damaged."""
         path = self._path(key)
         with suppress(OSError):
             content = path.read_bytes()
             if _checksum(key, content[_CHECK:]) == content[:_CHECK]:
-                with suppress(OSError):  # a folder that may be read alone serves as well
+                with suppress(OSError):  # a read-only folder works too
                     os.utime(path)
                 return _embeddings(content[_CHECK:], device)
         return None
 
     def __contains__(self, key: str) -> bool:
-        return self._path(key).is_file()  # that it is whole shows when it is read
+        return self._path(key).is_file()  # damage is detected on reading
 
     def keep(self, key: str, vectors: Embeddings) -> None:
-        """Write the vectors of an item, and make room where the limit is passed.
+        """Write the vectors of an item, and evict others if the limit is exceeded.
 
-        A disk that refuses them loses nothing but the time saved.
+        If writing fails, only the time saved is lost.
         """
         path, content = self._path(key), _content(vectors)
         with suppress(OSError):
@@ -307,7 +307,7 @@ class VectorFiles:
             if limit is None or (total is not None and written < limit / _LOOK_AGAIN and total + written <= limit):
                 return
             self._total = self._written = 0
-            # One process at a time: the others go on, and look again later.
+            # One process at a time: the others continue, and check again later.
             with suppress(Timeout), FileLock(self._root / _LOCK, timeout=0):
                 self._total = remove_oldest(self._root, limit)
 
@@ -316,7 +316,7 @@ class VectorFiles:
 
 
 def remove_oldest(root: Path, limit: int) -> int:
-    """Remove the files used longest ago where all together pass the limit; the bytes that are left."""
+    """Remove the least recently used files if all together exceed the limit; return the bytes that remain."""
     files = sorted(_files(root))
     total = sum(size for _, size, _ in files)
     if total <= limit:
@@ -325,18 +325,18 @@ def remove_oldest(root: Path, limit: int) -> int:
         if total <= _ROOM * limit:
             break
         with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108, a path here is a plain text: there may be millions
+            os.unlink(path)  # noqa: PTH108, a path here is a plain string: there may be millions
             total -= size
     return total
 
 
 def _files(root: Path) -> Iterator[tuple[int, int, str]]:
-    """Time of last use, size and path of every file of ours; whatever else lies there is left alone."""
+    """Time of last use, size and path of every cache file; other files are ignored."""
     with os.scandir(root) as encoders:
-        own = [one.path for one in encoders if _ENCODER.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
-    for folder in own:
-        with suppress(OSError), os.scandir(folder) as drawers:
-            for drawer in [one.path for one in drawers if _DRAWER.fullmatch(one.name)]:
+        folders = [item for item in encoders if _ENCODER.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder.path) as drawers:
+            for drawer in [item.path for item in drawers if _DRAWER.fullmatch(item.name)]:
                 yield from _files_of(drawer)
 
 
@@ -352,7 +352,7 @@ def _files_of(drawer: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file in place in one step; the checksum stands in for waiting until it is on the disk."""
+    """Replace a file atomically; because of the checksum there is no need for fsync."""
     temporary = path.with_name(f".{uuid4().hex}{_TEMPORARY}")
     try:
         temporary.write_bytes(content)
@@ -362,7 +362,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _checksum(key: str, content: bytes) -> bytes:
-    """A hash of the item's key too, so that a file under another item's name is not taken for that one's."""
+    """Hash the content and the item's key, so that a file under another item's name is not mistaken for that one's."""
     return blake2b(content, digest_size=_CHECK, person=blake2b(key.encode(), digest_size=16).digest()).digest()
 
 

@@ -52,11 +52,11 @@ _PREPROCESSOR = ("preprocessor_config.json", "processor_config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipOptions(LargeOptions):
-    """What a user can choose about a CLIP encoder."""
+    """User options of a CLIP encoder."""
 
     patch_norm: bool = False  # the authors project patches without the final norm of the tower
-    stretch: bool = False  # read 248 tokens at once, as LongCLIP starts from a CLIP of 77 positions
-    # "torchvision": half a pixel beside the centre is rounded as in CLIP's own code.
+    stretch: bool = False  # read 248 tokens at once: LongCLIP is initialised from a CLIP with 77 positions
+    # "torchvision": a centre offset of half a pixel is rounded as in CLIP's code.
     crop: Literal["transformers", "torchvision"] = "transformers"
 
 
@@ -80,8 +80,8 @@ class ClipEncoder(Backbone):
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model
         batch = self._pack(texts)
-        # No token looks ahead, so what stands behind a caption changes none of its states. A GPU gets no mask:
-        # transformers would wait for the device to see what it holds, and attention without one is faster.
+        # Attention is causal, so padding after a caption changes none of its states. A GPU gets no mask: transformers
+        # would wait for the device to inspect it, and attention without one is faster.
         attention = None if self.device.type == "cuda" else sent(batch.attention, self.device).long()
         states = model.text_model(input_ids=sent(batch.ids, self.device), attention_mask=attention)
         tokens = model.text_projection(unpack_tokens(states.last_hidden_state, batch))
@@ -89,16 +89,16 @@ class ClipEncoder(Backbone):
         return Features(tokens, batch.mask, pooled, batch.layout)
 
 
-def load_clip(source: str, **given: Any) -> ClipEncoder:
+def load_clip(source: str, **keywords: Any) -> ClipEncoder:
     """Load a CLIP or LongCLIP checkpoint from a folder or a hub name.
 
-    On CUDA `auto` means float16: CLIP's numbers fit its range, and it rounds eight times finer than bfloat16.
+    On CUDA `auto` means float16: CLIP's values fit its range, and it rounds eight times finer than bfloat16.
 
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.json"))
-    loaded = load_family(source, given, kind="CLIPModel", options=ClipOptions, needs=needs)
+    loaded = load_family(source, keywords, kind="CLIPModel", options=ClipOptions, needs=needs)
     options, model, end = loaded.options, loaded.model, int(loaded.tokenizer.eos_token_id)
     stretched = ("positions:248",) if options.stretch else ()
     cropped = ("crop:torchvision",) if options.crop == "torchvision" else ()
@@ -121,7 +121,7 @@ def load_clip(source: str, **given: Any) -> ClipEncoder:
     )
 
 
-# LongCLIP: 248 positions, stretched from 77. The first 20 stay as they are; every further step is cut into four.
+# LongCLIP: 248 positions, stretched from 77. The first 20 are unchanged; every further step is divided into four.
 KEPT = 20  # Zhang et al. 2024, "Long-CLIP": positions that CLIP's captions trained well
 FACTOR = 4
 
@@ -129,7 +129,7 @@ FACTOR = 4
 def stretch_positions(
     table: Float[Tensor, "positions dim"], *, kept: int = KEPT, factor: int = FACTOR
 ) -> Float[Tensor, "longer dim"]:
-    """A table of `kept + factor * (positions - kept)` rows, linear between old rows and beyond the last one.
+    """Stretch a table to `kept + factor * (positions - kept)` rows, linear between old rows and beyond the last one.
 
     >>> stretch_positions(torch.tensor([[0.0], [1.0], [2.0], [4.0]]), kept=2, factor=2).flatten()
     tensor([0., 1., 2., 3., 4., 5.])
@@ -142,10 +142,10 @@ def stretch_positions(
 
 
 def merge_positions(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An original LongCLIP state dict with one position table where it has two.
+    """Merge the two position tables of an original LongCLIP state dict into one.
 
-    It adds the first rows of `positional_embedding`, which stayed frozen, and the later rows of
-    `positional_embedding_res`, which were trained on.
+    The result has the first rows of `positional_embedding`, which stayed frozen, and the later rows of
+    `positional_embedding_res`, which were trained.
     """
     merged = dict(state)
     trained = merged.pop("positional_embedding_res", None)
@@ -155,15 +155,15 @@ def merge_positions(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def stretch_text_model(model: Any) -> None:
-    """Give the text tower of a transformers CLIP model the longer table, in place.
+    """Replace the position table of a transformers CLIP text tower by the stretched one, in place.
 
     Raises:
-        ConfigError: it has too few positions, or is a LongCLIP already.
+        ConfigError: the tower has too few positions, or is already a LongCLIP.
     """
     embeddings = model.text_model.embeddings
     table = embeddings.position_embedding.weight
     if not KEPT + 2 <= len(table) < 248:
-        raise ConfigError(f"stretch needs a text tower of 22 to 247 positions, got {len(table)}; leave the option out")
+        raise ConfigError(f"stretch needs a text tower of 22 to 247 positions, got {len(table)}; omit the option")
     longer = stretch_positions(table.detach())
     embeddings.position_embedding = torch.nn.Embedding.from_pretrained(longer, freeze=True)
     embeddings.register_buffer("position_ids", torch.arange(len(longer), device=longer.device)[None], persistent=False)
@@ -173,8 +173,8 @@ def stretch_text_model(model: Any) -> None:
 class BlipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one BLIP-ITM model, in the space of its contrastive heads.
 
-    Every state of a tower goes through the projection of that tower; the first one is the pooled vector, the
-    others are patches and tokens. The matching head, which reads both sides at once, is not used.
+    Every state of a tower is projected by that tower's head; the first one is the pooled vector, the
+    others are patches and tokens. The matching head, which takes image and text together, is not used.
     """
 
     def _see(self, images: Sequence[Prepared]) -> Features:
@@ -192,14 +192,14 @@ class BlipEncoder(Backbone):
         return Features(unpack_tokens(vectors, batch), batch.mask, pooled, batch.layout)
 
 
-def load_blip(source: str, **given: Any) -> BlipEncoder:
+def load_blip(source: str, **keywords: Any) -> BlipEncoder:
     """Load a BLIP image-text retrieval checkpoint from a folder or a hub name.
 
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.txt"))
-    loaded = load_family(source, given, kind="BlipForImageTextRetrieval", options=LargeOptions, needs=needs)
+    loaded = load_family(source, keywords, kind="BlipForImageTextRetrieval", options=LargeOptions, needs=needs)
     options, model, tokenizer = loaded.options, loaded.model, loaded.tokenizer
     compile_towers(options, model.vision_model, model.text_encoder)
     steps = square_preprocessing(loaded.checkpoint, int(model.config.vision_config.image_size))
@@ -214,13 +214,13 @@ def load_blip(source: str, **given: Any) -> BlipEncoder:
     )
 
 
-_FINEST = 1e-5  # of the scale, at which the search of the published preprocessor stops
+_FINEST = 1e-5  # relative to the scale, at which the search of the published preprocessor stops
 
 
 def naflex_size(size: tuple[int, int], *, patch: int, most: int) -> tuple[int, int]:
-    """The largest size in whole patches, at most `most` of them, that keeps the shape (SigLIP 2, NaFlex).
+    """The largest size in whole patches, at most `most` of them, that preserves the aspect ratio (SigLIP 2, NaFlex).
 
-    The scale is searched by halving as in the published preprocessor, so that sizes agree to the patch.
+    The scale is found by bisection as in the published preprocessor, so that the numbers of patches agree.
 
     >>> naflex_size((640, 480), patch=16, most=256)
     (288, 224)
@@ -241,21 +241,21 @@ def naflex_size(size: tuple[int, int], *, patch: int, most: int) -> tuple[int, i
 
 
 def prepare_native(image: Image, *, steps: Preprocessing, patch: int, most: int) -> Prepared:
-    """The image in at most `most` whole patches of its own shape."""
+    """Resize an image to at most `most` whole patches with its aspect ratio."""
     return prepare_image(image, replace(steps, resize=naflex_size(image.size, patch=patch, most=most)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiglipOptions(LargeOptions):
-    """What a user can choose about a SigLIP encoder.
+    """User options of a SigLIP encoder.
 
-    `local` "states" takes the normed states of both towers, whose spaces nothing ties together; "heads" sends
-    every patch alone through the attention pool, and every token through the text head, into the pooled space.
+    `local` "states" takes the normalised states of both towers, whose spaces are not aligned; "heads" sends each
+    patch separately through the attention pool, and every token through the text head, into the pooled space.
     """
 
     local: Literal["states", "heads"] = "states"
     keep_end: bool = False
-    max_patches: int = 0  # of native resolution; 0: as the checkpoint says
+    max_patches: int = 0  # of native resolution; 0: the checkpoint's value
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
@@ -265,14 +265,14 @@ class SiglipOptions(LargeOptions):
 class SiglipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one SigLIP or SigLIP 2 model, with fixed or native (NaFlex) resolution.
 
-    The towers read texts padded to their whole context and know no padding mask; that is how they were trained.
-    Padding is therefore read, and dropped from the points. The token of the end is dropped too, as every special
-    one, unless `keep_end` asks for the published scripts' way.
+    The towers read texts padded to their whole context without a padding mask; that is how they were trained.
+    Padding is therefore read, and dropped from the points. The end token is dropped too, as every special
+    token, unless `keep_end` is set, as in the published scripts.
     """
 
     def __init__(self, identity: Identity, *, native: Preprocessing | None, end: int, **parts: Any) -> None:
         super().__init__(identity, **parts)
-        self._native, self._end = native, end  # steps of native resolution; the token that closes a text
+        self._native, self._end = native, end  # steps of native resolution; the end token
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         tower = self._model.vision_model
@@ -283,12 +283,12 @@ class SiglipEncoder(Backbone):
             states, layout = self._see_native(images, self._native)
         points = states.last_hidden_state
         if self._options.local == "heads":
-            # Every patch through the attention pool as if it were the whole image.
+            # Each patch through the attention pool as if it were the whole image.
             points = tower.head(points.flatten(0, 1).unsqueeze(1)).unflatten(0, points.shape[:2])
         return Features(points, mask_of(layout), unit(states.pooler_output), layout)
 
     def _see_native(self, images: Sequence[Prepared], steps: Preprocessing) -> tuple[Any, tuple[PatchLayout, ...]]:
-        """The tower's output for images of their own shapes; patches beyond an image's own are padding."""
+        """The tower's output for images of their native shapes; patches beyond those of an image are padding."""
         rows, layout, side = [], [], int(self._model.config.vision_config.patch_size)
         for image in images:
             # Row-major patches, each flattened by row, column and colour.
@@ -320,7 +320,7 @@ class SiglipEncoder(Backbone):
         return pack(ended, self._reading)
 
 
-def load_siglip(source: str, **given: Any) -> SiglipEncoder:
+def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
     """Load a SigLIP or SigLIP 2 checkpoint from a folder or a hub name.
 
     Raises:
@@ -333,7 +333,7 @@ def load_siglip(source: str, **given: Any) -> SiglipEncoder:
         return "Siglip2Model" if flexible else "SiglipModel"
 
     needs = (_PREPROCESSOR, ("tokenizer.json", "spiece.model"))
-    loaded = load_family(source, given, kind=kind, options=SiglipOptions, needs=needs)
+    loaded = load_family(source, keywords, kind=kind, options=SiglipOptions, needs=needs)
     options, model, checkpoint = loaded.options, loaded.model, loaded.checkpoint
     vision, text, end = model.config.vision_config, model.config.text_config, int(loaded.tokenizer.eos_token_id)
     if options.local == "states" and vision.hidden_size != text.hidden_size:
@@ -351,8 +351,8 @@ def load_siglip(source: str, **given: Any) -> SiglipEncoder:
         choices += (f"patches:{most}",)
     else:
         steps = square_preprocessing(checkpoint, int(vision.image_size))
-    # As in training: lower case, and for the first SigLIP without punctuation. Files that do it already are not
-    # changed by doing it twice.
+    # As in training: lower case, and for the first SigLIP without punctuation. Both steps are idempotent, so files that
+    # already contain them are not affected.
     marks = "".join(f"\\{mark}" for mark in string.punctuation)
     first = checkpoint.read_json("tokenizer_config.json").get("tokenizer_class") == "SiglipTokenizer"
     normalise_first(loaded.backend, "Lowercase", *(((f"[{marks}]", ""), SPACES, "Strip") if first else ()))
@@ -366,7 +366,7 @@ def load_siglip(source: str, **given: Any) -> SiglipEncoder:
         reading=Reading(
             context=int(text.max_position_embeddings),
             prefix=(),
-            # A kept end is a token of the text; the padding after it stands for the end of earlier windows.
+            # With `keep_end` the end is a token of the text; padding after it is the end of earlier windows.
             suffix=() if options.keep_end else (end,),
             pad=int(loaded.tokenizer.pad_token_id),
             long_text=options.long_text,

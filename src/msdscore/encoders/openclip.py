@@ -42,13 +42,13 @@ _PUNCTUATION = r"""[!-/:-@\[-^`{-~]"""  # without the underscore, which becomes 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenClipOptions(SharedOptions):
-    """What a user can choose about an open_clip encoder.
+    """User options of an open_clip encoder.
 
-    `model` and `file` name the architecture and the weights of a repository that holds no configuration;
-    `context` is the number of text positions where it differs from the architecture's (LongCLIP: 248).
+    `model` and `file` name the architecture and the weights of a repository without a configuration;
+    `context` is the number of text positions if it differs from the architecture's (LongCLIP: 248).
     """
 
-    patch_norm: bool = False  # as for CLIP: the authors leave the final norm out
+    patch_norm: bool = False  # as for CLIP: the authors omit the final norm
     model: str = ""
     file: str = ""
     context: int = 0
@@ -57,8 +57,8 @@ class OpenClipOptions(SharedOptions):
 class OpenClipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one open_clip model.
 
-    Pooled vectors are what `encode_image` and `encode_text` give. Patches of open_clip's own towers are the last
-    states through the projection; those of timm towers go through the tower's head each on its own.
+    Pooled vectors are those of `encode_image` and `encode_text`. Patches of open_clip's towers are the last
+    states through the projection; those of timm towers are each passed through the tower's head.
     """
 
     def _see(self, images: Sequence[Prepared]) -> Features:
@@ -96,15 +96,15 @@ Seen = tuple[Float[Tensor, "batch points dim"], Float[Tensor, "batch dim"], tupl
 
 
 def timm_patches(visual: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Seen:
-    """What a timm tower sees; its features are normed already."""
+    """Patches and pooled vectors of a timm tower, whose features are already normalised."""
     trunk = visual.trunk
     features = trunk.forward_features(pixels)
     pooled = visual.head(trunk.forward_head(features))
-    if features.ndim == 4:  # a map of channels: every place as an image of one place
+    if features.ndim == 4:  # a feature map: every cell as an image of one cell
         _, channels, rows, columns = features.shape
         cell = (pixels.shape[3] / columns, pixels.shape[2] / rows)
         alone = features.permute(0, 2, 3, 1).reshape(-1, channels, 1, 1)
-    else:  # a row of tokens: every token in the place of the class token too, whichever the head reads
+    else:  # a token sequence: every token also replaces the class token, whichever of them the head reads
         rows, columns = trunk.patch_embed.grid_size
         cell = trunk.patch_embed.patch_size[::-1]
         lead = int(trunk.num_prefix_tokens)
@@ -114,7 +114,7 @@ def timm_patches(visual: Any, pixels: Float[Tensor, "batch 3 height width"]) -> 
 
 
 def _watch(module: Any, call: Callable[[], Tensor]) -> tuple[Tensor, Any]:
-    """What a call returns, and what the module gave while it ran."""
+    """The result of a call, and the output of the module during it."""
     seen: list[Any] = []
     handle = module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     try:
@@ -130,7 +130,7 @@ def load_openclip(
     """Load an open_clip model by architecture and tag or file, or from a folder or a hub name.
 
     Raises:
-        ConfigError: a kind of model that has no patches or tokens to take, or an architecture without weights.
+        ConfigError: a kind of model without patches or tokens, or an architecture without weights.
         UnknownNameError: no such architecture or tag.
         WeightsError: files are missing, damaged, or of another architecture.
     """
@@ -156,7 +156,7 @@ def load_openclip(
 def _find(
     source: str, name: str, revision: str | None, options: OpenClipOptions
 ) -> tuple[Checkpoint, str, Mapping[str, Any], Mapping[str, Any]]:
-    """The files of a source, how the signature names them, their architecture and preprocessing as open_clip spells."""
+    """The files of a source, their label in the signature, and open_clip's architecture and preprocessing."""
     library = require("open_clip", extra="openclip")
 
     def config_of(architecture: str) -> dict[str, Any]:
@@ -170,13 +170,13 @@ def _find(
         checkpoint = find_file(source, file, revision=revision)
         return checkpoint, checkpoint.signed(name), config_of(model), {}
     if model or file:
-        raise ConfigError(f"give both model and file, or none; got model={model!r}, file={file!r}")
+        raise ConfigError(f"pass both model and file, or neither; got model={model!r}, file={file!r}")
     architecture, _, weights = source.partition("/")
     if Path(source).expanduser().is_dir() or architecture not in library.list_models():
         checkpoint = find_checkpoint(source, revision=revision, form=OPEN_CLIP)
         config = checkpoint.read_json(OPEN_CLIP.config)
         if not isinstance(config.get("model_cfg"), dict):
-            raise WeightsError(f"{OPEN_CLIP.config} of {source!r} has no model_cfg; fetch it again")
+            raise WeightsError(f"{OPEN_CLIP.config} of {source!r} has no model_cfg; download it again")
         return checkpoint, checkpoint.signed(name), config["model_cfg"], config.get("preprocess_cfg", {})
     if not weights:
         raise ConfigError(f"{architecture!r} needs weights: name one as {architecture}/TAG or {architecture}/FILE")
@@ -190,14 +190,14 @@ def _find(
     tag = library.get_pretrained_cfg(architecture, weights)
     repository, _, file = str(tag.get("hf_hub", "")).rpartition("/")
     if not repository:
-        raise WeightsError(f"open_clip has {source} outside the hub; download {tag.get('url')} and name the file")
+        raise WeightsError(f"{source} is not on the hub; download {tag.get('url')} and pass the file")
     checkpoint = find_file(repository, *([file] if file else OPEN_CLIP.weights), revision=revision)
     quick = {"quick_gelu": bool(tag.get("quick_gelu", False))}
     return checkpoint, f"{name}@{checkpoint.mark}", {**config_of(architecture), **quick}, tag
 
 
 def _steps(config: Mapping[str, Any], size: tuple[int, int]) -> Preprocessing:
-    """The steps of an open_clip `preprocess_cfg`, for canvases of (width, height)."""
+    """The preprocessing steps of an open_clip `preprocess_cfg`, for canvases of (width, height)."""
     constants = require("open_clip.constants", extra="openclip")
     mode = config.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash") or (mode == "shortest" and size[0] != size[1]):
@@ -213,28 +213,28 @@ def _steps(config: Mapping[str, Any], size: tuple[int, int]) -> Preprocessing:
 
 
 def _reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: str) -> tuple[Any, Reading]:
-    """The tokenizer of a `text_cfg` and how its tower reads."""
+    """The tokenizer of a `text_cfg` and the settings of its tower."""
     context = int(config.get("context_length", 77))
     extras = dict(config.get("tokenizer_kwargs") or {})
     clean = extras.pop("clean", None)
     if config.get("tokenizer_mode") or extras:
-        raise ConfigError(f"this open_clip tokenizer is not understood: {config.get('tokenizer_mode') or extras}")
+        raise ConfigError(f"unsupported open_clip tokenizer: {config.get('tokenizer_mode') or extras}")
     if not config.get("hf_tokenizer_name"):
         return _clip_reader(context, long_text)
-    # The files in the folder come first: that is what the model was published with.
-    own = any((checkpoint.folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-    tokenizer = load_tokenizer(checkpoint if own else find_settings(config["hf_tokenizer_name"]))
+    # Files in the folder take precedence: the model was published with them.
+    has_files = any((checkpoint.folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    tokenizer = load_tokenizer(checkpoint if has_files else find_settings(config["hf_tokenizer_name"]))
     backend = literal_backend(tokenizer.backend_tokenizer)
     marks = [("_", " "), (_PUNCTUATION, "")] if clean == "canonicalize" else []
     lower = ["Lowercase"] if clean in ("lower", "canonicalize") else []
     normalise_first(backend, *marks, *lower, SPACES, "Strip")
-    # A transformers tower masks its padding; open_clip's own ones read it.
+    # A transformers tower masks its padding; open_clip's towers read it.
     full = not config.get("hf_model_name")
     return backend, Reading(context, *special_ids(backend), int(tokenizer.pad_token_id), long_text, full)
 
 
 def _clip_reader(context: int, long_text: str) -> tuple[Any, Reading]:
-    """CLIP's own tokenizer: the table comes with open_clip, the spans from the tokenizers library."""
+    """CLIP's tokenizer: the vocabulary from open_clip, the spans from the tokenizers library."""
     library, models, cutters = (require(f"tokenizers{part}", extra="hf") for part in ("", ".models", ".pre_tokenizers"))
     table = require("open_clip.tokenizer", extra="openclip").SimpleTokenizer()
     model = models.BPE(
@@ -248,14 +248,14 @@ def _clip_reader(context: int, long_text: str) -> tuple[Any, Reading]:
 
 
 def _build(config: dict[str, Any], checkpoint: Checkpoint, context: int) -> Any:
-    """The model of an architecture, filled with the numbers of its files."""
+    """Build the model of an architecture and load its weights."""
     open_clip = require("open_clip", extra="openclip")
     text, vision = config["text_cfg"], dict(config["vision_cfg"])
     custom = config.pop("custom_text", False) or "hf_model_name" in text
     if "multimodal_cfg" in config or isinstance(vision.get("layers"), list):
         raise ConfigError(f"{checkpoint.source!r} is a CoCa or ResNet of open_clip; expected a ViT or timm tower")
     if "hf_model_name" in text:
-        # From a folder of ours, so that open_clip does not ask the hub for the tower's configuration.
+        # From a temporary folder, so that open_clip does not request the tower's configuration from the hub.
         inside = checkpoint.folder / Path(text["hf_model_name"])
         folder = inside if inside.is_dir() else find_settings(text["hf_model_name"]).folder
         text |= {"hf_model_name": str(folder), "hf_model_pretrained": False}
@@ -277,10 +277,10 @@ def _fill(model: Any, checkpoint: Checkpoint, context: int) -> None:
     for key in ("positional_embedding", "text.positional_embedding"):
         if key in state and 0 < len(state[key]) < context:
             state[key] = stretch_positions(state[key])
-    for key in ("logit_scale", "logit_bias"):  # a number, or a list of one
+    for key in ("logit_scale", "logit_bias"):  # a scalar, or a list of one
         if key in state and getattr(model, key) is not None:
             state[key] = state[key].reshape(getattr(model, key).shape)
-    # Counted, not learned; older files of BERT towers hold them.
+    # Computed buffers, not weights; older files of BERT towers contain them.
     state = {key: value for key, value in state.items() if not key.endswith("embeddings.position_ids")}
     try:
         model.load_state_dict(state)

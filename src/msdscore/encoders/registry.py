@@ -1,4 +1,4 @@
-"""Encoders by name: list them, load one, add your own."""
+"""Encoder registry: list, load and register encoders by name."""
 
 import re
 from difflib import get_close_matches
@@ -19,13 +19,13 @@ __all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_en
 
 ENCODERS = Registry(
     "encoder", EncoderRow, built_in,
-    lambda name, found: EncoderRow(name=name, loader=f"{__name__}:load_imported", family="imported"),
+    lambda name, target: EncoderRow(name=name, loader=f"{__name__}:load_imported", family="imported"),
 )  # fmt: skip
 _CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
 
 
 def list_encoders() -> tuple[EncoderRow, ...]:
-    """Every encoder that loads by a short name: built in, registered, and from plugins.
+    """Return every encoder with a short name: built in, registered, or from plugins.
 
     >>> [row.name for row in list_encoders()][:2]
     ['mini', 'toy']
@@ -34,7 +34,7 @@ def list_encoders() -> tuple[EncoderRow, ...]:
 
 
 def register(row: EncoderRow) -> None:
-    """Add an encoder for this process; a package does it for good with an entry point in `msdscore.encoders`.
+    """Register an encoder for this process; a package does so permanently with an entry point in `msdscore.encoders`.
 
     Raises:
         ConfigError: another encoder has that name.
@@ -43,12 +43,12 @@ def register(row: EncoderRow) -> None:
 
 
 def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
-    """The row of a short name, or one made for a folder or hub name from what its config.json says.
+    """Return the row of a short name, or build one for a folder or hub name from its config.json.
 
-    A name such as `open_clip:ViT-B-32/laion2b_s34b_b79k` is passed to that library, one such as `mine:load` imported.
+    A name such as `open_clip:ViT-B-32/laion2b_s34b_b79k` is passed to that library, and `mine:load` is imported.
 
     Raises:
-        UnknownNameError: no such encoder, or a family that is not known.
+        UnknownNameError: unknown encoder or model family.
         WeightsError: a folder or hub name whose config.json is missing.
     """
     row = ENCODERS.own().get(name) or (known := ENCODERS.rows()).get(name)
@@ -57,10 +57,10 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
         return EncoderRow(name=name, loader=families()[scheme], family=scheme, source=rest)
-    if (own := ENCODERS.imported(name)) is not None:
-        return own
+    if (row := ENCODERS.imported(name)) is not None:
+        return row
     is_folder = bool(name) and Path(name).expanduser().is_dir()
-    # What other people call an encoder: the end of a hub name, or the paper's `ViT-B/32`.
+    # Common aliases: the end of a hub name, or the paper's `ViT-B/32`.
     meant = [row.name for row in known.values() if _plain(name) in map(_plain, _other_names(row))][:2]
     if is_folder or (looks_like_hub_name(name) and not meant):
         kind = model_type(name, revision=revision)
@@ -68,7 +68,7 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
             raise unknown_name(f"model type of {name!r}:", kind, families())
         return EncoderRow(name=name, loader=families()[kind], family=kind, source=name)
     if name.startswith((".", "/", "~")) and not meant:
-        raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")
+        raise WeightsError(f"folder {name!r} does not exist; pass an existing folder, a hub name or a short name")
     spelled = {_plain(other): row.name for row in known.values() for other in (*_other_names(row), row.name)}
     near = [spelled[other] for other in get_close_matches(_plain(name), spelled, n=4, cutoff=0.6)]
     raise unknown_name("encoder", name, known, near=meant or list(dict.fromkeys(near))[:2])
@@ -85,14 +85,14 @@ def load_encoder(
 ) -> "Encoder":
     """Load an encoder by short name, hub name or folder; `options` are those of its family.
 
-    `verify` reads every byte of its weights, however large; without it files over 256 MiB are checked by their times
+    `verify` reads every byte of its weights; otherwise files over 256 MiB are checked by their timestamps
     and a sample of blocks.
 
     >>> load_encoder("toy").signature
     'toy@1'
 
     Raises:
-        UnknownNameError: no such encoder or option.
+        UnknownNameError: unknown encoder or option.
         WeightsError: its weights are missing, unreachable or damaged.
     """
     with loading(verify=verify):
@@ -106,28 +106,28 @@ def load_encoder(
 def load_imported(source: str, *, name: str, **keywords: Any) -> "Encoder":
     """Load the encoder that `module:attribute` names: an encoder, or a callable that returns one.
 
-    A callable is called with those of `device`, `dtype`, `revision` and the encoder options that it has parameters for.
+    A callable receives those of `device`, `dtype`, `revision` and the encoder options that it has parameters for.
     """
     from msdscore.encoders.base import Encoder
 
-    found = import_object(name, "encoder")
-    if callable(found) and (isinstance(found, type) or not isinstance(found, Encoder)):
-        parameters = signature(found).parameters
+    target = import_object(name, "encoder")
+    if callable(target) and (isinstance(target, type) or not isinstance(target, Encoder)):
+        parameters = signature(target).parameters
         if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
             for option in keywords.keys() - {"device", "dtype", "revision"} - parameters.keys():
                 raise unknown_name(f"option of {name}", option, parameters)
             keywords = {option: value for option, value in keywords.items() if option in parameters}
-        found = found(**keywords)
-    if not isinstance(found, Encoder):
+        target = target(**keywords)
+    if not isinstance(target, Encoder):
         raise ConfigError(
-            f"{name}: expected an encoder or a callable that returns one, got {type(found).__name__}; "
-            "msdscore.testing.check_encoder lists what it lacks"
+            f"{name}: expected an encoder or a callable that returns one, got {type(target).__name__}; "
+            "msdscore.testing.check_encoder lists the missing members"
         )
-    return found
+    return target
 
 
 def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
-    """The folder of an encoder's files, without loading it; None where it has none, or only its loader knows."""
+    """The folder of an encoder's files, without loading it; None if it has none, or if only its loader knows."""
     source = find_row(name, revision=revision).source
     try:
         folder = Path(locate(source)).expanduser()
@@ -136,7 +136,7 @@ def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
         cached = cached_checkpoint(source, revision) if looks_like_hub_name(source) else None
         return None if cached is None else cached.folder
     except (WeightsError, MissingExtraError):
-        return None  # loading says what is missing, and how to get it
+        return None  # the error is raised when it is loaded
 
 
 def _other_names(row: EncoderRow) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The encoders that msdscore knows by name, from `table.toml`: data, no code."""
+"""The built-in encoders, from `table.toml`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from msdscore.registry import read_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderRow:
-    """One encoder: how to load it, and what a user should know before trusting it.
+    """One encoder: how to load it, and its properties.
 
     `loader` is `"module:callable"`, imported when the encoder is loaded and called as
     `loader(source, name=..., revision=..., device=..., dtype=..., **options)`.
@@ -27,18 +27,18 @@ class EncoderRow:
     languages: tuple[str, ...] = ("en",)
     trained_on: str = "unknown"
     citations: tuple[str, ...] = ()  # keys of the BibTeX entries that `msdscore cite` prints
-    warning: str = ""  # e.g. a benchmark's images in the training data
+    warning: str = ""  # e.g. the training data contain a benchmark's images
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
 MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, as `align export` writes it
 
-SCHEMES = ("open_clip",)  # families whose loader understands what stands behind `FAMILY:` in a name
+SCHEMES = ("open_clip",)  # families whose loader interprets the text after `FAMILY:` in a name
 
 
 @cache
 def built_in() -> tuple[EncoderRow, ...]:
-    """The encoders of `table.toml`."""
+    """Return the encoders of `table.toml`."""
     return read_table("msdscore.encoders", "encoder", EncoderRow, ("loader",))
 
 
@@ -49,7 +49,7 @@ def families() -> Mapping[str, str]:
 
 
 def languages_of(name: str) -> tuple[str, ...]:
-    """The languages that an encoder reads, by its short name or its source; none where they are not known.
+    """The languages that an encoder reads, by its short name or its source; empty if unknown.
 
     >>> languages_of("clip-b32"), languages_of("models/mine")
     (('en',), ())

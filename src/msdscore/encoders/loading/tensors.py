@@ -1,6 +1,6 @@
-"""Files of tensors: weights of models, and banks of background images and captions, words and vocabulary.
+"""Files of tensors: model weights, and banks of background images and captions, words and vocabulary.
 
-Nothing that a file may hold is ever run. A bank lies beside an encoder's weights or on its own.
+Loading a file never runs code from it. A bank is stored next to an encoder's weights or separately.
 """
 
 import json
@@ -18,19 +18,19 @@ from msdscore.core.evidence import Bank, Match, Vocabulary, WordCalibration, Wor
 from msdscore.core.mixture import Mixture
 from msdscore.errors import WeightsError
 
-_MATRIX = 2  # dimensions of what is stored as bytes
-_STEPS = 127  # of a byte to either side of zero
+_MATRIX = 2  # dimensions of tensors stored as bytes
+_STEPS = 127  # of a byte on either side of zero
 FORMAT = "msdscore-bank-2"
-EARLIER = "msdscore-bank-1"  # holds background images and captions alike; its words are read in another way
+EARLIER = "msdscore-bank-1"  # background images and captions in one; its words have a different format
 _VOCABULARY_FACTS = ("words", "stems", "coefficients")
 _VOCABULARY_TENSORS = ("frequency", "points", "alike")
 
 
 def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of some files, by safetensors or `torch.load(weights_only=True)`.
+    """Read all tensors of files, by safetensors or `torch.load(weights_only=True)`.
 
     Raises:
-        WeightsError: a file is damaged, or holds anything but tensors.
+        WeightsError: a file is damaged, or contains anything but tensors.
     """
     tensors: dict[str, Tensor] = {}
     for path in files:
@@ -42,14 +42,14 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
                 tensors |= loaded.get("state_dict", loaded)
         except Exception as error:  # damaged files raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise WeightsError(f"weights of {str(path)!r} cannot be loaded ({reason}); fetch the file again") from error
+            raise WeightsError(f"weights of {str(path)!r} cannot be loaded ({reason}); download it again") from error
     return tensors
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices as bytes with a scale per row, a quarter of float32; all else in half precision.
+    """Matrices as bytes with a scale per row, a quarter of float32; everything else in half precision.
 
-    Convolutions are left in half precision, too: their errors would add up over the layers of a network.
+    Convolutions remain in half precision, too: their errors would add up over the layers of a network.
 
     >>> small = packed({"line.weight": torch.tensor([[1.0, -0.5], [0.0, 0.25]]), "line.bias": torch.ones(2)})
     >>> sorted(small), small["line.weight"].dtype
@@ -80,10 +80,10 @@ def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_bank(path: Path) -> tuple[Bank, str]:
-    """A bank, and the signature of the encoder that it was built for (empty beside that encoder's own weights).
+    """Read a bank, and the signature of the encoder that it was built for (empty next to that encoder's weights).
 
     Raises:
-        WeightsError: the file is missing, damaged or no bank.
+        WeightsError: the file is missing, damaged or not a bank.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -93,9 +93,9 @@ def read_bank(path: Path) -> tuple[Bank, str]:
         raise WeightsError(f"{path}: cannot be read as a bank ({error}); build one with: msdscore bank") from error
     tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
     if metadata.get("format") not in (FORMAT, EARLIER):
-        raise WeightsError(f"{path}: is no bank of background images; build one with: msdscore bank")
+        raise WeightsError(f"{path}: is not a bank of background images; build one with: msdscore bank")
     if metadata["format"] == EARLIER and "words" in metadata:
-        raise WeightsError(f"{path}: the bank is of an earlier version; build it again with: msdscore bank --pairs")
+        raise WeightsError(f"{path}: the bank has an earlier format; build it again with: msdscore bank --pairs")
     kappa = float(metadata["kappa"])
     sides = {
         side: Mixture(tensors[f"{side}.means"], tensors[f"{side}.log_weights"], kappa)
@@ -119,7 +119,7 @@ def read_bank(path: Path) -> tuple[Bank, str]:
 
 
 def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
-    """The content of a bank's file; in half precision it takes half the room."""
+    """Serialise a bank; half precision halves its size."""
     metadata = {"format": FORMAT, "encoder": encoder, "kappa": repr(bank.images.kappa), **bank_facts(bank)}
     tensors = bank_tensors(bank)
     stored = {
@@ -135,7 +135,7 @@ def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
 
 
 def bank_facts(bank: Bank) -> dict[str, str]:
-    """What a bank knows beside its tensors, as text: how words are read, and how scores become probabilities."""
+    """The settings of a bank as text, in addition to its tensors: word calibration and match probabilities."""
     facts = {name: asdict(value) for name in ("words", "match") if (value := getattr(bank, name)) is not None}
     if bank.vocabulary is not None:
         facts["vocabulary"] = {name: getattr(bank.vocabulary, name) for name in _VOCABULARY_FACTS}
@@ -143,7 +143,7 @@ def bank_facts(bank: Bank) -> dict[str, str]:
 
 
 def bank_tensors(bank: Bank) -> dict[str, Tensor]:
-    """The tensors of a bank: `images.means`, `images.log_weights`, and `texts.*`, `vocabulary.*` where it has them."""
+    """The tensors of a bank: `images.means`, `images.log_weights`, and, if present, `texts.*` and `vocabulary.*`."""
     tensors: dict[str, Tensor] = {}
     for side, mixture in {"images": bank.images, "texts": bank.texts}.items():
         if mixture is not None:

@@ -1,4 +1,4 @@
-"""Load what transformers knows from files that are already found: whole, quietly, and without the network."""
+"""Load transformers models from local files: complete, quietly, and without the network."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from msdscore.encoders.text.tokens import literal_backend
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
 
-# Layers whose numbers are read by other code, which would take the packed bits for them: SigLIP's attention pool,
-# and the patches of SigLIP 2, whose dtype the pixels are turned into.
+# Layers whose weights are read by other code, which would misread quantised values: SigLIP's attention pool,
+# and the patch embedding of SigLIP 2, whose dtype the pixels are converted to.
 _WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
 
 
 class Loaded(NamedTuple):
-    """A checkpoint of a transformers family on its device, of which a loader makes an encoder."""
+    """A checkpoint of a transformers family on its device, from which a loader builds an encoder."""
 
     name: str
     checkpoint: Checkpoint
@@ -28,11 +28,11 @@ class Loaded(NamedTuple):
     options: Any
     model: Any
     tokenizer: Any
-    backend: Any  # of the tokenizer: what reads a text as nothing but text
+    backend: Any  # of the tokenizer: reads special tokens in a text as plain text
 
     def identity(self, *choices: str) -> Identity:
-        """Name, weights and options; `choices` are what the family adds to the signature."""
-        bits = self.options.bits  # where a layer lies does not change a vector
+        """Name, weights and options; `choices` are the family's additions to the signature."""
+        bits = self.options.bits  # the device of a layer does not change a vector
         signed = self.checkpoint.signed(self.name)
         return Identity(
             self.name, signed, self.placement, self.options, (*choices, f"bits:{bits}") if bits else choices
@@ -41,7 +41,7 @@ class Loaded(NamedTuple):
 
 def load_family(
     source: str,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     *,
     kind: str | Callable[[Checkpoint], str],
     options: type[LargeOptions],
@@ -49,17 +49,17 @@ def load_family(
     half: torch.dtype = torch.float16,
     keywords: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {},
 ) -> Loaded:
-    """Load a checkpoint from a folder or a hub name; `given` are the keywords that a loader is called with.
+    """Load a checkpoint from a folder or a hub name; `arguments` are the keywords passed to a loader.
 
-    `kind` is the transformers class, `half` the dtype on CUDA where none is asked for; `keywords` are for its
+    `kind` is the transformers class, `half` the default dtype on CUDA; `keywords` are passed to its
     `from_pretrained`.
 
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
-    own = {"revision": None, "device": "auto", "dtype": "auto", **given}
-    name, revision, device, dtype = (own.pop(key) for key in ("name", "revision", "device", "dtype"))
-    chosen = read_options(options, own)
+    remaining = {"revision": None, "device": "auto", "dtype": "auto", **arguments}
+    name, revision, device, dtype = (remaining.pop(key) for key in ("name", "revision", "device", "dtype"))
+    chosen = read_options(options, remaining)
     checkpoint = find_checkpoint(source, revision=revision, needs=needs)
     model_class = kind if isinstance(kind, str) else kind(checkpoint)
     placed = place(device, dtype, half=half)
@@ -70,34 +70,34 @@ def load_family(
 
 
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
-    """A model of the transformers class `kind`; `dtype` None leaves it as the files or the library have it.
+    """Load a model of the transformers class `kind`; with `dtype` None the files or the library decide.
 
-    Further keywords go to `from_pretrained`; a `state_dict` among them stands in for the files.
+    Further keywords are passed to `from_pretrained`; a `state_dict` among them replaces the files.
 
     Raises:
-        ConfigError: the installed transformers does not know the class.
-        WeightsError: the files are damaged, of another model, or do not hold every tensor.
+        ConfigError: the installed transformers does not have the class.
+        WeightsError: the files are damaged, of another model, or lack tensors.
     """
     transformers = require("transformers", extra="hf")
     version = transformers.__version__
     if not hasattr(transformers, kind):
         raise ConfigError(f"transformers {version} has no {kind}; upgrade it with: pip install -U transformers")
     if dtype is not None:
-        # The name changed in 4.56; both versions warn about, or do not know, the other one.
+        # The name changed in 4.56; each version warns about, or does not know, the other one.
         renamed = tuple(map(int, version.split(".")[:2])) >= (4, 56)
         keywords["dtype" if renamed else "torch_dtype"] = dtype
     with quiet(transformers):
         try:
-            # Every supported version reads .bin files with weights_only=True; not all let one say so.
+            # Every supported version reads .bin files with weights_only=True; not all accept the argument.
             model, report = getattr(transformers, kind).from_pretrained(
                 None if "state_dict" in keywords else checkpoint.folder,
                 output_loading_info=True,
                 local_files_only=True,
                 **keywords,
             )
-        except Exception as error:  # damaged files raise anything
+        except Exception as error:  # damaged files raise any exception
             raise _damaged("weights", checkpoint, error) from error
-    # transformers would fill these with random numbers and go on; position ids are counted, not learned.
+    # transformers would initialise these randomly and continue; position ids are computed, not learned.
     missing = sorted(key for key in report["missing_keys"] if not key.endswith("position_ids"))
     if missing:
         raise WeightsError(
@@ -108,15 +108,15 @@ def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None =
 
 
 def load_placed(
-    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions, **given: Any
+    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions, **keywords: Any
 ) -> tuple[Any, Placement]:
-    """A model of the transformers class `kind`, ready to run, and where its inputs belong.
+    """Load a model of the transformers class `kind` for inference, and return the device of its inputs with it.
 
-    What is `given` goes to `from_pretrained` as it is.
+    `keywords` are passed to `from_pretrained`.
 
     Raises:
-        MissingExtraError: a spread or quantised model needs accelerate, and quantised ones bitsandbytes.
-        WeightsError: the files are damaged, of another model, or do not hold every tensor.
+        MissingExtraError: a distributed or quantised model needs accelerate, and a quantised one bitsandbytes.
+        WeightsError: the files are damaged, of another model, or lack tensors.
     """
     spread: dict[str, Any] = {}
     if options.bits or options.device_map:
@@ -130,14 +130,14 @@ def load_placed(
             bnb_4bit_compute_dtype=placement.dtype,
             llm_int8_skip_modules=_WHOLE,
         )
-    model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **given)
+    model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **keywords)
     if not spread:
         return model.to(device=placement.device, dtype=placement.dtype).eval(), placement
     return model.eval(), replace(placement, device=torch.device(model.device))
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's first fast tokenizer of: what the library picks, the class that the files name, the fast file.
+    """Load a fast tokenizer: the library's choice, else the class that the files name, else the fast file.
 
     Raises:
         WeightsError: its files are damaged, or only a slow tokenizer without character offsets exists.
@@ -164,37 +164,37 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def square_preprocessing(checkpoint: Checkpoint, side: int) -> Preprocessing:
-    """The checkpoint's preprocessing, for a model that takes squares of `side` pixels alone.
+    """The checkpoint's preprocessing, for a model that takes only squares of `side` pixels.
 
     Raises:
-        WeightsError: the preprocessor gives another size.
+        WeightsError: the preprocessor has another size.
     """
     steps = read_preprocessing(preprocessor(checkpoint))
     canvas = steps.crop or steps.resize
     if canvas != (side, side):
         raise WeightsError(
-            f"the preprocessor of {checkpoint.source!r} should give {side} x {side} pixels "
-            f"as its model takes, but gives {canvas}; copy the file from its base model"
+            f"the preprocessor of {checkpoint.source!r} should produce {side} x {side} pixels "
+            f"as its model takes, but produces {canvas}; copy the file from its base model"
         )
     return steps
 
 
 def preprocessor(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What the checkpoint says about preprocessing; newer ones may keep it inside processor_config.json."""
+    """The checkpoint's preprocessor configuration; newer checkpoints may store it inside processor_config.json."""
     if (checkpoint.folder / "preprocessor_config.json").is_file():
         return checkpoint.read_json("preprocessor_config.json")
-    own = checkpoint.read_json("processor_config.json").get("image_processor", {})
-    return own if isinstance(own, dict) else {}
+    settings = checkpoint.read_json("processor_config.json").get("image_processor", {})
+    return settings if isinstance(settings, dict) else {}
 
 
 def _damaged(what: str, checkpoint: Checkpoint, error: Exception) -> WeightsError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return WeightsError(f"{what} of {checkpoint.source!r} cannot be loaded ({reason}); fetch the files again")
+    return WeightsError(f"{what} of {checkpoint.source!r} cannot be loaded ({reason}); download the files again")
 
 
 @contextmanager
 def quiet(transformers: ModuleType) -> Iterator[None]:
-    """Keep loading bars and load reports off the user's screen; what matters of them is checked."""
+    """Suppress progress bars and load reports; their relevant parts are checked."""
     logging = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
