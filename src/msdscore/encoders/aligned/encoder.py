@@ -1,7 +1,7 @@
 """Trained heads over two frozen backbones as an encoder, from the folder that `align export` writes.
 
 `mini`, the embedded default, is such a folder inside this package. A tower is a checkpoint of transformers or timm, a
-network of `mini`, or either side of any registered encoder.
+network of `mini`, or one side of any registered encoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,21 +46,21 @@ Spec = TypeVar("Spec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedOptions(SharedOptions):
-    """What a user can choose about an aligned encoder."""
+    """User options of an aligned encoder."""
 
-    image_backbone: str = ""  # another place of the same weights
+    image_backbone: str = ""  # another location of the same weights
     text_backbone: str = ""
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
         if self.compile:
-            raise ConfigError(f"an aligned encoder cannot be compiled; leave out compile={self.compile!r}")
+            raise ConfigError(f"an aligned encoder cannot be compiled; omit compile={self.compile!r}")
         if self.resize == "device":
-            raise ConfigError("an aligned encoder resizes images with Pillow; leave out resize='device'")
+            raise ConfigError("an aligned encoder resizes images with Pillow; omit resize='device'")
 
 
 class AlignedEncoder(Backbone):
-    """Patches, tokens and pooled vectors in the space that the local aligner learned; no language model is here."""
+    """Patches, tokens and pooled vectors in the space learned by the local aligner; it has no language model."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class AlignedEncoder(Backbone):
         self.bank, self.recommended = bank, recommended
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The image as the image tower takes it."""
+        """Preprocess an image for the image tower."""
         return self._image.prepare(image)
 
     def encode_sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"] | None:
-        """Sentence vectors of the text tower, by which texts are compared; None for a tower without them."""
+        """Sentence vectors of the text tower, for comparing texts; None for a tower without them."""
         sentences = getattr(self._text, "sentences", None)
         return None if sentences is None else sentences(texts)
 
@@ -103,7 +103,7 @@ def load_aligned(
     """
     chosen = read_options(AlignedOptions, options)
     if revision is not None and source.startswith("package:"):
-        raise ConfigError(f"{name} comes with this version of msdscore and has no revisions")
+        raise ConfigError(f"{name} is part of this version of msdscore and has no revisions; omit revision")
     checkpoint = find_checkpoint(locate(source), revision=revision)
     config = checkpoint.read_json("config.json")
     if config.get("format") != FORMAT:
@@ -118,8 +118,8 @@ def load_aligned(
         image = replace(image, weights=other) if is_file else replace(image, source=other)
     if chosen.text_backbone:
         text = replace(text, source=chosen.text_backbone)
-    given = config.get("heads")  # a list where several encoders are joined
-    specs = [_spec(HeadsSpec, {"heads": own}, "heads") for own in (given if isinstance(given, list) else [given])]
+    listed = config.get("heads")  # a list if several encoders are joined
+    specs = [_spec(HeadsSpec, {"heads": each}, "heads") for each in (listed if isinstance(listed, list) else [listed])]
     where = TowerPlace(
         device=str(placement.device),
         dtype=placement.dtype_name,
@@ -141,7 +141,7 @@ def load_aligned(
         text=reading,
         heads=heads.to(placement.device).eval().requires_grad_(False),
         bank=read_bank(bank)[0] if bank.is_file() else None,
-        # As the configuration of the score takes them: JSON has no tuples.
+        # As in the configuration of the score: JSON has no tuples.
         recommended=best and {key: tuple(item) if isinstance(item, list) else item for key, item in best.items()},
     )
 
@@ -155,7 +155,7 @@ def _spec(kind: type[Spec], config: Mapping[str, Any], key: str) -> Spec:
 
 def _fill(heads: nn.Module, checkpoint: Checkpoint) -> None:
     try:
-        # Stored small; heads are light, so they always compute in float32.
+        # Stored compressed; heads are small, so they always compute in float32.
         heads.load_state_dict(widened(read_tensors(checkpoint.weight_files())))
     except (RuntimeError, WeightsError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -175,9 +175,9 @@ def _moved(features: Features, device: torch.device) -> Features:
 
 
 class EncoderTower:
-    """One side of any registered encoder as a tower; its features are the encoder's own unit vectors.
+    """One side of any registered encoder as a tower; its features are the encoder's unit vectors.
 
-    `loaded` are the encoders of other towers, by source and revision: one that serves both sides is loaded once.
+    `loaded` are the encoders of other towers, by source and revision: one that provides both sides is loaded once.
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class EncoderTower:
         self.files: tuple[Path, ...] = ()
         weights = find_row(source, revision=revision).source
         if weights and (Path(weights).expanduser().is_dir() or looks_like_hub_name(weights)):
-            # Loading the encoder itself says what is wrong, if anything is.
+            # Loading the encoder raises the right error, if anything is wrong.
             with suppress(WeightsError):
                 self.files = find_checkpoint(weights, revision=revision).weight_files()
         verify_files(self.files, spec.sha256, source=spec.source)
         key = (source, spec.revision)
         if key not in loaded:
-            # Only a family that reads in windows knows what to do with long texts; its default is to window.
+            # Only a family that reads in windows has the option for long texts; its default is to window.
             options: dict[str, Any] = {} if where.long_text == "window" else {"long_text": where.long_text}
             loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision, **options)
         self._spec, self._whole, encoder = spec, where.whole, loaded[key]
@@ -228,7 +228,7 @@ _TOWERS: Mapping[tuple[type, str], Any] = {
 def load_towers(
     image: ImageTowerSpec, text: TextTowerSpec, where: TowerPlace, *, base: Path | None = None
 ) -> tuple[ImageTower, TextTower]:
-    """Both towers; one encoder that serves both sides is loaded once. `base` is where relative folders lie."""
+    """Load both towers; one encoder that provides both sides is loaded once. `base` is the root of relative folders."""
     loaded: dict[tuple[str, str], Encoder] = {}
 
     def tower(spec: ImageTowerSpec | TextTowerSpec) -> Any:

@@ -1,6 +1,6 @@
-"""Heads of an aligned encoder: they take frozen local features into a shared space, and pool them there.
+"""Heads of an aligned encoder: they project frozen local features into a shared space, and pool them there.
 
-One head is a linear map (paper), a linear map with an MLP or attention beside it, or a pool of all points.
+A head is a linear map (paper), a linear map plus an MLP or attention, or a pool of all points.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _HEADS = ("linear", "mlp", "attention", "pool")
 class HeadSpec:
     """One head: a linear map (paper), a linear map plus an MLP, or attention over the points plus a linear map.
 
-    `pool` makes one vector of all points of an item; it is for the global path of texts.
+    `pool` reduces all points of an item to one vector; it is for the global path of texts.
 
     >>> HeadSpec(kind="quadratic")
     Traceback (most recent call last):
@@ -37,7 +37,7 @@ class HeadSpec:
     inner: int = 0  # pool: width of its feed-forward step; 0: twice `hidden`
     dropout: float = 0.0
     norm: bool = False  # layer norm on the features before the head; pool always has it
-    bias: bool = True  # mlp: of the linear map beside it
+    bias: bool = True  # mlp: of the linear map
     blocks: int = 1  # attention blocks
     heads: int = 8  # of each attention block
 
@@ -54,7 +54,7 @@ class HeadSpec:
 
 
 class PointHead(nn.Module):
-    """One linear layer on every point (paper); beside it an MLP with one hidden layer, or attention over the points."""
+    """A linear layer on every point (paper), optionally with a one-layer MLP or attention over the points."""
 
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class PointHead(nn.Module):
             self.leave = nn.Linear(spec.hidden, outputs)
 
     def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """Project every point on its own, or with `attention` those of each item together; padding is never seen."""
+        """Project every point separately, or with `attention` those of each item together; padding is ignored."""
         if self.kind != "mlp" or points.device.type != "cpu" or torch.is_grad_enabled() or mask.all():
             return self._project(points, mask)
-        # Padding costs as much as a point on a CPU; on a GPU to look for it would cost more.
+        # Padding costs as much as a point on a CPU; on a GPU checking for it would cost more.
         projected = self._project(points[mask], mask)
         return projected.new_zeros(*mask.shape, projected.shape[-1]).masked_scatter(mask.unsqueeze(-1), projected)
 
@@ -85,7 +85,7 @@ class PointHead(nn.Module):
         if self.kind == "mlp":
             return self.line(inner) + self.fall(self.drop(nn.functional.gelu(self.rise(inner))))
         mixed = self.enter(inner)
-        # An item without points would attend to nothing and turn into NaN; what it gives is masked anyway.
+        # An item without points would attend to nothing and become NaN; its output is masked anyway.
         seen = (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
         for block in self.blocks:
             mixed = block(mixed, seen)
@@ -136,7 +136,7 @@ class PoolHead(nn.Module):
         )
 
     def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """One vector per item; padding has no weight, and an item without points must not turn into NaN."""
+        """One vector per item; padding has no weight, and an item without points must not become NaN."""
         pool, seen = self.pool, mask | ~mask.any(dim=1, keepdim=True)
         x = pool["ln"](pool["enc"][0](pool["inp"](points), src_key_padding_mask=~seen))  # type: ignore[index]
         weights = pool["score"](x).squeeze(-1).masked_fill(~seen, -torch.inf).softmax(dim=-1)
@@ -145,7 +145,7 @@ class PoolHead(nn.Module):
 
 
 def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
-    """The head that a spec describes, with the library's own start."""
+    """Build a head from a spec, with the default initialisation."""
     return (PoolHead if spec.kind == "pool" else PointHead)(spec, inputs, outputs)
 
 
@@ -156,25 +156,25 @@ POOLS = ("mean", "own", "model")
 class HeadsSpec:
     """All heads of an aligned encoder.
 
-    `pool` says where the pooled vectors come from: `mean` of the aligned local vectors (paper), `own` heads on a
-    path of their own, or the backbones' `model` outputs untouched.
+    `pool` selects the source of the pooled vectors: `mean` of the aligned local vectors (paper), `own` heads on a
+    separate path, or the backbones' `model` outputs unchanged.
     """
 
     dim: int = 768
     pool: str = "mean"
     image: HeadSpec = field(default_factory=HeadSpec)
     text: HeadSpec = field(default_factory=HeadSpec)
-    global_dim: int = 0  # of the own path; 0: as `dim`
+    global_dim: int = 0  # of the separate path; 0: as `dim`
     global_image: HeadSpec = field(default_factory=HeadSpec)
     global_text: HeadSpec = field(default_factory=HeadSpec)
-    mean_hidden: int = 0  # of an MLP on the text tower's own pooled vector, added to a pool head; 0: none
+    mean_hidden: int = 0  # of an MLP on the text tower's pooled vector, added to a pool head; 0: none
     mean_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.pool not in POOLS:
             raise unknown_name("pool", self.pool, POOLS)
         if "pool" in (self.image.kind, self.text.kind, self.global_image.kind):
-            raise ConfigError("a head of kind 'pool' gives one vector per item; it can only be heads.global_text")
+            raise ConfigError("a head of kind 'pool' returns one vector per item; use it only as heads.global_text")
         if self.mean_hidden < 0 or (self.mean_hidden and self.global_text.kind != "pool"):
             raise ConfigError(f"mean_hidden needs a global_text of kind 'pool', got {self.global_text.kind!r}")
         if self.dim < 1 or self.global_dim < 0:
@@ -183,7 +183,7 @@ class HeadsSpec:
 
 @dataclass(frozen=True, slots=True)
 class SideDims:
-    """Feature sizes that one tower gives: of its local path, of its global one and of its pooled vectors (0: none)."""
+    """Feature sizes of one tower: of its local path, of its global path and of its pooled vectors (0: none)."""
 
     local: int
     whole: int = 0
@@ -191,7 +191,7 @@ class SideDims:
 
 
 class AlignedHeads(nn.Module):
-    """Both sides' heads; everything that training changes and that scoring needs."""
+    """Both sides' heads: everything that is trained and needed for scoring."""
 
     def __init__(self, spec: HeadsSpec, image: SideDims, text: SideDims) -> None:
         super().__init__()
@@ -222,14 +222,14 @@ class AlignedHeads(nn.Module):
         if self.spec.pool == "mean":
             pooled = None
         elif global_head is not None:
-            pooled = self._own(global_head, features)
+            pooled = self._pool(global_head, features)
         elif features.pooled is None:
             raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
         else:
             pooled = unit(features.pooled)
         return Features(head(features.points, features.mask), features.mask, pooled, features.layout)
 
-    def _own(self, head: nn.Module, features: Features) -> Float[Tensor, "batch dim"]:
+    def _pool(self, head: nn.Module, features: Features) -> Float[Tensor, "batch dim"]:
         """Pooled unit vectors of a global path; a caption of several windows has the mean of theirs."""
         whole = features.whole
         if whole is None:
@@ -240,7 +240,7 @@ class AlignedHeads(nn.Module):
                 if features.pooled is None:
                     raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
                 pooled = pooled + self.global_mean(features.pooled, whole.mask.any(dim=1))
-        elif whole.points.shape[1] == 1:  # one point is its own mean
+        elif whole.points.shape[1] == 1:  # one point is the mean of itself
             pooled = head(whole.points, whole.mask).squeeze(1)
         else:
             pooled = real_points(unit(head(whole.points, whole.mask)), whole.mask).sum(dim=1)
@@ -248,14 +248,14 @@ class AlignedHeads(nn.Module):
 
 
 def _finished(states: Features) -> Embeddings:
-    """Unit vectors, zero where the mask says padding."""
+    """Unit vectors, zero at padding."""
     points = real_points(unit(states.points), states.mask)
     pooled = masked_mean(points, states.mask) if states.pooled is None else states.pooled
     return Embeddings(points, states.mask, pooled, states.layout)
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers training changes.
+    """Number of trainable parameters.
 
     >>> count_parameters(make_head(HeadSpec(), 3, 2))
     8
@@ -264,9 +264,9 @@ def count_parameters(module: nn.Module) -> int:
 
 
 class JoinedHeads(nn.Module):
-    """Heads that were trained apart, on one text tower and one image tower.
+    """Heads that were trained separately, on one text tower and one image tower.
 
-    Where the image tower has a branch for each of them, its features lie side by side, and each reads its own part.
+    If the image tower has a branch for each of them, its features are concatenated, and each head reads its branch.
     """
 
     def __init__(self, members: Sequence[AlignedHeads], *, branches: bool) -> None:
@@ -282,15 +282,15 @@ class JoinedHeads(nn.Module):
 
 
 def split_features(features: Features, count: int) -> list[Features]:
-    """Features of branches that lie side by side, each branch apart."""
+    """Split the concatenated features of branches."""
     whole = features.whole
     wholes = [None] * count if whole is None else split_features(whole, count)
     parts = features.points.chunk(count, dim=-1)
-    return [replace(features, points=points, whole=own) for points, own in zip(parts, wholes, strict=True)]
+    return [replace(features, points=points, whole=whole) for points, whole in zip(parts, wholes, strict=True)]
 
 
 def join_states(states: Sequence[Features]) -> Features:
-    """Unit vectors of all members side by side; as unit vectors, their products are the means of the members'."""
+    """Concatenate the unit vectors of all members; as unit vectors, their products are the means of the members'."""
     points = [unit(state.points) for state in states]
     pooled = [
         masked_mean(real_points(vectors, state.mask), state.mask) if state.pooled is None else state.pooled

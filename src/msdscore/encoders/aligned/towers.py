@@ -1,8 +1,8 @@
 """Frozen backbones as towers: images or texts in, raw local features of one or two paths out.
 
-Maps of any timm model, hidden states of any transformers checkpoint; `mini` and any encoder have theirs elsewhere.
+This module has maps of any timm model and hidden states of any transformers checkpoint.
 
-Their settings are frozen dataclasses, read from plain values of TOML or JSON with every key and type checked.
+Tower settings are frozen dataclasses, read from plain TOML or JSON values with every key and type checked.
 """
 
 import json
@@ -41,14 +41,14 @@ TEXT_KINDS = ("encoder", "transformers", "mini")
 Level = int | str
 LevelMap = Callable[[Level], Float[Tensor, "batch dim rows columns"]]
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-_LONGEST = 100_000  # tokenizers without a limit state an absurd one
+_LONGEST = 100_000  # tokenizers without a limit report an absurd one
 _DEFAULT_CONTEXT = 512
 Spec = TypeVar("Spec")
 Item = TypeVar("Item", contravariant=True)
 
 
-def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
-    """A spec from a mapping; lists become tuples, nested mappings nested specs.
+def read_spec(kind: type[Spec], values: Any, *, where: str = "") -> Spec:
+    """Build a spec from a mapping; lists become tuples, nested mappings nested specs.
 
     >>> from msdscore.encoders.aligned.heads import HeadSpec
     >>> read_spec(HeadSpec, {"kind": "mlp", "dropout": 0}).kind
@@ -59,19 +59,19 @@ def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
 
     Raises:
         UnknownNameError: a key that the spec does not have.
-        ConfigError: a value of the wrong type, or that cannot work.
+        ConfigError: a value that is invalid or of the wrong type.
     """
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where or kind.__name__} should be a table of settings, got {given!r}")
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where or kind.__name__} should be a table of settings, got {values!r}")
     hints = get_type_hints(kind)
     dot = f"{where}." if where else ""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for key in given:
+    for key in values:
         if key not in known:
             raise unknown_name("setting", f"{dot}{key}", [f"{dot}{name}" for name in known])
-    values = {key: read_value(hints[key], value, where=f"{dot}{key}") for key, value in given.items()}
+    settings = {key: read_value(hints[key], value, where=f"{dot}{key}") for key, value in values.items()}
     try:
-        return kind(**values)
+        return kind(**settings)
     except TypeError as error:
         missing = str(error).rpartition(": ")[2]
         raise ConfigError(f"{where or kind.__name__} lacks a setting: {missing}") from error
@@ -80,10 +80,10 @@ def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
 
 
 def read_value(hint: Any, value: Any, *, where: str) -> Any:
-    """One value of the type that a spec's field has.
+    """Convert a value to the type of a spec's field.
 
     Raises:
-        ConfigError: it is of another type.
+        ConfigError: it has another type.
     """
     if is_dataclass(hint) and isinstance(hint, type):
         return read_spec(hint, value, where=where)
@@ -112,7 +112,7 @@ class ImageTowerSpec:
 
     `source` is an encoder's name or folder (`encoder`), a checkpoint (`transformers`), an architecture (`timm`) or
     `lite2` (`mini`: the network of the shipped encoder, always with its three maps);
-    `package:NAME/path` points into an installed package. `levels` are numbers of layers, `stride16`-like names, or
+    `package:NAME/path` points into an installed package. `levels` are layer indices, names such as `stride16`, or
     `final`; several are resized to `grid` cells per side and concatenated.
     """
 
@@ -120,14 +120,14 @@ class ImageTowerSpec:
     source: str
     revision: str = ""
     weights: str = ""  # timm: a file of tensors; empty: the hub's. mini: a file of tuned convolutions, if there is one
-    branches: tuple[str, ...] = ()  # mini: several such files, a network for each; features lie side by side
-    sha256: str = ""  # of the weights; checked when given
+    branches: tuple[str, ...] = ()  # mini: several such files, a network for each; their features are concatenated
+    sha256: str = ""  # of the weights; checked if set
     levels: tuple[Level, ...] = (-1,)
-    grid: int = 0  # 0: as the first level has it
+    grid: int = 0  # 0: the grid of the first level
     global_levels: tuple[Level, ...] = ()  # of a global path; empty: the same features
     global_grid: int = 0
-    size: int = 0  # timm, mini: side of the square that images are drawn on; 0: the model's own
-    mean: tuple[float, ...] = ()  # timm: overrides of the model's own statistics
+    size: int = 0  # timm, mini: side of the square that images are resized to; 0: the model's
+    mean: tuple[float, ...] = ()  # timm: override the model's statistics
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -135,15 +135,15 @@ class ImageTowerSpec:
         if self.kind == "encoder" and (self.grid or self.global_grid or self.levels != (-1,) or self.global_levels):
             raise ConfigError("an image tower of kind 'encoder' has no levels and no grid; use transformers or timm")
         if self.branches and (self.kind != "mini" or self.weights):
-            raise ConfigError("branches are for an image tower of kind 'mini', in the place of weights")
+            raise ConfigError("branches need an image tower of kind 'mini' without weights")
         changed = self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std
         if self.kind == "mini" and changed:
-            raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
+            raise ConfigError("an image tower of kind 'mini' always has its three maps; set only grid and size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTowerSpec:
-    """A frozen text backbone; `levels` are numbers of hidden states (0: the embeddings), concatenated."""
+    """A frozen text backbone; `levels` are indices of hidden states (0: the embeddings), concatenated."""
 
     kind: str = "encoder"
     source: str
@@ -151,7 +151,7 @@ class TextTowerSpec:
     sha256: str = ""
     levels: tuple[Level, ...] = (-1,)
     global_levels: tuple[Level, ...] = ()
-    context: int = 0  # tokens read at once; 0: what the checkpoint says
+    context: int = 0  # tokens read at once; 0: the checkpoint's value
     words: str = "all"  # of the local path; or "content"
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class TextTowerSpec:
         if self.words not in ("all", "content"):
             raise ConfigError(f"words must be 'all' or 'content', got {self.words!r}")
         if not all(isinstance(level, int) for level in (*self.levels, *self.global_levels)):
-            raise ConfigError(f"levels of a text tower must be numbers of hidden states, got {self.levels}")
+            raise ConfigError(f"levels of a text tower must be indices of hidden states, got {self.levels}")
         if self.kind == "encoder" and (self.levels != (-1,) or self.global_levels):
             raise ConfigError("a text tower of kind 'encoder' has no levels; use transformers")
 
@@ -177,11 +177,11 @@ def _check(spec: ImageTowerSpec | TextTowerSpec, kinds: tuple[str, ...], *, mini
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerPlace:
-    """Where towers run, and what becomes of long captions."""
+    """Device and dtype of towers, and the handling of long captions."""
 
     device: str = "cpu"
     dtype: str = "auto"
-    whole: bool = False  # whether a global path is wanted
+    whole: bool = False  # whether a global path is requested
     long_text: str = "window"
 
 
@@ -190,14 +190,14 @@ class Tower(Protocol[Item]):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files of its weights; none where it has none."""
+        """The files of its weights; empty if it has none."""
 
     @property
     def device(self) -> torch.device:
-        """Where its features are made."""
+        """The device on which features are computed."""
 
     def features(self, items: Sequence[Item], /) -> Features:
-        """Raw features of images or captions, without history."""
+        """Raw features of images or captions, without gradient history."""
 
 
 class ImageTower(Tower[Prepared], PreparesImages, Protocol):
@@ -212,13 +212,13 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
     layouts = [layout for layout in features.layout if isinstance(layout, TokenLayout)]
     chosen = [content_tokens(text, layout.spans) for text, layout in zip(texts, layouts, strict=True)]
     fewer = tuple(
-        replace(layout, spans=tuple(layout.spans[number] for number in own))
-        for layout, own in zip(layouts, chosen, strict=True)
+        replace(layout, spans=tuple(layout.spans[number] for number in numbers))
+        for layout, numbers in zip(layouts, chosen, strict=True)
     )
     points, width = features.points, max(map(len, chosen), default=0)
-    rows = [[*own, *[0] * (width - len(own))] for own in chosen]
+    rows = [[*numbers, *[0] * (width - len(numbers))] for numbers in chosen]
     index = torch.tensor(rows, dtype=torch.int64, device=points.device).reshape(len(chosen), width)
-    sizes = torch.tensor([[len(own)] for own in chosen], device=points.device)
+    sizes = torch.tensor([[len(numbers)] for numbers in chosen], device=points.device)
     return replace(
         features,
         points=points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])),
@@ -228,12 +228,12 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
 
 
 def frozen(model: Any, where: Placement) -> Any:
-    """The model on its device, in evaluation mode, and closed to gradients."""
+    """Move a model to its device, in evaluation mode and without gradients."""
     return model.to(device=where.device, dtype=where.dtype).eval().requires_grad_(False)
 
 
 def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
-    """One of the hidden states by number, from the end when negative."""
+    """One of the hidden states by index, from the end if negative."""
     if not isinstance(level, int) or not -len(states) <= level < len(states):
         raise ConfigError(f"level {level!r} does not exist; expected a number under {len(states)} or -1, -2, …")
     return states[level]
@@ -242,15 +242,15 @@ def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
 def mean_state(
     states: Float[Tensor, "windows positions dim"], mask: Bool[Tensor, "windows positions"]
 ) -> Float[Tensor, "windows dim"]:
-    """The mean of the states of real positions, special tokens among them."""
+    """The mean of the states of real positions, including special tokens."""
     real = mask.unsqueeze(-1)
     return (states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
 
 
 def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:
-    """Maps of several levels on one grid, concatenated; `grid` 0 takes the first level's own."""
+    """Concatenate maps of several levels on one grid; `grid` 0 uses the first level's."""
     size = (grid, grid) if grid else tuple(maps[0].shape[-2:])
-    # Antialiasing averages where the grid gets coarser, and does nothing where it gets finer.
+    # Antialiasing averages if the grid gets coarser, and does nothing if it gets finer.
     resized = [
         item.float()
         if tuple(item.shape[-2:]) == size
@@ -278,12 +278,12 @@ class MapImages:
         self._model = frozen(model, self._place)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The image as the network takes it."""
+        """Preprocess an image for the network."""
         return prepare_image(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
-        """The asked levels of every cell."""
+        """The requested levels of every cell."""
         pixels, spec = stack_pixels(images, self.preprocessing, self.device), self._spec
         level_map = self._maps(self._model, pixels.to(self._place.dtype))
         local = join_levels([level_map(level) for level in spec.levels], spec.grid)
@@ -294,29 +294,29 @@ class MapImages:
         )
         whole = None
         if self._whole:
-            own = spec.global_levels  # where there are none, those of the local path
-            levels, grid = own or spec.levels, spec.global_grid or (0 if own else spec.grid)
+            global_levels = spec.global_levels  # if empty, those of the local path
+            levels, grid = global_levels or spec.levels, spec.global_grid or (0 if global_levels else spec.grid)
             whole = all_points(join_levels([level_map(level) for level in levels], grid))
         return Features(all_points(local).points, mask_of(layout).to(self.device), layout=layout, whole=whole)
 
 
-# Files, preprocessing, network, and the map of any level after one pass of pixels through it.
+# Files, preprocessing, network, and a function that returns the map of any level after one forward pass.
 Opened = tuple[tuple[Path, ...], Preprocessing, Any, Callable[[Any, Tensor], LevelMap]]
 
 
 def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Opened:
     """Maps at chosen strides (`stride16`), blocks (numbers) or the `final` features of a timm model.
 
-    Images are squashed onto a square, so that nothing of them is cut off.
+    Images are squashed to a square, so that nothing is cropped.
     """
     timm = require("timm", extra="train")
     if not timm.is_model(spec.source):
         near = timm.list_models(f"*{spec.source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
         raise unknown_name("timm model", spec.source, near)
-    own = timm.get_pretrained_cfg(spec.source, allow_unregistered=True).to_dict()
-    side = spec.size or int(own["input_size"][-1])
+    config = timm.get_pretrained_cfg(spec.source, allow_unregistered=True).to_dict()
+    side = spec.size or int(config["input_size"][-1])
     try:
-        # Transformers must know the size of their grid; convolutional models refuse the argument.
+        # Transformers must know the size of their grid; convolutional models reject the argument.
         model = timm.create_model(spec.source, pretrained=False, img_size=side)
     except TypeError:
         model = timm.create_model(spec.source, pretrained=False)
@@ -324,11 +324,11 @@ def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Op
     if spec.weights:
         files: tuple[Path, ...] = (Path(locate(spec.weights, base=base)).expanduser(),)
         if not files[0].is_file():
-            raise WeightsError(f"there is no weight file {spec.weights!r}; give a .safetensors or .pth file")
+            raise WeightsError(f"weight file {spec.weights!r} does not exist; pass a .safetensors or .pth file")
     elif config.get("hf_hub_id"):
         files = find_checkpoint(str(config["hf_hub_id"]), revision=spec.revision or None).weight_files()
     else:
-        raise WeightsError(f"timm knows no weights of {spec.source!r}; give a file of them as image.weights")
+        raise WeightsError(f"timm has no weights of {spec.source!r}; set image.weights to a file")
     verify_files(files, spec.sha256, source=source)
     load_by_name_or_order(model, read_tensors(files), source=source)
     indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
@@ -343,7 +343,7 @@ def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Op
 
 
 def _timm_maps(indices: Mapping[Level, int], model: Any, pixels: Tensor) -> LevelMap:
-    """`final` is what the classifier would see before pooling, as a map, whatever layout the model has."""
+    """`final` is the input of the classifier before pooling, as a map, whatever layout the model has."""
     numbers = sorted(set(indices.values()))
     if numbers:
         final, between = model.forward_intermediates(pixels, indices=numbers, output_fmt="NCHW")
@@ -354,16 +354,16 @@ def _timm_maps(indices: Mapping[Level, int], model: Any, pixels: Tensor) -> Leve
         edge = round(patches.shape[1] ** 0.5)
         final = patches.transpose(1, 2).unflatten(2, (edge, edge))
     elif final.shape[1] != model.num_features and final.shape[-1] == model.num_features:
-        final = final.permute(0, 3, 1, 2)  # some models put channels last; their feature width tells
+        final = final.permute(0, 3, 1, 2)  # some models have channels last, recognised by their feature width
     by_number = dict(zip(numbers, between, strict=True))
     return {**{level: by_number[number] for level, number in indices.items()}, "final": final}.__getitem__
 
 
 def load_by_name_or_order(model: Any, tensors: Mapping[str, Tensor], *, source: str) -> None:
-    """Fill a model from tensors of its own names, or of other names in the same order and of the same shapes.
+    """Load tensors into a model by name, or by order and shape if the names differ.
 
     Raises:
-        WeightsError: neither fits.
+        WeightsError: neither matches.
     """
     wanted = model.state_dict()
     if set(wanted) <= set(tensors):
@@ -377,7 +377,7 @@ def load_by_name_or_order(model: Any, tensors: Mapping[str, Tensor], *, source: 
 
 
 def _indices(model: Any, levels: Sequence[Level]) -> dict[Level, int]:
-    """The number of every level among the model's feature maps; `final` is none of them."""
+    """The index of every level among the model's feature maps; `final` is not one of them."""
     maps = [dict(item) for item in model.feature_info]
     numbers: dict[Level, int] = {}
     for level in levels:
@@ -402,20 +402,20 @@ def _open_vision(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> 
 
 
 def _state_maps(model: Any, pixels: Tensor) -> LevelMap:
-    """Patches of sequences of states as maps; special tokens stand before them."""
+    """Patches of hidden states as maps; special tokens precede them."""
     states = model(pixel_values=pixels, output_hidden_states=True).hidden_states
     kind, patch = model.config.model_type, getattr(model.config, "patch_size", None)
     if not isinstance(patch, int):
         raise WeightsError(f"a tower of {kind!r} has no square patches; use a timm model instead")
     rows, columns = pixels.shape[-2] // patch, pixels.shape[-1] // patch
     if any(state.dim() != 3 or state.shape[1] < rows * columns for state in states):
-        raise WeightsError(f"a tower of {kind!r} gives no row of patches; use a timm model instead")
+        raise WeightsError(f"a tower of {kind!r} does not return a patch sequence; use a timm model instead")
     patches = [state[:, state.shape[1] - rows * columns :] for state in states]
     return partial(take_level, [part.transpose(1, 2).unflatten(2, (rows, columns)) for part in patches])
 
 
 class TransformersTexts:
-    """Hidden states of any text encoder over the caption's own tokens; long captions are read in windows."""
+    """Hidden states of any text encoder for the caption's tokens; long captions are read in windows."""
 
     def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         checkpoint, model = _open(spec, base)
@@ -434,7 +434,7 @@ class TransformersTexts:
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
-        """The asked levels of every token."""
+        """The requested levels of every token."""
         batch = tokens.pack_texts(texts, self._backend, self._reading)
         states = self._model(
             input_ids=batch.ids.to(self.device),
@@ -454,14 +454,14 @@ class TransformersTexts:
 
 
 def _open(spec: ImageTowerSpec | TextTowerSpec, base: Path | None) -> tuple[Checkpoint, Any]:
-    """The files of a backbone, which are those that the spec was made with, and the model in them."""
+    """The verified files of a backbone, and its model."""
     checkpoint = find_checkpoint(locate(spec.source, base=base), revision=spec.revision or None)
     verify_files(checkpoint.weight_files(), spec.sha256, source=spec.source)
     return checkpoint, load_model("AutoModel", checkpoint)
 
 
 def _context(model: Any, tokenizer: Any) -> int:
-    """What both the tokenizer and the position embeddings allow; RoBERTa's kin count positions from the pad on."""
+    """The smaller limit of tokenizer and position embeddings; RoBERTa models count positions from the pad token."""
     stated = int(min(tokenizer.model_max_length, _LONGEST))
     places = getattr(model.config, "max_position_embeddings", None)
     if isinstance(places, int):

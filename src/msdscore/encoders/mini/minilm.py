@@ -1,7 +1,7 @@
 """MiniLM-L6 as a plain BERT: token ids in, the hidden states of every layer out.
 
-Written out for the reason that `lite2` is: it loads without a model library, and its numbers stay put. A test holds it
-against transformers' BertModel on the same weights.
+Implemented here for the same reason as `lite2`: it loads without a model library, and its results are stable. A test
+compares it with transformers' BertModel on the same weights.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _ATTENTION = ("query", "key", "value")
 
 
 class Affine(nn.Module):
-    """A linear layer whose weights lie as (inputs, outputs): CPU libraries multiply that form up to a third faster."""
+    """A linear layer with weights of shape (inputs, outputs), which CPU libraries multiply up to a third faster."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Layer(nn.Module):
         mask: Bool[Tensor, "batch positions"],
         places: Int[Tensor, " tokens"] | None = None,
     ) -> Float[Tensor, "*places 384"]:
-        """The next hidden state; with `places`, of the tokens that stand at these places of the padded batch alone."""
+        """The next hidden state; with `places`, only of the tokens at these positions of the padded batch."""
         padded = self.attend(x) if places is None else _padded(self.attend(x), mask, places)
         query, key, value = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in padded.chunk(3, dim=-1))
         seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
@@ -82,7 +82,7 @@ class MiniLM(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # Left empty: to fill them on the meta device torch would import its compiler, which takes a second.
+        # Left empty: initialising them on the meta device would make torch import its compiler, which takes a second.
         self.words, self.places, self.kinds = (
             nn.Embedding(rows, WIDTH, _weight=torch.empty(rows, WIDTH)) for rows in (VOCABULARY, CONTEXT, 2)
         )
@@ -99,7 +99,7 @@ class MiniLM(nn.Module):
         return states
 
     def _without_padding(self, first: Tensor, mask: Bool[Tensor, "batch positions"]) -> States:
-        """The same states, zero at padding: only attention sees it, and products cost as much as there are tokens."""
+        """The same states, zero at padding: only attention uses the padded shape, products only the real tokens."""
         places = mask.flatten().nonzero().squeeze(1)
         states = [first.flatten(0, 1)[places]]
         for layer in self.layers:
@@ -108,7 +108,7 @@ class MiniLM(nn.Module):
 
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
-    """The network from a BERT checkpoint; its pooler is not used."""
+    """Build the network from a BERT checkpoint; its pooler is not used."""
     with torch.device("meta"):
         network = MiniLM()
     try:
@@ -132,11 +132,11 @@ def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         parts = [f"{theirs}.attention.self.{part}" for part in _ATTENTION]
         ours[f"{layer}.attend.weight"] = torch.cat([state[f"{part}.weight"] for part in parts]).T.contiguous()
         ours[f"{layer}.attend.bias"] = torch.cat([state[f"{part}.bias"] for part in parts])
-        for name, place in _LAYER.items():
-            ours[f"{layer}.{name}.weight"] = state[f"{theirs}.{place}.weight"].T.contiguous()
-            ours[f"{layer}.{name}.bias"] = state[f"{theirs}.{place}.bias"]
-        for name, place in _NORMS.items():
-            ours |= {f"{layer}.{name}.{kind}": state[f"{theirs}.{place}.{kind}"] for kind in ("weight", "bias")}
+        for name, target in _LAYER.items():
+            ours[f"{layer}.{name}.weight"] = state[f"{theirs}.{target}.weight"].T.contiguous()
+            ours[f"{layer}.{name}.bias"] = state[f"{theirs}.{target}.bias"]
+        for name, target in _NORMS.items():
+            ours |= {f"{layer}.{name}.{kind}": state[f"{theirs}.{target}.{kind}"] for kind in ("weight", "bias")}
     return {name: tensor.float() for name, tensor in ours.items()}
 
 
@@ -147,6 +147,6 @@ def _padded(
 
 
 def read_tokenizer() -> Any:
-    """Its tokenizer, set to read a text as nothing but text."""
+    """Load its tokenizer, configured to read a text literally."""
     library = require("tokenizers", extra="mini")
     return literal_backend(library.Tokenizer.from_file(str(find_weights(VOCABULARY_FILE))))

@@ -37,16 +37,16 @@ _CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slo
 
 
 class Lite2Images:
-    """Three maps of EfficientNet-Lite2: on one grid for the local path, as one vector of means for the global one."""
+    """Three maps of EfficientNet-Lite2: on one grid for the local path, as one vector of means for the global path."""
 
     def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         self.files: tuple[Path, ...] = (find_weights(lite2.WEIGHTS),)
         verify_files(self.files, spec.sha256, source=spec.source)
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
         self.device = self._place.device
-        # Cells of a side of the grid of its maps, and pixels of a side of the squares that it reads.
+        # Cells per side of the grid of its maps, and pixels per side of its input squares.
         self._whole, self.grid, self.side = where.whole, spec.grid or GRID, spec.size or SIZE
-        # The network was trained on (x − 127) / 128; the image is squashed, so that no border is lost.
+        # The network was trained on (x − 127) / 128; the image is squashed, so that nothing is cropped.
         self.preprocessing = Preprocessing(
             resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
@@ -55,13 +55,13 @@ class Lite2Images:
         tuned = [_tuned(network, Path(locate(name, base=base))) for name in names] or [network]
         # Channels last: the depth-wise convolutions run several times faster.
         self._networks = [
-            one.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            for one in tuned
+            network.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for network in tuned
         ]
         self._shared = lite2.share_stages(self._networks)
 
     def prepare(self, image: Image) -> Prepared:
-        """The image as the network takes it."""
+        """Preprocess an image for the network."""
         return prepare_image(image, self.preprocessing)
 
     @torch.no_grad()
@@ -96,7 +96,7 @@ class Lite2Images:
         return tower
 
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """The three maps of every branch on one grid, side by side, and their means."""
+        """The concatenated maps of every branch on one grid, and their means."""
         with _autocast(self._place):
             maps = lite2.branch_maps(
                 self._networks, pixels.contiguous(memory_format=torch.channels_last), shared=self._shared
@@ -107,7 +107,7 @@ class Lite2Images:
 
 
 def _tuned(network: lite2.Lite2, file: Path) -> lite2.Lite2:
-    """The network with tuned convolutions in the place of the frozen ones; those that the file does not name stay."""
+    """The network with tuned convolutions instead of the frozen ones; those missing from the file are unchanged."""
     copied, tuned = deepcopy(network), widened(read_tensors([file]))
     try:
         copied.load_state_dict(copied.state_dict() | tuned)
@@ -118,7 +118,7 @@ def _tuned(network: lite2.Lite2, file: Path) -> lite2.Lite2:
 
 
 class MiniLMTexts:
-    """Hidden states of MiniLM: content words for the local path, all tokens with their marks for the global one."""
+    """Hidden states of MiniLM: content words for the local path, all tokens with special ones for the global path."""
 
     def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         self.files: tuple[Path, ...] = (find_weights(minilm.WEIGHTS),)
@@ -133,7 +133,7 @@ class MiniLMTexts:
 
     @property
     def marks(self) -> tuple[int, int, int]:
-        """Numbers of the tokens before a text, after it, and of padding."""
+        """Ids of the tokens before a text, after it, and of padding."""
         return self._reading.prefix[0], self._reading.suffix[0], self._reading.pad
 
     @property
@@ -142,7 +142,7 @@ class MiniLMTexts:
         return self._network.words.weight
 
     def split(self, text: str) -> tuple[list[int], list[str]]:
-        """Token numbers of a text, and the content word of each in lower case; empty where it belongs to none."""
+        """Token ids of a text, and the content word of each in lower case; empty if it belongs to none."""
         tokens = tokenise(self._tokenizer, text)
         return list(tokens.ids), token_contents(text, tokens.spans)
 
@@ -154,7 +154,7 @@ class MiniLMTexts:
         places: Int[Tensor, "texts kept"],
         kept: Bool[Tensor, "texts kept"],
     ) -> Features:
-        """Features of token numbers on its device; the local path has the given places alone."""
+        """Features of token ids on its device; the local path has only the tokens at `places`."""
         with _autocast(self._place):
             states = self._network(ids, mask)
         rows = places.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
@@ -164,7 +164,7 @@ class MiniLMTexts:
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
-        """The asked states of every token; the global path and the means of the last state have a row per window."""
+        """The requested states of every token; global path and means of the last state have a row per window."""
         batch = pack_texts(texts, self._tokenizer, self._reading)
         attention = batch.attention.to(self.device)
         with _autocast(self._place):

@@ -1,14 +1,14 @@
-"""Captions to padded windows of token ids, and the tower's states back to one row of tokens per caption.
+"""Tokenise captions into padded windows, and map the tower's states back to one row of tokens per caption.
 
-A caption longer than the context is read in overlapping windows, of whole sentences if possible. The rule, on tokens
-and their character spans alone, so that it is one for every family:
+A caption longer than the context is read in overlapping windows, of whole sentences if possible. The rule depends only
+on tokens and their character spans, so that it is the same for every family:
 
-1. A window ends where a sentence ends, as far on as fits. Only a sentence longer than a whole window is cut,
+1. A window ends at the last sentence end that fits. Only a sentence longer than a whole window is cut,
    and then between words if there is a gap in the last quarter of the window.
-2. The next window goes back to the start of the last sentence, if that one is at most half a window long and
-   the next sentence still fits whole; else it starts where the last one ended, or, inside a cut sentence, a
+2. The next window starts at the last sentence again, if that one is at most half a window long and
+   the next sentence still fits whole; otherwise it starts at the end of the last window, or, inside a cut sentence, a
    quarter of a window earlier.
-3. A token read in two windows counts once: the copy is kept that stands further from both ends of its window,
+3. A token read in two windows counts once: the copy further from both ends of its window is used,
    the earlier one in a tie.
 """
 
@@ -34,22 +34,22 @@ from msdscore.errors import WeightsError, require
 from msdscore.text.warnings import spelled_out, token_warnings
 from msdscore.text.words import Span
 
-# Of a text: the ids of its tokens, their spans, and its words that fall into letters.
+# Of a text: the ids of its tokens, their spans, and its words that are split into letters.
 Parts: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]]
 
-MOST_WORDS = 1 << 15  # that are kept of a tokenizer; some 10 MB
-_LONGEST = 32  # letters of a word that is kept
-# Normalisers that change an ASCII character whatever stands beside it, or spaces into other spaces.
+MOST_WORDS = 1 << 15  # cached per tokenizer; about 10 MB
+_LONGEST = 32  # letters of a cached word
+# Normalisers that change an ASCII character whatever its neighbours, or spaces into other spaces.
 _LOCAL = frozenset(("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"))
 SPACES = (r"\s+", " ")
 _SPACES = {"type": "Replace", "pattern": {"Regex": SPACES[0]}, "content": SPACES[1]}
-# What CLIP takes for a word; some files name the special tokens before it. None of this holds a space.
+# CLIP's pattern of a word; some files list the special tokens before it. None of it contains a space.
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _CLIP_CUTS = (CLIP_WORDS, rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}")
 
 
 def cuts_at_spaces(backend: Any) -> bool:
-    """Whether a tokenizer is known to read the words of an ASCII text one by one, whatever stands around them."""
+    """Whether a tokenizer is known to tokenise the words of an ASCII text independently of each other."""
     try:
         normalizer, cutter = (
             {} if part is None else json.loads(part.__getstate__())
@@ -57,9 +57,9 @@ def cuts_at_spaces(backend: Any) -> bool:
         )
         model, added = type(backend.model).__name__, backend.get_added_tokens_decoder().values()
         drawn = getattr(backend.model, "dropout", None)
-    except (AttributeError, TypeError, ValueError):  # no tokenizer of the library, or one of another time
+    except (AttributeError, TypeError, ValueError):  # not a tokenizer of the library, or one of another version
         return False
-    # Added tokens that are no special ones are found in a text before it is cut.
+    # Added tokens that are not special are matched before a text is split.
     plain = model in ("BPE", "WordPiece") and not drawn and all(token.special for token in added)
     return plain and backend.encode_special_tokens is True and _is_local(normalizer) and _cuts(cutter)
 
@@ -82,19 +82,19 @@ def _cuts(cutter: Mapping[str, Any]) -> bool:
 # No caption is longer; a whole book would take minutes.
 MOST_TOKENS = 4096
 _SENTENCE_END = re.compile(
-    r"""[.!?…؟۔।]+["'”’)\]]*\s+   # marks that a space must follow: 3.5 and e.g are no ends
+    r"""[.!?…؟۔।]+["'”’)\]]*\s+   # marks that a space must follow: 3.5 and e.g are not ends
       | [。！？]+[”’」』）]*\s*      # marks of scripts that write no spaces
       | \s*\n\s*""",
     re.VERBOSE,
 )
-# Half of a pair alone cannot be encoded as UTF-8; one character replaces one, so that spans stay true.
+# A lone surrogate cannot be encoded as UTF-8; one character replaces one, so that spans remain valid.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokens(NamedTuple):
-    """The tokens of one caption, without special ones, and their character spans in the caption as given.
+    """The tokens of one caption, without special ones, and their character spans in the original caption.
 
-    `spelled` are the words that fall into letters, where they were looked for.
+    `spelled` are the words that are split into letters, if they were computed.
     """
 
     text: str
@@ -105,7 +105,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a text tower reads: its context in tokens, what stands around a text, what becomes of long ones."""
+    """Settings of a text tower: its context in tokens, its special tokens, and its handling of long texts."""
 
     context: int
     prefix: tuple[int, ...]
@@ -113,16 +113,16 @@ class Reading:
     pad: int
     long_text: str = "window"  # or "cut"
     full: bool = False  # every window is padded to the whole context, for towers that read their padding
-    unknown: int | None = None  # the token of everything that the vocabulary does not hold
+    unknown: int | None = None  # the token of everything outside the vocabulary
 
     @property
     def room(self) -> int:
-        """Tokens of a caption that fit into one window."""
+        """Number of caption tokens that fit into one window."""
         return self.context - len(self.prefix) - len(self.suffix)
 
 
 class Window(NamedTuple):
-    """Tokens `start` to `stop` are read together; the vectors of `first` to `last` (excluded) are kept."""
+    """Tokens `start` to `stop` are read together; the vectors of `first` to `last` (excluded) are used."""
 
     start: int
     stop: int
@@ -131,13 +131,13 @@ class Window(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """How many tokens count in this window."""
+        """Number of tokens whose vectors are used."""
         return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Windows of all captions as one padded batch, and where each caption's tokens are in it."""
+    """Windows of all captions as one padded batch, and the positions of each caption's tokens in it."""
 
     ids: Int[Tensor, "windows positions"]
     attention: Bool[Tensor, "windows positions"]
@@ -149,10 +149,10 @@ class TextBatch:
 
 
 def literal_backend(backend: Any) -> Any:
-    """A Rust tokenizer, set to read a text as nothing but text.
+    """Configure a Rust tokenizer to read a text literally.
 
-    Without truncation and padding, and with the spelling of a special token inside a caption read as
-    characters: a caption cannot end itself early.
+    Truncation and padding are disabled, and the spelling of a special token inside a caption is read as
+    characters: a caption cannot terminate itself early.
     """
     backend.no_truncation()
     backend.no_padding()
@@ -161,33 +161,33 @@ def literal_backend(backend: Any) -> Any:
 
 
 def normalise_first(backend: Any, *steps: str | tuple[str, str]) -> None:
-    """Let a tokenizer take further steps before its own: normalisers by name, or a pattern and what replaces it.
+    """Prepend steps to a tokenizer's normaliser: normalisers by name, or a pattern and its replacement.
 
-    Texts are prepared as in a model's training inside the tokenizer, so that spans stay true.
+    Texts are normalised as in a model's training inside the tokenizer, so that spans remain valid.
     """
     library, normalizers = (require(name, extra="hf") for name in ("tokenizers", "tokenizers.normalizers"))
-    own = [backend.normalizer] if backend.normalizer else []
+    present = [backend.normalizer] if backend.normalizer else []
     first = [
         getattr(normalizers, step)() if isinstance(step, str) else normalizers.Replace(library.Regex(step[0]), step[1])
         for step in steps
     ]
-    backend.normalizer = normalizers.Sequence([*first, *own])
+    backend.normalizer = normalizers.Sequence([*first, *present])
 
 
 def tokenise(backend: Any, text: str) -> Tokens:
-    """The tokens of one caption."""
+    """Tokenise one caption."""
     encoding = backend.encode(_LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
     spans = close_spans(text, [_trimmed(text, span) for span in encoding.offsets])
     return Tokens(text, tuple(encoding.ids), spans)
 
 
-_known: WeakKeyDictionary[Any, dict[str, Parts] | None] = WeakKeyDictionary()  # words that each tokenizer has met
+_known: WeakKeyDictionary[Any, dict[str, Parts] | None] = WeakKeyDictionary()  # words that each tokenizer has seen
 
 
 def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
-    """The tokens of captions, put together from words that the tokenizer has met before, many times as fast.
+    """Tokenise captions, many times faster by caching the tokens of words.
 
-    Where words depend on those around them every caption is read whole. Several threads may call it.
+    If words depend on their context every caption is tokenised as a whole. Thread-safe.
     """
     if backend not in _known:
         _known[backend] = {} if cuts_at_spaces(backend) else None
@@ -204,9 +204,9 @@ def _by_words(backend: Any, text: str, known: dict[str, Parts]) -> Tokens:
     at = 0
     for word in text.split(" "):
         if word:
-            own, places, odd = known.get(word) or _meet(backend, word, known)
-            ids += own
-            for start, end in places:
+            tokens, offsets, odd = known.get(word) or _tokenise_word(backend, word, known)
+            ids += tokens
+            for start, end in offsets:
                 spans.append((at + start, at + end))
             if odd:
                 spelled += odd
@@ -214,7 +214,7 @@ def _by_words(backend: Any, text: str, known: dict[str, Parts]) -> Tokens:
     return Tokens(text, tuple(ids), tuple(spans), spelled)
 
 
-def _meet(backend: Any, word: str, known: dict[str, Parts]) -> Parts:
+def _tokenise_word(backend: Any, word: str, known: dict[str, Parts]) -> Parts:
     tokens = tokenise(backend, word)
     parts = tokens.ids, tokens.spans, tuple(spelled_out(word, tokens.spans))
     if len(word) <= _LONGEST:
@@ -225,12 +225,12 @@ def _meet(backend: Any, word: str, known: dict[str, Parts]) -> Parts:
 
 
 def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that a tokenizer puts before and after a text.
+    """The ids that a tokenizer adds before and after a text.
 
     Raises:
-        WeightsError: it changes the text itself when it adds them.
+        WeightsError: it changes the text when it adds them.
     """
-    # Some checkpoints ask for padding to a fixed length in their own file.
+    # Some checkpoints enable padding to a fixed length in their file.
     backend.no_padding()
     backend.no_truncation()
     inner = backend.encode("a", add_special_tokens=False).ids
@@ -242,7 +242,7 @@ def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _trimmed(text: str, span: Span) -> Span:
-    """The span without the spaces around its word, which some vocabularies count in; a span of spaces stays."""
+    """The span without the spaces around its word, which some vocabularies include; a span of spaces is unchanged."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
@@ -252,7 +252,7 @@ def _trimmed(text: str, span: Span) -> Span:
 
 
 def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Give characters that a normaliser merged or dropped (accents, vowel signs) to the token before them.
+    """Assign characters that a normaliser merged or dropped (accents, vowel signs) to the token before them.
 
     >>> close_spans("cafe\u0301 x", [(0, 4), (6, 7)])
     ((0, 5), (6, 7))
@@ -271,12 +271,12 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatch:
-    """All windows of some captions as one padded batch."""
+    """Tokenise captions and pack all their windows into one padded batch."""
     return pack(tokenise_all(backend, texts), reading)
 
 
 def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
-    """All windows of tokenised captions as one padded batch."""
+    """Pack all windows of tokenised captions into one padded batch."""
     room, most = reading.room, max(reading.room, MOST_TOKENS)
     plans = [
         plan_cut(len(caption.ids), room=room)
@@ -308,36 +308,36 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
 def unpack_tokens(
     states: Float[Tensor, "windows positions dim"], batch: TextBatch
 ) -> Float[Tensor, "batch points dim"]:
-    """The state of every token of every caption, in caption order; padded places hold some other state."""
+    """The state of every token of every caption, in caption order; padded positions have an arbitrary state."""
     return states[sent(batch.window_of, states.device), sent(batch.position, states.device)]
 
 
 def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Float[Tensor, "batch dim"]:
-    """One unit vector per caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
-    own, shares = (sent(part, pooled.device) for part in windows)
-    return unit((unit(pooled)[own] * shares.unsqueeze(-1)).sum(dim=1))
+    """One unit vector per caption: the mean of its windows' unit vectors, weighted by their used tokens."""
+    rows, shares = (sent(part, pooled.device) for part in windows)
+    return unit((unit(pooled)[rows] * shares.unsqueeze(-1)).sum(dim=1))
 
 
 def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
-    """The windows of each caption, padded with its first, and their shares by kept tokens; padding has none."""
+    """The windows of each caption, padded with its first, and their shares by used tokens; padding has none."""
     most = max(map(len, plans), default=0)
     if most == 1:
         return torch.arange(len(plans)).unsqueeze(1), torch.ones(len(plans), 1)
-    own, shares, first = list[list[int]](), list[list[float]](), 0
+    rows, shares, first = list[list[int]](), list[list[float]](), 0
     for plan in plans:
-        kept, spare = sum(window.kept for window in plan), most - len(plan)
-        own.append([*range(first, first + len(plan)), *[first] * spare])
-        # A text without tokens has one window and all its share.
-        shares.append([*(window.kept / kept if kept else 1.0 for window in plan), *[0.0] * spare])
+        used, spare = sum(window.kept for window in plan), most - len(plan)
+        rows.append([*range(first, first + len(plan)), *[first] * spare])
+        # A text without tokens has one window, with a share of 1.
+        shares.append([*(window.kept / used if used else 1.0 for window in plan), *[0.0] * spare])
         first += len(plan)
     shape = (len(plans), most)
-    return torch.tensor(own, dtype=torch.long).reshape(shape), torch.tensor(shares).reshape(shape)
+    return torch.tensor(rows, dtype=torch.long).reshape(shape), torch.tensor(shares).reshape(shape)
 
 
 def _padded(
     rows: Sequence[Sequence[int]], *, fill: int = 0, width: int = 0
 ) -> tuple[Int[Tensor, "rows longest"], Bool[Tensor, "rows longest"]]:
-    """Rows padded to the longest of them, or to `width` where that is more, and True for what they hold."""
+    """Rows padded to the longest of them, or to `width` if that is more, and a mask that is True for their values."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     real = np.arange(max(width, lengths.max(initial=0))) < lengths[:, np.newaxis]
     padded = np.full(real.shape, fill, dtype=np.int64)
@@ -346,7 +346,7 @@ def _padded(
 
 
 def plan_windows(text: str, spans: Sequence[Span], *, room: int) -> tuple[Window, ...]:
-    """Windows of at most `room` tokens that keep every token exactly once, in caption order.
+    """Plan windows of at most `room` tokens that use every token exactly once, in caption order.
 
     >>> text = "A red ball. A dog."
     >>> spans = [(0, 1), (2, 5), (6, 10), (10, 11), (12, 13), (14, 17), (17, 18)]
@@ -369,17 +369,17 @@ def plan_windows(text: str, spans: Sequence[Span], *, room: int) -> tuple[Window
 
 @lru_cache(maxsize=1024)
 def plan_cut(count: int, *, room: int) -> tuple[Window, ...]:
-    """One window of the first `room` tokens; the rest is dropped.
+    """Plan one window of the first `room` tokens; the rest is dropped.
 
     >>> plan_cut(9, room=5)
     (Window(start=0, stop=5, first=0, last=5),)
     """
-    kept = min(count, room)
-    return (Window(0, kept, 0, kept),)
+    used = min(count, room)
+    return (Window(0, used, 0, used),)
 
 
 def sentence_starts(text: str, spans: Sequence[Span]) -> list[int]:
-    """Indices of the tokens that begin a sentence; the first token always does.
+    """Indices of the first tokens of sentences; the first token is always one of them.
 
     >>> sentence_starts("Hi. Yo", [(0, 2), (2, 3), (4, 6)])
     [0, 2]
@@ -390,7 +390,7 @@ def sentence_starts(text: str, spans: Sequence[Span]) -> list[int]:
 
 
 def _stop(start: int, reached: int, sentences: Sequence[int], words: Sequence[int], *, count: int, room: int) -> int:
-    """Where the window from `start` ends: beyond `reached`, at a sentence's end if the next fits whole."""
+    """The end of the window from `start`: beyond `reached`, at a sentence's end if the next fits whole."""
     limit = start + room
     if limit >= count:
         return count
@@ -403,7 +403,7 @@ def _stop(start: int, reached: int, sentences: Sequence[int], words: Sequence[in
 
 
 def _start(stop: int, sentences: Sequence[int], words: Sequence[int], *, count: int, room: int) -> int:
-    """Where the window after one that ended at `stop` starts."""
+    """The start of the window after one that ended at `stop`."""
     last = sentences[bisect_left(sentences, stop) - 1]
     after = bisect_right(sentences, stop)
     ends = sentences[after] if after < len(sentences) else count
@@ -416,20 +416,20 @@ def _start(stop: int, sentences: Sequence[int], words: Sequence[int], *, count: 
 
 
 def _keep_once(ranges: Sequence[Span], count: int) -> tuple[Window, ...]:
-    """Give every token to one window; a window that keeps nothing is not read."""
+    """Assign every token to one window; a window without tokens is dropped."""
 
     def margin(number: int, token: int) -> int:
         start, stop = ranges[number]
         return min(token - start, stop - 1 - token)
 
     starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-    # max takes the first of equals: the earlier window wins a tie. Both ends rise from window to window.
+    # max returns the first of equals: the earlier window wins a tie. Both ends increase from window to window.
     owners = [
         max(range(bisect_right(stops, token), bisect_right(starts, token)), key=lambda number: margin(number, token))
         for token in range(count)
     ]
     windows = []
     for number, tokens in groupby(range(count), key=owners.__getitem__):
-        kept = list(tokens)
-        windows.append(Window(*ranges[number], kept[0], kept[-1] + 1))
+        used = list(tokens)
+        windows.append(Window(*ranges[number], used[0], used[-1] + 1))
     return tuple(windows)

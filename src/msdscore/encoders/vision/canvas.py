@@ -1,4 +1,4 @@
-"""Images on the canvas of a model: resized and cut out by Pillow, without torch, wherever they are decoded."""
+"""Resize and crop images to the canvas of a model with Pillow, without torch, in the process that decodes them."""
 
 import math
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from msdscore.io.tar import File
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 # Above this many pixels only the cropped part is resized: a 1 x 20000 image would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
-DEVICE_PIXELS = 2**20  # of an image that is resized on the device; 256 of them fill 0.8 GB
-DEVICE_JPEG_PIXELS = 2**26  # of one that is decoded there: so many at a time
+DEVICE_PIXELS = 2**20  # maximum of an image that is resized on the device; 256 of them take 0.8 GB
+DEVICE_JPEG_PIXELS = 2**26  # maximum of one that is decoded there, and of a batch
 
 
 class View(NamedTuple):
-    """How one image lies on the model's canvas: resized, then cut out from `offset` on."""
+    """Location of an image on the model's canvas: resized, then cropped from `offset`."""
 
     size: tuple[int, int]  # width, height of the original image
     resized: tuple[int, int]
-    offset: tuple[int, int]  # left, top of the canvas in the resized image; negative where it is padded
+    offset: tuple[int, int]  # left, top of the canvas in the resized image; negative if padded
     canvas: tuple[int, int]
 
 
@@ -31,11 +31,11 @@ class Preprocessing:
     """The steps of preprocessing: resize, then centre crop, then scale and normalise.
 
     `resize` is a shortest edge, or a (width, height) that squashes the image, or None; `crop` is a (width,
-    height), black where it reaches beyond the image. Half a pixel beside the centre goes up and left, or with
-    `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
-    or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
-    torch resizes images where the network runs, and not Pillow where they are decoded; with `jpeg_on_device` JPEG files
-    are decoded there too, and come there as they are.
+    height), black beyond the image. An offset of half a pixel is rounded up and left, or with
+    `even_centre` to the even side, as in torchvision. With `reduced` a JPEG file is decoded at a half, a quarter
+    or an eighth of its size if that is still at least this multiple of the resized one. With `on_device`
+    torch resizes images on the device of the network instead of Pillow on the CPU; with `jpeg_on_device` JPEG files
+    are also decoded there, and passed undecoded.
     """
 
     resize: int | tuple[int, int] | None
@@ -51,7 +51,7 @@ class Preprocessing:
 
 
 def view(steps: Preprocessing, size: tuple[int, int]) -> View:
-    """Where an image of `size` (width, height) lies on the canvas.
+    """The location of an image of `size` (width, height) on the canvas.
 
     >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
     View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
@@ -68,7 +68,7 @@ def view(steps: Preprocessing, size: tuple[int, int]) -> View:
 
 
 def drawn(image: Image.Image, where: View, resample: int) -> Pixels:
-    """The image on the model's canvas; black where the canvas reaches beyond it."""
+    """Draw an image on the model's canvas; black where the canvas extends beyond it."""
     rgb = image if image.mode == "RGB" else image.convert("RGB")
     left, top = where.offset
     right, bottom = left + where.canvas[0], top + where.canvas[1]
@@ -80,20 +80,20 @@ def drawn(image: Image.Image, where: View, resample: int) -> Pixels:
 
 
 def pixels_of(image: Image.Image) -> Pixels:
-    """The pixels of an image as they are."""
+    """The unchanged pixels of an image."""
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def prepared_pixels(
     image: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None
 ) -> tuple[Pixels, View]:
-    """A decoded image as the steps leave it, before its numbers are scaled.
+    """Apply the steps to a decoded image, without normalisation.
 
-    `size` is that of the original, where the image was decoded at a reduced one.
+    `size` is that of the original, if the image was decoded at a reduced size.
     """
     where = view(steps, size or image.size)
-    # Not a large image: its pixels would fill the memory of a batch. One of the canvas's own size is drawn
-    # at once too: by their size it is known which ones are.
+    # Not for a large image, whose pixels would fill the memory of a batch. An image of the size of the canvas is drawn
+    # at once too: the two kinds are distinguished by their sizes.
     small = math.prod(image.size) <= DEVICE_PIXELS and math.prod(where.resized) <= DEVICE_PIXELS
     if steps.on_device and small and image.size != where.canvas:
         return pixels_of(image), where
@@ -103,7 +103,7 @@ def prepared_pixels(
 def read_pixels(
     source: File, *, steps: Preprocessing, limits: ImageLimits, name: str | None = None
 ) -> tuple[Pixels, View]:
-    """A file decoded and made ready; at reduced size, or left as a row of bytes, where the steps ask for it."""
+    """Decode and preprocess a file; at reduced size, or left as undecoded bytes, if the steps say so."""
     if steps.jpeg_on_device:
         content, size = plain_jpeg(source, limits=limits, name=name)
         where = None if size is None else view(steps, size)

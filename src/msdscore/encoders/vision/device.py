@@ -1,7 +1,7 @@
-"""Images decoded and resized where the network runs: JPEG files by nvJPEG, sizes by two matrix products.
+"""Decode and resize images on the network's device: JPEG files by nvJPEG, resizing by two matrix products.
 
-The weights of the products are Pillow's, so images of any sizes are resized together. On a GPU they are rounded to
-float16, which holds the levels of pixels exactly; the decoder's own differences are larger (docs/performance.md).
+The weights of the products are Pillow's, so images of different sizes are resized together. On a GPU they are rounded
+to float16, which represents pixel levels exactly; the decoder's differences are larger (docs/performance.md).
 """
 
 import math
@@ -26,9 +26,9 @@ from msdscore.encoders.vision.nvjpeg import Decoder
 Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
 Side: TypeAlias = tuple[
     int, int, int, int
-]  # of a view: pixels of the original, resized, first and number on the canvas
-# Pixels that are decoded and resized in one go: 0.8 GB in float16. 256 photographs take hardly longer than 128, since
-# most of the time goes by in one kernel of few threads per file.
+]  # of a view: original size, resized size, canvas start and canvas size
+# Pixels that are decoded and resized at once: 0.8 GB in float16. 256 photographs take hardly longer than 128, since
+# most of the time is spent in one kernel of few threads per file.
 TOGETHER = 2**27
 CLASS = 128  # images whose sides round up to the same multiples of it are resized together
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
@@ -37,9 +37,9 @@ _decoding = Lock()
 
 
 def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
-    """Undecoded files on their canvases, on the device; None for one that its decoder refuses.
+    """Decode files to their canvases, on the device; None for a file that the decoder rejects.
 
-    It may be called from any thread: one batch is decoded at a time, on a stream that goes before those of encoders.
+    Thread-safe: one batch is decoded at a time, on a stream with a higher priority than those of encoders.
     """
     canvases: list[Prepared | None] = [None] * len(files)
     stream = _stream(device) if device.type == "cuda" else None
@@ -52,7 +52,7 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
             for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
                 canvases[number] = Prepared(pixels, view) if taken else None
             if stream:
-                done = torch.cuda.Event(blocking=True)  # the processor is left to others
+                done = torch.cuda.Event(blocking=True)  # waits without spinning
                 done.record(stream)
                 done.synchronize()
     return canvases
@@ -74,7 +74,7 @@ def decoder(device: torch.device) -> Decoder:
 
 
 def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:
-    """Decode files into the upper left of their rows; says of each whether it could be decoded."""
+    """Decode files into the upper left of their rows; return for each whether it was decoded."""
     if batch.device.type == "cuda":
         return decoder(batch.device).decode(files, [view.size for view in views], batch)
     good = []
@@ -91,13 +91,13 @@ def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], bat
 
 
 def _black(sizes: Sequence[tuple[int, int]], device: torch.device) -> Batch:
-    """Room for images in the upper left of one size; what a damaged file leaves out stays black."""
+    """Allocate a black batch for images in the upper left of one size; missing parts of damaged files remain black."""
     width, height = (max(size[side] for size in sizes) for side in (0, 1))
     return torch.zeros((len(sizes), 3, height, width), dtype=torch.uint8, device=device)
 
 
 def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> Batch:
-    """Images on the canvas: those that lie on it already, here or on the device, and those still to be resized."""
+    """Images on the canvas: those that are already resized, on the CPU or the device, and those still to be resized."""
     sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
     ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
     if len(ready) == len(images):
@@ -108,7 +108,7 @@ def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.
         batch[_index(ready, device)] = _stacked([images[number].pixels for number in ready], device)
     rest = sorted(set(range(len(images))) - set(ready))
     for places in _together([sizes[number] for number in rest]):
-        numbers = [rest[place] for place in places]
+        numbers = [rest[index] for index in places]
         pixels = _black([sizes[number] for number in numbers], device)
         for row, number in zip(pixels, numbers, strict=True):
             image = sent(images[number].pixels, device)
@@ -127,12 +127,12 @@ def _stacked(pixels: Sequence[Tensor], device: torch.device) -> Batch:
         return sent(torch.stack(list(pixels)), device)
     for image in pixels:
         if image.device.type == "cuda":
-            image.record_stream(torch.cuda.current_stream(device))  # it was made on another one
+            image.record_stream(torch.cuda.current_stream(device))  # it was computed on another stream
     return torch.stack([sent(image, device) for image in pixels])
 
 
 def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Numbers of images of one size class each, in even parts of at most `TOGETHER` pixels."""
+    """Indices of images of one size class each, in even parts of at most `TOGETHER` pixels."""
     classes: dict[tuple[int, int], list[int]] = {}
     for number, size in enumerate(sizes):
         width, height = (-(-side // CLASS) * CLASS for side in size)
@@ -143,9 +143,9 @@ def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[Tensor, "batch 3 down across"]:
-    """Images in the upper left of a batch, resized and cut out as their views say.
+    """Resize and crop images in the upper left of a batch according to their views.
 
-    One direction after the other, both rounded to whole levels, as Pillow does.
+    One axis after the other, both rounded to whole levels, as in Pillow.
     """
     levels = torch.float16 if batch.device.type == "cuda" else torch.float32
     height, width = batch.shape[2:]
@@ -158,7 +158,7 @@ def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[T
 
 
 def _rounded(levels: Tensor) -> Tensor:
-    """Whole levels; halves go up, as in Pillow."""
+    """Whole levels; halves are rounded up, as in Pillow."""
     return levels.add_(0.5).floor_().clamp_(0, 255)
 
 
@@ -169,7 +169,7 @@ def _side(view: View, side: int) -> Side:
 def _matrices(
     sides: Sequence[Side], room: int, resample: int, device: torch.device
 ) -> Float[Tensor, "batch canvas room"]:
-    """The weights of images along one side as matrices, most of them zero; one for all where they are alike."""
+    """The weights of images along one axis as matrices, most of them zero; a single one if all are equal."""
     numbers = {side: number for number, side in enumerate(dict.fromkeys(sides))}
     first, weights = taps(list(numbers), resample, device)
     columns = first.unsqueeze(2) + torch.arange(weights.shape[2], device=device)
@@ -181,7 +181,7 @@ def _matrices(
 def taps(
     sides: Sequence[Side], resample: int, device: torch.device
 ) -> tuple[Int[Tensor, "batch canvas"], Float[Tensor, "batch canvas taps"]]:
-    """Pillow's weights: for each pixel of a canvas its first source pixel, and the weights from it on.
+    """Pillow's weights: for each pixel of a canvas its first source pixel, and the weights starting there.
 
     >>> first, weights = taps([(4, 2, 0, 2)], Image.Resampling.BOX, torch.device("cpu"))
     >>> first.tolist(), weights[..., :2].tolist()

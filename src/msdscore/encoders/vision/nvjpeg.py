@@ -1,8 +1,8 @@
-"""JPEG files decoded by a GPU through NVIDIA's nvJPEG library, into one batch of padded images.
+"""Decode JPEG files on a GPU through NVIDIA's nvJPEG library, into one batch of padded images.
 
-Its backend that decodes on the multiprocessors is asked for by name. torchvision and nvImageCodec choose the JPEG
-engine of the chip where there is one: alone it is three times as fast, but beside an encoder that keeps the GPU busy
-256 files take 3 s instead of 50 ms (H200).
+Its backend that decodes on the multiprocessors is selected by name. torchvision and nvImageCodec choose the JPEG
+engine of the chip if it has one: that is three times as fast on an idle GPU, but next to an encoder that saturates the
+GPU 256 files take 3 s instead of 50 ms (H200).
 """
 
 import ctypes
@@ -38,12 +38,12 @@ _ARGUMENTS = {
 
 
 class Decoder:
-    """nvJPEG on one GPU; for one thread at a time, which waits for a batch before it asks for the next."""
+    """nvJPEG on one GPU; for one thread at a time, which waits for a batch before it starts the next."""
 
     def __init__(self, device: torch.device) -> None:
         self._library, self._device = library(), device
         self._handle, self._state, self._file = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        self._batch = 0  # files that the state is ready for
+        self._batch = 0  # number of files that the state is allocated for
         torch.cuda.init()
         with torch.cuda.device(device):
             self._call("CreateEx", _GPU_HYBRID, None, None, 0, ctypes.byref(self._handle))
@@ -56,27 +56,27 @@ class Decoder:
         sizes: Sequence[tuple[int, int]],
         out: UInt8[Tensor, "batch 3 height width"],
     ) -> list[bool]:
-        """Begin to decode files into the upper left of their rows of `out`, on the current stream.
+        """Start decoding files into the upper left of their rows of `out`, on the current stream.
 
-        Says of each file whether the decoder takes it; `sizes` are widths and heights.
+        Return for each file whether the decoder accepts it; `sizes` are widths and heights.
         """
         good = [self._takes(file, size) for file, size in zip(files, sizes, strict=True)]
         self._decode(files, [number for number, taken in enumerate(good) if taken], out, good)
         return good
 
     def _takes(self, file: Tensor, size: tuple[int, int]) -> bool:
-        """Whether the decoder knows this kind of file, and sees the same size: it writes that many pixels."""
+        """Whether the decoder supports this file, and reads the same size from it: it writes that many pixels."""
         width, height, unsupported = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int(1)
-        asked = (
+        calls = (
             ("JpegStreamParse", self._handle, file.data_ptr(), len(file), 0, 0, self._file),
             ("JpegStreamGetFrameDimensions", self._file, ctypes.byref(width), ctypes.byref(height)),
             ("DecodeBatchedSupported", self._handle, self._file, ctypes.byref(unsupported)),
         )
-        refused = any(self._status(*one) for one in asked)
-        return not refused and not unsupported.value and (width.value, height.value) == size
+        rejected = any(self._status(*call) for call in calls)
+        return not rejected and not unsupported.value and (width.value, height.value) == size
 
     def _decode(self, files: Sequence[Tensor], rows: list[int], out: Tensor, good: list[bool]) -> None:
-        """One call for all rows; a refusal names no file, so each half is tried again."""
+        """Decode all rows in one call; an error names no file, so each half is tried again."""
         if not rows:
             return
         if len(rows) != self._batch:
@@ -90,8 +90,8 @@ class Decoder:
         images["channel"][:, :3] = first[:, None] + np.arange(3, dtype=np.uintp) * np.uintp(plane)
         images["pitch"][:, :3] = line
         stream = torch.cuda.current_stream(self._device)
-        given = (data.ctypes.data, lengths.ctypes.data, images.ctypes.data, stream.cuda_stream)
-        if self._status("DecodeBatched", self._handle, self._state, *given) == 0:
+        arguments = (data.ctypes.data, lengths.ctypes.data, images.ctypes.data, stream.cuda_stream)
+        if self._status("DecodeBatched", self._handle, self._state, *arguments) == 0:
             return
         stream.synchronize()
         if len(rows) == 1:
@@ -99,36 +99,36 @@ class Decoder:
             return
         for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             self._decode(files, part, out, good)
-            stream.synchronize()  # the state serves one batch at a time
+            stream.synchronize()  # the state is used by one batch at a time
 
-    def _call(self, name: str, *given: Any) -> None:
-        status = self._status(name, *given)
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = self._status(name, *arguments)
         if status:
-            raise ConfigError(f"nvJPEG cannot be used here (nvjpeg{name}: status {status}); leave jpeg=device out")
+            raise ConfigError(f"nvJPEG cannot be used here (nvjpeg{name}: status {status}); omit jpeg=device")
 
-    def _status(self, name: str, *given: Any) -> int:
-        return int(getattr(self._library, f"nvjpeg{name}")(*given))
+    def _status(self, name: str, *arguments: Any) -> int:
+        return int(getattr(self._library, f"nvjpeg{name}")(*arguments))
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The nvJPEG library, from NVIDIA's wheels or the system.
+    """Load the nvJPEG library, from NVIDIA's wheels or the system.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: it is not installed.
     """
     spec = find_spec("nvidia")
     roots = spec.submodule_search_locations or () if spec is not None else ()
     wheels = [str(Path(root) / folder / name) for root in roots for folder in _FOLDERS for name in NAMES]
     for path in [path for path in wheels if Path(path).exists()] + list(NAMES):
         try:
-            found = ctypes.CDLL(path)
+            loaded = ctypes.CDLL(path)
         except OSError:
             continue
         for name, kinds in _ARGUMENTS.items():
-            getattr(found, f"nvjpeg{name}").argtypes = kinds
-        return found
+            getattr(loaded, f"nvjpeg{name}").argtypes = kinds
+        return loaded
     raise ConfigError(
         "jpeg=device needs NVIDIA's nvJPEG; pip install nvidia-nvjpeg-cu12 (or nvidia-nvjpeg, for CUDA 13), "
-        "or leave jpeg=device out"
+        "or omit jpeg=device"
     )

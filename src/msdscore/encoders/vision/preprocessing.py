@@ -1,7 +1,7 @@
-"""Images to the pixels of a model, and patches of the model back to boxes of the image.
+"""Convert images to a model's pixels, and the model's patches back to boxes of the image.
 
-The steps and their order are those of the checkpoint's own preprocessor file, done with Pillow alone, so that
-the pixels do not depend on which image backend another library happens to prefer.
+The steps and their order are those of the checkpoint's preprocessor file, done only with Pillow, so that
+the pixels do not depend on the preferred image backend of another library.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ from msdscore.encoders.vision.device import on_canvases
 from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
-_TINY = 32  # pixels of a side under which hardly anything can be seen
+_TINY = 32  # pixels of a side below which hardly anything is recognisable
 
 
 def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """The steps that a `preprocessor_config.json` describes.
+    """Parse the steps of a `preprocessor_config.json`.
 
     >>> read_preprocessing({"size": {"shortest_edge": 224}, "crop_size": 224, "do_normalize": False}).crop
     (224, 224)
 
     Raises:
-        WeightsError: the file describes steps that are not understood.
+        WeightsError: the file contains unsupported steps.
     """
     try:
         resize: int | tuple[int, int] | None = None
         if config.get("do_resize", True):
             size = config["size"]
-            # Old files give a bare number, or a pair; newer ones name what they mean.
+            # Old files contain a bare number, or a pair; newer ones name the values.
             shortest = isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size
             resize = int(size["shortest_edge"]) if shortest else size if isinstance(size, int) else _pair(size)
         crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
@@ -51,7 +51,7 @@ def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
         if config.get("do_normalize", True):
             mean, std = (tuple(map(float, config[f"image_{name}"])) for name in ("mean", "std"))
     except (KeyError, TypeError, ValueError) as error:
-        raise WeightsError(f"preprocessor_config.json is not understood ({error!r}); fetch it again") from None
+        raise WeightsError(f"preprocessor_config.json is not supported ({error!r}); download it again") from None
     return Preprocessing(resize, crop, resample, scale, mean, std)
 
 
@@ -67,19 +67,19 @@ def _pair(size: Any) -> tuple[int, int]:
 def normalise(
     pixels: UInt8[Tensor, "batch 3 height width"], steps: Preprocessing
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Scaled and normalised float32 pixels, on the device where the bytes are."""
+    """Scaled and normalised float32 pixels, on the device of the bytes."""
     mean, std = _levels(steps.mean, pixels.device), _levels(steps.std, pixels.device)
     return (pixels.float() * steps.scale - mean) / std
 
 
 @lru_cache(maxsize=64)
 def _levels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3 1 1"]:
-    """One number per colour; kept on the device, since sending it there would wait for all that is done there."""
+    """One number per channel; cached on the device, since sending it would wait for pending work there."""
     return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 def prepare_image(image: Image.Image, steps: Preprocessing) -> Prepared:
-    """A decoded image as the steps leave it, before its numbers are scaled."""
+    """Apply the steps to a decoded image, without normalisation."""
     return as_prepared(*prepared_pixels(image, steps))
 
 
@@ -87,13 +87,13 @@ prepare_picture = prepare_image  # deprecated: the earlier name, which plugins i
 
 
 def as_prepared(pixels: Pixels, where: View) -> Prepared:
-    """Pixels (height, width, 3) as a network takes them, or the bytes of a file that waits; they are not copied."""
+    """Wrap pixels (height, width, 3), or the bytes of an undecoded file, as a prepared image, without a copy."""
     values = torch.from_numpy(pixels)
     return Prepared(values if values.dim() == 1 else values.permute(2, 0, 1), where)
 
 
 def preprocessing_of(encoder: object) -> Preprocessing | None:
-    """The steps by which an encoder or a tower makes images ready; None where it does anything else."""
+    """The preprocessing steps of an encoder or a tower; None if it does anything else."""
     return getattr(encoder, "preprocessing", None)
 
 
@@ -105,24 +105,24 @@ def stack_pixels(
         image.pixels.device.type == "cpu" and tuple(image.pixels.shape[:0:-1]) == image.view.canvas for image in images
     ):
         return normalise(on_canvases(images, steps, device), steps)
-    # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
+    # Pillow's bytes are row-major with the channels innermost: they are copied as they are, and permuted on the device.
     rows = [image.pixels.permute(1, 2, 0) for image in images]
     if device.type == "cuda":
-        # One batch in memory that a GPU reads by itself; one thread copies, the cores have to decode.
+        # One batch in pinned memory, copied by one thread: the other cores have to decode.
         batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         for row, image in zip(batch.numpy(), rows, strict=True):
             row[:] = image.numpy()
-        there = sent(batch, device)
+        moved = sent(batch, device)
     else:
-        there = torch.stack(rows).to(device)
-    return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
+        moved = torch.stack(rows).to(device)
+    return normalise(moved.permute(0, 3, 1, 2).contiguous(), steps)
 
 
 @lru_cache(maxsize=4096)
 def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
 
-    Resize and crop are undone; what lies beyond the image is cut off, so a patch of padding alone has no
+    Resize and crop are undone; boxes are clipped to the image, so a patch of only padding has no
     area.
 
     >>> patch_layout(view(Preprocessing(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
@@ -133,42 +133,42 @@ def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float])
 
 
 def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
-    """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
+    """The layout of cells whose columns and rows (start, end) are in canvas pixels."""
     xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
     ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
     # One layout per image: arrays, since every operation on a small tensor costs as much as all of this.
     boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
     boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
-    tiny = (f"tiny picture: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
+    tiny = (f"tiny image: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
     grid = (len(rows), len(columns))
     return PatchLayout(where.size, grid, torch.from_numpy(boxes.reshape(-1, 4)), tiny)
 
 
 @lru_cache(maxsize=256)
 def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:
-    """Start and end of cells that lie side by side; float64 keeps whole pixels whole."""
+    """Start and end of adjacent cells; in float64 whole pixels remain exact."""
     edges = torch.arange(cells + 1, dtype=torch.float64) * cell
     return torch.stack([edges[:-1], edges[1:]], dim=-1)
 
 
 def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Edges:
-    """Places of the canvas along one axis, in original pixels."""
+    """Canvas coordinates along one axis, in original pixels."""
     return np.clip((canvas.numpy() + offset) * size / resized, 0, size).astype(np.float32)
 
 
 def on_image(layout: PatchLayout) -> Tensor:
-    """True for the patches that show some of the image and not padding alone."""
+    """True for the patches that show some of the image and not only padding."""
     left, top, right, bottom = layout.boxes.unbind(dim=-1)
     return (right > left) & (bottom > top)
 
 
 def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
     """The mask of a batch of images with the same or different numbers of patches, padded at the end."""
-    # Images of one size share their layout: what is computed is computed once for each.
+    # Images of one size share their layout, so the mask is computed once for each layout.
     distinct = {id(layout): layout for layout in layouts}
     if len({len(layout.boxes) for layout in distinct.values()}) != 1:
         return pad_sequence([on_image(layout) for layout in layouts], batch_first=True)
     boxes = np.stack([layout.boxes.numpy() for layout in distinct.values()])
     real = (boxes[:, :, 2] > boxes[:, :, 0]) & (boxes[:, :, 3] > boxes[:, :, 1])
-    place = {key: row for row, key in enumerate(distinct)}
-    return torch.from_numpy(real[[place[id(layout)] for layout in layouts]])
+    position = {key: row for row, key in enumerate(distinct)}
+    return torch.from_numpy(real[[position[id(layout)] for layout in layouts]])
