@@ -26,10 +26,12 @@ def test_a_second_run_with_another_kappa_finds_all_vectors(rows, tmp_path):
     kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "--json")
     first = msdscore(*kept, "-o", tmp_path / "first.parquet")
     assert first.returncode == 0, first.stderr
-    assert "0 of 4 images (0.0 %) and 0 of 4 texts (0.0 %) were there" in first.stderr
+    assert "0 of 4 images (0.0 %) and 0 of 4 texts (0.0 %) were cached" in first.stderr
     assert pq.read_table(tmp_path / "first.parquet").equals(pq.read_table(tmp_path / "plain.parquet"))
     second = msdscore(*kept, "-o", tmp_path / "second.parquet", "--set", "kappa=30.5")
-    assert f"cache {tmp_path / 'cache'}: 4 of 4 images (100.0 %) and 4 of 4 texts (100.0 %) were there" in second.stderr
+    assert (
+        f"cache {tmp_path / 'cache'}: 4 of 4 images (100.0 %) and 4 of 4 texts (100.0 %) were cached" in second.stderr
+    )
     assert json.loads(second.stdout)["cache"] == {"pictures": 4, "pictures_made": 0, "texts": 4, "texts_made": 0}
     again = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet", "--cache", tmp_path / "cache")
     assert "already finished, nothing to do" in again.stderr

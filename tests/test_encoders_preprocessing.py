@@ -124,5 +124,5 @@ def test_old_files_with_bare_numbers_are_read():
 
 @pytest.mark.parametrize("config", [{}, {"size": {"longest_edge": 3}}, {"size": 3, "image_mean": None}])
 def test_a_file_that_is_not_understood_says_so(config):
-    with pytest.raises(WeightsError, match=r"preprocessor_config.json is not understood \(.*\); fetch it again"):
+    with pytest.raises(WeightsError, match=r"preprocessor_config.json is not supported \(.*\); download it again"):
         read_preprocessing(config)

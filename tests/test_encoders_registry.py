@@ -99,7 +99,7 @@ def test_an_unknown_name_answers_with_the_nearest():
 
 
 def test_a_folder_that_is_not_there_says_so():
-    with pytest.raises(WeightsError, match=r"there is no folder './nothing'; give an existing folder"):
+    with pytest.raises(WeightsError, match=r"folder './nothing' does not exist; pass an existing folder"):
         load_encoder("./nothing")
 
 
@@ -212,7 +212,7 @@ def test_other_names_of_an_encoder_lead_to_its_short_name(name, meant):
 def test_a_device_that_is_not_there_is_an_error_in_one_line(device, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=f"there is no device '{device}' here; use device='auto' or 'cpu'"):
+    with pytest.raises(ConfigError, match=f"device '{device}' is not available; use device='auto' or 'cpu'"):
         place(device, "auto")
 
 

@@ -220,7 +220,7 @@ def test_an_original_with_gaps_says_so(critic, root):
     config = json.loads((bad / "config.json").read_text())
     del config["image_grid_pinpoints"]
     (bad / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match=r"config.json of '.*gaps' is not understood \(KeyError\('image_grid"):
+    with pytest.raises(WeightsError, match=r"config.json of '.*gaps' is not supported \(KeyError\('image_grid"):
         load_encoder(str(bad), device="cpu")
 
 

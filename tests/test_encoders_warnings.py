@@ -1,4 +1,4 @@
-"""What rows are warned about: captions that an encoder cannot read, captions that say nothing, tiny pictures."""
+"""What rows are warned about: captions that an encoder cannot read, captions that say nothing, tiny images."""
 
 import json
 import os
@@ -264,8 +264,8 @@ def test_mini_warns_on_the_row(tmp_path):
     found = [layout.warnings for layout in encoder.encode_texts(captions).layout]
     assert found == [*expected, ("unknown words: xqzvbn",)]
     scores = Scorer(encoder).rank(Image.new("RGB", (20, 300)), captions)
-    assert scores[0].warnings == ("tiny picture: 20 x 300 pixels",)
-    assert scores[3].warnings == ("only stop words", "tiny picture: 20 x 300 pixels")
+    assert scores[0].warnings == ("tiny image: 20 x 300 pixels",)
+    assert scores[3].warnings == ("only stop words", "tiny image: 20 x 300 pixels")
     cut = Scorer("mini", long_text="cut").score(Image.new("RGB", (64, 64)), "a dog runs. " * 200)
     assert cut.warnings == ("repeated", "cut: 290 tokens at the end were not read")
 
@@ -280,7 +280,7 @@ def test_a_folder_of_unknown_languages_warns_of_stop_words_alone(tmp_path):
 def test_pictures_of_a_few_pixels_are_warned_about():
     encoder = load_encoder("toy")
     layout = prepare_and_encode(encoder, [Image.new("RGB", (31, 500)), Image.new("RGB", (32, 32))]).layout
-    assert [item.warnings for item in layout] == [("tiny picture: 31 x 500 pixels",), ()]
+    assert [item.warnings for item in layout] == [("tiny image: 31 x 500 pixels",), ()]
 
 
 def words(count):

@@ -217,7 +217,7 @@ def test_files_of_the_hub_have_the_bytes_that_the_hub_gave(tmp_path, name):
     flip_in_place((snapshot / name).resolve(), place=3)
     found = in_fresh_process(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert found.startswith("WeightsError")
-    assert f"{name}: is damaged (its bytes are not those of the hub); delete and download it again" in found
+    assert f"{name}: is damaged (its content differs from the hub's); delete and download it again" in found
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(folder, tmp_path, monkeypatch):
@@ -246,15 +246,17 @@ def test_an_incomplete_folder_names_what_is_missing(folder, name):
 
 def test_a_config_that_is_no_json_says_so(folder):
     (folder / "config.json").write_text("{")
-    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\); fetch it again"):
+    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\); download it again"):
         model_type(str(folder))
     (folder / "config.json").write_text("{}")
-    with pytest.raises(WeightsError, match="states no model_type; expected one such as 'clip'"):
+    with pytest.raises(WeightsError, match="has no model_type; expected one such as 'clip'"):
         model_type(str(folder))
 
 
 def test_a_path_that_is_not_there_says_so():
-    with pytest.raises(WeightsError, match=r"there is no folder './no/where'; give an existing folder or a hub name"):
+    with pytest.raises(
+        WeightsError, match=r"folder './no/where' does not exist; pass an existing folder or a hub name"
+    ):
         find_checkpoint("./no/where")
 
 

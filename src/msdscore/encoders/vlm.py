@@ -365,21 +365,21 @@ def _vision(loaded: Loaded) -> Vision:
     checkpoint, options, config = loaded.checkpoint, loaded.options, loaded.model.model.config
     vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)
     patch = int(vision.patch_size)
-    config = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
+    stored = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
     if kind == "qwen2_5_vl":
-        merge, size = int(vision.spatial_merge_size), config.get("size") or {}
-        least = int(config.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
-        most = int(config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
+        merge, size = int(vision.spatial_merge_size), stored.get("size") or {}
+        least = int(stored.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
+        most = int(stored.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
         limit = options.max_patches * (patch * merge) ** 2
-        steps = read_preprocessing({**config, "do_resize": False, "do_center_crop": False})
+        steps = read_preprocessing({**stored, "do_resize": False, "do_center_crop": False})
         return DynamicVision(steps, patch, merge, int(vision.temporal_patch_size), least, min(most, limit))
     side = int(vision.image_size)
     if kind == "llava":
         if vision.model_type not in _SQUARE_TOWERS:
             raise ConfigError(f"the vision tower should be one of {', '.join(_SQUARE_TOWERS)}, got {vision.model_type}")
-        pad = bool(config.get("do_pad", False))
+        pad = bool(stored.get("do_pad", False))
         return SquareVision(square_preprocessing(checkpoint, side), patch, side // patch, pad)
-    steps = read_preprocessing({**config, "size": {"width": side, "height": side}, "do_center_crop": False})
+    steps = read_preprocessing({**stored, "size": {"width": side, "height": side}, "do_center_crop": False})
     if options.views == "overview":
         return SquareVision(steps, patch, side // patch, choices=("views:overview",))
     canvases = tuple((int(width), int(height)) for height, width in config.image_grid_pinpoints)

@@ -24,9 +24,7 @@ from msdscore.encoders.vision.canvas import Preprocessing, View
 from msdscore.encoders.vision.nvjpeg import Decoder
 
 Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
-Side: TypeAlias = tuple[
-    int, int, int, int
-]  # of a view: original size, resized size, canvas start and canvas size
+Side: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size
 # Pixels that are decoded and resized at once: 0.8 GB in float16. 256 photographs take hardly longer than 128, since
 # most of the time is spent in one kernel of few threads per file.
 TOGETHER = 2**27
