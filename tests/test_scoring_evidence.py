@@ -179,7 +179,7 @@ def test_probabilities_follow_the_prior_and_rise_with_the_evidence():
     assert even.tolist() == pytest.approx((1 / (1 + np.exp(-(0.6 * values.numpy() - 3.0)))).tolist())
     assert (nine > even).all()
     assert (even.diff() > 0).all()
-    with pytest.raises(ConfigError, match="prior must lie between 0 and 1, got 1.5"):
+    with pytest.raises(ConfigError, match="prior must be between 0 and 1, got 1.5"):
         WORDS.probabilities(values, kinds, prior=1.5)
 
 
@@ -358,7 +358,7 @@ def test_settings_of_the_two_forms():
     assert preset("evidence", balance=0.25).weights == pytest.approx((0.075, 0.01))
     with pytest.raises(UnknownNameError, match="unknown setting 'gate'"):
         Evidence().changed(gate="support")
-    with pytest.raises(ConfigError, match="balance must lie between 0 and 1, got 1.5"):
+    with pytest.raises(ConfigError, match="balance must be between 0 and 1, got 1.5"):
         Evidence(balance=1.5)
 
 

@@ -1,19 +1,17 @@
-"""Every error that msdscore raises on purpose.
-
-Our exception hierarchy::
+"""The exception hierarchy of msdscore::
 
     MSDScoreError
-    ├── ConfigError         a setting that cannot work
-    ├── UnknownNameError    an encoder, preset or metric that does not exist
+    ├── ConfigError         invalid setting
+    ├── UnknownNameError    unknown encoder, preset or metric
     ├── MissingExtraError   an optional library is not installed
-    ├── WeightsError        model weights are not here and cannot be fetched, or are damaged
+    ├── WeightsError        model weights are missing, cannot be downloaded, or are damaged
     ├── InputError          a file or table that cannot be read as rows
-    ├── RunError            a finished or half-finished run that does not fit this one
-    └── RowError            one picture or caption that cannot be scored; the rest goes on
+    ├── RunError            a finished or partial run that does not match this one
+    └── RowError            an image or caption that cannot be scored; other rows are not affected
         ├── ImageError
         └── CaptionError
 
-Messages say what was expected, what came, and what to do.
+Messages state the expected value, the actual value, and the remedy.
 """
 
 import difflib
@@ -23,15 +21,15 @@ from types import ModuleType
 
 
 class MSDScoreError(Exception):
-    """Base of all errors that a user can cause or mend."""
+    """Base of all errors that a user can cause or fix."""
 
 
 class ConfigError(MSDScoreError, ValueError):
-    """A setting that cannot work."""
+    """Invalid setting."""
 
 
 class UnknownNameError(MSDScoreError, LookupError):
-    """A name that is not in the registry it was looked up in."""
+    """A name that is not in its registry."""
 
 
 class MissingExtraError(MSDScoreError, ImportError):
@@ -47,23 +45,23 @@ class InputError(MSDScoreError, ValueError):
 
 
 class RunError(MSDScoreError):
-    """An output or a run folder that belongs to other work."""
+    """An output or a run folder that belongs to another run."""
 
 
 class RowError(MSDScoreError):
-    """One row that cannot be scored; other rows are not touched by it."""
+    """A row that cannot be scored; other rows are not affected."""
 
 
 class ImageError(RowError):
-    """A picture that cannot be read safely."""
+    """An image that cannot be read safely."""
 
 
 class CaptionError(RowError):
-    """A caption that holds nothing to score."""
+    """A caption without scorable content."""
 
 
 def shortened(text: str, limit: int = 120) -> str:
-    """A name or a value for a message, without the middle of one that is very long.
+    """Shorten a name or a value for a message by omitting its middle.
 
     >>> shortened("a" * 50 + "dog.jpg", 20)
     'aaaaaaaaaa … dog.jpg'
@@ -75,7 +73,7 @@ def shortened(text: str, limit: int = 120) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[str] = ()) -> UnknownNameError:
-    """The error for a name that does not exist, with the nearest known ones, or those that a caller knows to be `near`.
+    """Build the error for an unknown name, with the nearest known ones, or with the suggestions in `near`.
 
     >>> unknown_name("encoder", "clip-l41", ["clip-l14", "toy"])
     UnknownNameError("unknown encoder 'clip-l41'. Did you mean 'clip-l14'? Known: clip-l14, toy")
@@ -87,7 +85,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[s
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional library, or say which extra installs it."""
+    """Import an optional library, or raise an error that names the extra to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Rows by name: the one registry class of encoders, metrics and benchmarks."""
+"""The registry of encoders, metrics and benchmarks: rows by name."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ _IMPORT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_
 
 
 class PluginWarning(UserWarning):
-    """A plugin that could not be read; everything else works."""
+    """A plugin that could not be loaded; everything else works."""
 
 
 class Named(Protocol):
@@ -26,7 +26,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is asked for by."""
+        """The lookup name."""
 
 
 Row = TypeVar("Row", bound=Named)
@@ -35,8 +35,8 @@ Row = TypeVar("Row", bound=Named)
 class Registry(Generic[Row]):
     """Rows of one kind by name: built in, added in this process, and those of installed packages.
 
-    A package names in the entry-point group `msdscore.KINDs` a row, several rows, or a function that returns them.
-    A name such as `module:attribute` is imported: a row, or an object of which `adapt` makes one.
+    A package's entry point in the group `msdscore.KINDs` is a row, several rows, or a function that returns them.
+    A name such as `module:attribute` is imported: a row, or an object that `adapt` converts to one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Registry(Generic[Row]):
         kind: str,
         row: type[Row],
         built_in: Callable[[], Iterable[Row]],
-        adapt: Callable[[str, Any], Row | None] = lambda name, found: None,
+        adapt: Callable[[str, Any], Row | None] = lambda name, target: None,
     ) -> None:
         self.kind, self.group = kind, f"msdscore.{kind}s"
         self._row, self._built_in, self._adapt = row, built_in, adapt
@@ -67,7 +67,7 @@ class Registry(Generic[Row]):
         return {row.name: row for row in self._built_in()} | self._added
 
     def rows(self) -> dict[str, Row]:
-        """All rows by name; a plugin that cannot be read, or whose name is taken, is warned about and left out."""
+        """All rows by name; a plugin that cannot be loaded, or whose name is taken, is skipped with a warning."""
         known = self.own()
         for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
             try:
@@ -85,10 +85,10 @@ class Registry(Generic[Row]):
         return known
 
     def find(self, name: str, *, near: Sequence[str] = ()) -> Row:
-        """The row of a name; plugins are looked at where no other row has it.
+        """Return the row of a name; plugins are searched only if no other row has it.
 
         Raises:
-            UnknownNameError: there is none.
+            UnknownNameError: no row has that name.
         """
         row = self.own().get(name) or (known := self.rows()).get(name) or self.imported(name)
         if row is None:
@@ -96,24 +96,24 @@ class Registry(Generic[Row]):
         return row
 
     def imported(self, name: str) -> Row | None:
-        """The row of a name such as `module:attribute`; None if the name has another form or there is no such module.
+        """The row of a name such as `module:attribute`; None if the name has another form or no such module exists.
 
         Raises:
-            ConfigError: the module cannot be imported, or the attribute is missing or something else.
+            ConfigError: the module cannot be imported, or the attribute is missing or of another type.
         """
-        found = import_object(name, self.kind)
-        if found is None or isinstance(found, self._row):
-            return found
-        row = self._adapt(name, found)
+        target = import_object(name, self.kind)
+        if target is None or isinstance(target, self._row):
+            return target
+        row = self._adapt(name, target)
         if row is None:
-            raise ConfigError(f"{name}: expected a {self._row.__name__}, got {type(found).__name__}")
+            raise ConfigError(f"{name}: expected a {self._row.__name__}, got {type(target).__name__}")
         return row
 
     def _rows_of(self, point: EntryPoint) -> list[Row]:
-        given = point.load()
-        if callable(given):
-            given = given()
-        rows = list(given) if isinstance(given, Iterable) else [given]
+        loaded = point.load()
+        if callable(loaded):
+            loaded = loaded()
+        rows = list(loaded) if isinstance(loaded, Iterable) else [loaded]
         for row in rows:
             if not isinstance(row, self._row):
                 raise TypeError(f"expected {self._row.__name__} objects, got {type(row).__name__}")
@@ -130,7 +130,7 @@ def names_object(name: str) -> bool:
 
 
 def import_object(name: str, kind: str) -> Any:
-    """The object that `module:attribute` names, from the working folder too; None if there is no such module.
+    """Import the object that `module:attribute` names, also from the working directory; None if no such module exists.
 
     Raises:
         ConfigError: importing the module fails, or it has no such attribute.
@@ -146,14 +146,14 @@ def import_object(name: str, kind: str) -> Any:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             return None
         raise ConfigError(
-            f"the {kind} {name!r} cannot be imported ({error}); install what its module imports"
+            f"the {kind} {name!r} cannot be imported ({error}); install the packages that its module imports"
         ) from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(f"the {kind} {name!r} cannot be imported ({error})") from error
 
 
 def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of a package's `table.toml`; fields that name `functions` are written from the package on."""
+    """Read the rows of a package's `table.toml`; the fields in `functions` are relative to the package."""
     rows = []
     for fields in tomllib.loads(files(package).joinpath("table.toml").read_text("utf-8"))[kind]:
         fields |= {name: f"{package}.{fields[name]}" for name in functions if name in fields}
@@ -162,18 +162,18 @@ def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequ
 
 
 def resolve(target: str, owner: str) -> Callable[..., Any]:
-    """The callable that `module:name` names; `owner` is whose it is, for the message.
+    """Import the callable that `module:name` names; `owner` is used in the error message.
 
     Raises:
-        ConfigError: there is no such callable.
+        ConfigError: no such callable exists.
     """
     module, _, path = target.partition(":")
     try:
-        found: Any = reduce(getattr, path.split("."), import_module(module))
+        loaded: Any = reduce(getattr, path.split("."), import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, MSDScoreError):
             raise
         raise ConfigError(f"the loader {target!r} of {owner} cannot be imported ({error})") from error
-    if not callable(found):
+    if not callable(loaded):
         raise ConfigError(f"the loader {target!r} of {owner} should be a callable")
-    return found
+    return loaded

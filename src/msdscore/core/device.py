@@ -1,4 +1,4 @@
-"""Work and tensors on a GPU: begun by one thread at a time, and sent and fetched with as little waiting as can be."""
+"""Serialised GPU launches, and asynchronous transfers to and from a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.backends import cuda as backends
 
 _lock = RLock()
-# Batches that a GPU may have to do at a time. Its queue holds about 1,000 kernels: whoever launches into a full one
-# waits within the driver, and holds the interpreter meanwhile.
+# Maximum number of batches pending on a GPU. Its queue has room for about 1,000 kernels: a launch into a full queue
+# blocks inside the driver while it holds the GIL.
 IN_FLIGHT = 2
 
 
@@ -23,17 +23,17 @@ def _room(device: torch.device) -> BoundedSemaphore:
 
 @contextmanager
 def in_flight(device: torch.device) -> Iterator[None]:
-    """From before a batch is launched until its numbers have arrived; waits while a GPU has `IN_FLIGHT` to do."""
+    """Context from the launch of a batch until its results arrive; blocks while a GPU has `IN_FLIGHT` batches."""
     with _room(device) if device.type == "cuda" else nullcontext():
         yield
 
 
 @contextmanager
 def launching(device: torch.device) -> Iterator[None]:
-    """Within it no other thread of this process launches anything on a GPU; it may be entered again within itself.
+    """Context in which no other thread of this process launches anything on a GPU; reentrant.
 
-    Threads that launch side by side take the interpreter from each other at every few kernels, and each of them ends
-    later for it. Whoever waits for the device does so outside. On a CPU nothing is held.
+    Threads that launch concurrently switch the GIL every few kernels, and all of them finish
+    later. Wait for the device outside of this context. On a CPU there is no lock.
     """
     with _lock if device.type == "cuda" else nullcontext(), _without_cudnn(device):
         yield
@@ -41,9 +41,9 @@ def launching(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Attention by other kernels, where torch may choose them: every call of cuDNN's costs the host half a millisecond.
+    """Disable cuDNN attention if torch has alternatives: every call of cuDNN's costs the host half a millisecond.
 
-    The choice is one of the whole process, and safe to change for a while because of the lock.
+    The setting is process-wide, and safe to change temporarily because of the lock.
     """
     others = backends.math_sdp_enabled() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled())
     if device.type != "cuda" or not others or not backends.cudnn_sdp_enabled():
@@ -57,9 +57,9 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; a GPU takes it from pinned memory when its turn comes.
+    """Move a tensor to a device; a GPU copies it asynchronously from pinned memory.
 
-    A copy from ordinary memory would wait for everything that the device has to do before.
+    A copy from pageable memory would wait for all pending work of the device.
     """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
@@ -68,20 +68,20 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Tensors on their way to the CPU; their numbers are there after `wait`."""
+    """Tensors being copied to the CPU; their values are available after `wait`."""
 
     tensors: tuple[Tensor, ...]
     done: tuple[torch.cuda.Event, ...]
 
     def wait(self) -> tuple[Tensor, ...]:
-        """The tensors, when the devices have done what they were asked by then; the processor is left to others."""
+        """Block (without spinning) until the copies are complete, and return the tensors."""
         for event in self.done:
             event.synchronize()
         return self.tensors
 
 
 def fetching(*tensors: Tensor) -> Fetch:
-    """Begin to bring tensors to the CPU: nothing that a device is asked to do afterwards is waited for.
+    """Start copying tensors to the CPU, without waiting for work that is launched afterwards.
 
     >>> fetching(torch.tensor([1, 2])).wait()
     (tensor([1, 2]),)

@@ -1,4 +1,4 @@
-"""Embeddings of images and captions: unit vectors with their mask, pooled vectors, and where each point lies."""
+"""Embeddings of images and captions: unit vectors with their mask, pooled vectors, and the location of each point."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from msdscore.core.device import sent
 Points = Float[Tensor, "batch points dim"]
 Mask = Bool[Tensor, "batch points"]  # True for real points
 PerPoint = Float[Tensor, "batch points"]
-# Smallest length a vector is divided by: the authors' scripts use the same.
+# Smallest length a vector is divided by, as in the authors' scripts.
 TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PatchLayout:
-    """Where the patches of one image lie.
+    """Locations of the patches of one image.
 
-    `boxes` holds (left, top, right, bottom) in pixels of the original image, one row per patch in the order of the
+    `boxes` contains (left, top, right, bottom) in pixels of the original image, one row per patch in the order of the
     points, row-major over `grid` (rows, columns). Resizing and cropping are undone, so a box may be fractional.
-    `warnings` say what a reader of the score should know about the image, such as that it is tiny.
+    `warnings` describe properties of the image that affect its score, such as that it is tiny.
     """
 
     size: tuple[int, int]  # width, height of the original image
@@ -34,11 +34,11 @@ class PatchLayout:
 
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
-    """Where the tokens of one caption stand.
+    """Locations of the tokens of one caption.
 
-    `spans` are (start, end) character offsets into the caption as given, one per point. `windows` says how many
-    windows of the text tower the caption took; `cut` how many of its tokens were dropped because cutting was asked.
-    `warnings` say what a reader of the score should know about the caption, such as words that the encoder cannot read.
+    `spans` are (start, end) character offsets into the original caption, one per point. `windows` is the number of
+    windows of the text tower that the caption took; `cut` the number of its tokens dropped by truncation.
+    `warnings` describe properties of the caption that affect its score, such as words that the encoder cannot read.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -52,8 +52,8 @@ class Embeddings:
     """Local unit vectors and one pooled unit vector for each item of a batch; `mask` is True for real points.
 
     Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces. `filled`
-    says for every item whether it has a real point, where the host knows that without a look at the device. `keys` are
-    numbers made from each item's content, for mixtures whose start is drawn by them.
+    is True for every item that has a real point, if the host knows it without synchronising with the device. `keys` are
+    integers computed from each item's content, which seed the random starts of mixtures.
     """
 
     points: Points
@@ -73,7 +73,7 @@ class Embeddings:
 
 
 def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
-    """Some items of a batch, in the order asked for."""
+    """Select items of a batch, in the order of `index`."""
     rows = sent(torch.tensor(index, dtype=torch.int64), batch.points.device)
     return Embeddings(
         batch.points[rows],
@@ -86,9 +86,9 @@ def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
 
 
 def split(batch: Embeddings) -> list[Embeddings]:
-    """Every item alone, without the padding behind its last point."""
+    """Split a batch into single items, without the padding after their last points."""
     places = torch.arange(1, batch.mask.shape[1] + 1, device=batch.mask.device)
-    # One look at the device for all of them.
+    # One synchronisation with the device for all of them.
     widths = (batch.mask * places).amax(dim=1).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
     return [
         Embeddings(
@@ -102,7 +102,7 @@ def split(batch: Embeddings) -> list[Embeddings]:
 
 
 def join(batches: Sequence[Embeddings]) -> Embeddings:
-    """One batch from several, padded to the longest item."""
+    """Concatenate batches, padded to the longest item."""
     if len(batches) == 1:
         return batches[0]
     width = max(batch.points.shape[1] for batch in batches)
@@ -129,7 +129,7 @@ def widen(values: Tensor, width: int) -> Tensor:
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype sums are made in: float32 for half precision, else the dtype itself.
+    """The dtype of sums: float32 for half precision, otherwise the dtype itself.
 
     >>> accumulation_dtype(torch.bfloat16)
     torch.float32
@@ -145,16 +145,16 @@ def unit(vectors: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
             [0.0000, 0.0000]])
     """
     wide = vectors.to(accumulation_dtype(vectors.dtype))
-    # Scaling by the largest entry first keeps squares of huge and tiny vectors inside the dtype.
+    # Scaling by the largest entry first prevents overflow and underflow of the squares.
     peak = wide.abs().amax(dim=-1, keepdim=True)
     scaled = wide / torch.where(peak > 0, peak, torch.ones_like(peak))
     return scaled / scaled.norm(dim=-1, keepdim=True).clamp_min(TINY)
 
 
 def real_points(points: Points, mask: Mask) -> Points:
-    """The points in their accumulation dtype, with zeros where the mask says padding."""
+    """The points in their accumulation dtype, with zeros at padding."""
     wide = points.to(accumulation_dtype(points.dtype))
-    # Looking first saves a pass over the vectors on a CPU, but on a GPU the host would wait for the device.
+    # Checking first saves a pass over the vectors on a CPU, but on a GPU the host would wait for the device.
     if mask.device.type == "cpu" and bool(mask.all()):
         return wide
     return wide.masked_fill(~mask.unsqueeze(-1), 0.0)

@@ -1,14 +1,14 @@
-r"""The evidence form of the score: what each word of a caption is worth as evidence for its image.
+r"""The evidence form of the score: each word of a caption as evidence for its image.
 
 The evidence of a word is the mean over its tokens of
 
 .. math:: e = \log P_{img}(y) - \tfrac1B \textstyle\sum_b \log P_b(y)
 
-how many nats more this image expects it than background images do. The caption's own mixture cancels and is not fitted.
+how many nats more this image expects it than background images do. The caption's mixture cancels and is not fitted.
 A word's `margin` is its evidence minus the zero of its kind, :math:`t = e - z`: one true word in ten is below zero,
-and colours have their zero there too. Its log-odds :math:`o`, linear in the evidence, are those of a true word against
+and colours have the same zero. Its log-odds :math:`o`, linear in the evidence, are those of a true word against
 a likely absent one of its kind; :math:`h` is 1, or the log-odds of the median true word if they are lower. With
-:math:`w` how well the encoder can judge a word, sums over the distinct judged words of a caption give
+:math:`w` how well the encoder can judge a word, sums over the distinct judged words of a caption yield
 
 .. math::
     \text{precision} = \frac{\sum w\,t}{\sum w},\qquad
@@ -18,7 +18,7 @@ a likely absent one of its kind; :math:`h` is 1, or the log-odds of the median t
 Precision is a weighted mean of margins, information their sum in units of its spread :math:`s` over background images.
 A mean over forty words hides the one that is false; doubt is a sum over the words that are less supported than usual,
 times how far the caption belongs to the image at all: on a wrong image every word is in doubt, and without that factor
-the longer caption would lose. Words that cannot be judged, and words that the caption denies, take no part.
+the longer caption would lose. Words that cannot be judged, and words that the caption negates, are excluded.
 """
 
 from collections.abc import Mapping
@@ -36,26 +36,26 @@ WordTerms = Float[Tensor, "pairs words"]
 
 ZERO = 0.1  # p-value below which words are orange, and have terms below zero
 TYPICAL = 0.5  # p-value from which words are blue, and raise no doubt
-PRIOR = 0.9  # share of true words among those of people and good captioners
-JUDGED = 0.1  # least reliability of a word that is judged: present and absent mentions have an AUC of 0.66
+PRIOR = 0.9  # share of true words in captions by people and good captioners
+JUDGED = 0.1  # minimum reliability of a judged word: present and absent mentions have an AUC of 0.66
 
 
 @dataclass(frozen=True, slots=True)
 class WordKind:
-    """Words that the encoder judges about equally well, with what the evidence of true and absent ones looks like.
+    """Words that the encoder judges about equally well, with the distribution of the evidence of true and absent ones.
 
     `quantiles` are those of the evidence of true words, at equal steps of probability from 0 to 1. The log-odds of a
     true word against a likely absent one are `slope` times its evidence plus `intercept`.
     """
 
-    reliability: float  # the least of its words
+    reliability: float  # minimum over its words
     quantiles: tuple[float, ...]
     slope: float
     intercept: float
 
     @property
     def zero(self) -> float:
-        """The evidence below which one true word in ten lies."""
+        """The evidence that nine of ten true words exceed."""
         return self._quantile(ZERO)
 
     @property
@@ -70,11 +70,11 @@ class WordKind:
 
 @dataclass(frozen=True, slots=True)
 class WordCalibration:
-    """How the evidence of words is read under one encoder, measured on captioned images that it was not trained on.
+    """Calibration of word evidence for one encoder, measured on captioned images that it was not trained on.
 
     `reliability` of known words by stem is :math:`(2\\,\\text{AUC} - 1)^2` of present against likely absent mentions;
-    `other` is that of all other words. `kinds` rise in reliability. `spread` is the standard deviation of the evidence
-    of a word over background images.
+    `other` is that of all other words. `kinds` are in ascending order of reliability. `spread` is the standard
+    deviation of a word's evidence over background images.
     """
 
     reliability: Mapping[str, float]
@@ -101,7 +101,7 @@ class WordCalibration:
         return value if value >= JUDGED else 0.0
 
     def p_values(self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"]) -> Float[Tensor, " words"]:
-        """The share of true words of the same kind with evidence as low as each word's.
+        """The share of true words of the same kind whose evidence is at most that of each word.
 
         >>> kind = WordKind(0.1, (0.0, 1.0, 2.0), 1.0, 0.0)
         >>> WordCalibration({}, 0.2, (kind,), 2.0).p_values(torch.tensor([-1.0, 0.5, 9.0]), torch.tensor([0, 0, 0]))
@@ -117,7 +117,7 @@ class WordCalibration:
     def probabilities(
         self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"], *, prior: float = PRIOR
     ) -> Float[Tensor, " words"]:
-        """The probability that each word is true, where a share `prior` of words is."""
+        """The probability that each word is true, if a share `prior` of words is."""
         if not 0 < prior < 1:
             raise ConfigError(f"prior must lie between 0 and 1, got {prior}")
         even = self.of_kinds("slope", kind) * evidence.double() + self.of_kinds("intercept", kind)
@@ -134,7 +134,7 @@ class WordCalibration:
 
 
 def _rank(values: Float[Tensor, " words"], quantiles: Float[Tensor, " steps"]) -> Float[Tensor, " words"]:
-    """Where values lie among quantiles, from 0 to 1, linear between them."""
+    """The rank of values among quantiles, from 0 to 1, linear between them."""
     after = torch.searchsorted(quantiles, values.contiguous()).clamp(1, len(quantiles) - 1)
     low, high = quantiles[after - 1], quantiles[after]
     share = ((values - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
@@ -143,11 +143,11 @@ def _rank(values: Float[Tensor, " words"], quantiles: Float[Tensor, " steps"]) -
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Words that captions use, for naming what an image shows and a caption does not say.
+    """Common caption words, for naming image content that a caption omits.
 
-    `points` is the unit vector of each word read alone, `frequency` the share of images whose captions have it, `alike`
-    the numbers of words that stand in the same contexts, most alike first (−1: none). The log-odds that captions of an
-    image have a word are `coefficients` times (1, its evidence, the logit of its frequency).
+    `points` is the unit vector of each isolated word, `frequency` the share of images whose captions have it, `alike`
+    the indices of words with similar contexts, most similar first (−1: none). The log-odds that captions of an
+    image contain a word are `coefficients` times (1, its evidence, the logit of its frequency).
     """
 
     words: tuple[str, ...]
@@ -158,7 +158,7 @@ class Vocabulary:
     coefficients: tuple[float, float, float]
 
     def probabilities(self, evidence: Float[Tensor, " words"]) -> Float[Tensor, " words"]:
-        """The probability that captions of an image have each word, from its evidence."""
+        """The probability that captions of an image contain each word, from its evidence."""
         constant, slope, prior = self.coefficients
         return torch.sigmoid(constant + slope * evidence.double() + prior * torch.logit(self.frequency.double()))
 
@@ -195,7 +195,7 @@ def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: JudgedWords) -
 
 
 def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
-    """Terms that add up to precision.
+    """Terms whose sum is precision.
 
     >>> precision_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 3.0]]))
     tensor([[ 0.5000, -0.7500]])
@@ -204,7 +204,7 @@ def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
 
 
 def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -> WordTerms:
-    """Terms that add up to information.
+    """Terms whose sum is information.
 
     >>> information_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]), spread=0.5)
     tensor([[ 2.4000, -1.6000]])
@@ -230,7 +230,7 @@ class Match:
     .. math:: \sigma\bigl(c_0 + c_1 x + c_2 \log L + c_3 x \log L\bigr)
 
     with :math:`x` the score and :math:`L` the number of judged words. `settings` are those that it was fitted with; it
-    does not apply under others.
+    does not apply to others.
     """
 
     coefficients: tuple[float, float, float, float]
@@ -247,11 +247,11 @@ class Match:
         return torch.sigmoid(first + slope * scores + offset * length + steeper * scores * length)
 
 
-READINGS = ((0.7, "good"), (0.3, "doubtful"), (0.0, "poor"))  # of a match: at least so much
+READINGS = ((0.7, "good"), (0.3, "doubtful"), (0.0, "poor"))  # of a match: lower bounds
 
 
 def reading(match: float | None, *, is_caption: bool = True) -> str | None:
-    """A match in a word; a text without the form of a caption is never good.
+    """A match in one word; a text without the form of a caption is never good.
 
     >>> reading(0.8), reading(0.5), reading(0.1), reading(None), reading(0.8, is_caption=False)
     ('good', 'doubtful', 'poor', None, 'doubtful')
@@ -265,8 +265,8 @@ def reading(match: float | None, *, is_caption: bool = True) -> str | None:
 class Bank:
     """Background images, which calibrate tokens, and background captions, which calibrate patches.
 
-    For the evidence form `words` say how evidence is read, `match` turns a score into a probability, and `vocabulary`
-    names what a caption does not say.
+    For the evidence form `words` calibrates evidence, `match` turns a score into a probability, and `vocabulary`
+    names image content that a caption omits.
     """
 
     images: Mixture

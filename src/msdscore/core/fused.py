@@ -1,7 +1,7 @@
-"""Fits and terms on a GPU in a handful of launches, where Triton can compile for it.
+"""Fits and terms on a GPU in a handful of launches, if Triton can compile for it.
 
-The arithmetic is that of `mixture` and `paper` in float32, to rounding. Nothing waits for the host,
-the memory taken does not grow with the batch, and an item's bits depend on that item alone.
+The arithmetic is that of `mixture` and `paper` in float32, up to rounding. Nothing synchronises with the host,
+memory use does not grow with the batch, and an item's bits depend only on that item.
 """
 
 import math
@@ -26,7 +26,7 @@ from msdscore.core.mixture import (
     sample,
 )
 
-# Items with more points are fitted through their vectors: from here on a Gram matrix costs more than it saves.
+# Items with more points are fitted through their vectors: beyond this a Gram matrix costs more than it saves.
 MOST_POINTS = 1024
 # Two mixtures share the sixteen columns of one product.
 MOST_COMPONENTS = 8
@@ -34,7 +34,7 @@ MOST_COMPONENTS = 8
 # per block.
 CAPABILITY = (8, 0)
 SHARED_BYTES = 160 << 10
-# How far log densities may lie from plain torch before the kernels are not trusted (they lie within 4e-5 of float64).
+# Maximum difference of log densities from plain torch for the kernels to be used (they are within 4e-5 of float64).
 AGREEMENT = 1e-3
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -45,9 +45,9 @@ EXPECTED_TILE, EXPECTED_COLUMNS = 16, 64
 
 
 def serves(points: Points, *mixtures: int | Mixture) -> bool:
-    """Whether points on this device, of this dtype, without gradients, are worked on here; mixtures by size or kind."""
-    tensors = [points, *(one.means for one in mixtures if isinstance(one, Mixture))]
-    sizes = (one if isinstance(one, int) else one.means.shape[1] for one in mixtures)
+    """Whether the fused kernels support this device, dtype and these mixtures (by size or kind), without gradients."""
+    tensors = [points, *(item.means for item in mixtures if isinstance(item, Mixture))]
+    sizes = (item if isinstance(item, int) else item.means.shape[1] for item in mixtures)
     return (
         all(tensor.dtype in DTYPES for tensor in tensors)
         and max(sizes) <= MOST_COMPONENTS
@@ -58,7 +58,7 @@ def serves(points: Points, *mixtures: int | Mixture) -> bool:
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Whether the kernels serve a device; where they could but do not, a warning says why, once per device."""
+    """Whether the kernels work on a device; if they should but do not, warn once per device."""
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
     obstacle = _obstacle(device)
@@ -69,14 +69,14 @@ def _works(device: torch.device) -> bool:
 
 
 def _obstacle(device: torch.device) -> str | None:
-    """Why the kernels cannot be used on a device, or None where they compile and agree with torch."""
+    """Why the kernels cannot be used on a device, or None if they compile and agree with torch."""
     try:
         from triton.errors import TritonError
         from triton.runtime import driver
     except ImportError:
         return "Triton is not installed; install it with: pip install triton"
     try:
-        # Making the driver compiles its glue: without a C compiler or Python's headers it cannot.
+        # Creating the driver compiles its bindings, which needs a C compiler and Python's headers.
         shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
         if shared < SHARED_BYTES:
             return f"a block has {shared >> 10} KiB of shared memory, and {SHARED_BYTES >> 10} are needed"
@@ -88,7 +88,7 @@ def _obstacle(device: torch.device) -> str | None:
 
 @torch.no_grad()
 def _agrees(device: torch.device) -> bool:
-    """Whether a small fit and its terms are those of plain torch: compilers and drivers change, scores must not."""
+    """Whether a small fit and its terms match plain torch: compilers and drivers change, scores must not."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(2, 3, 80, generator=generator)[:, torch.arange(200) % 3]
     points = unit(centres + torch.randn(2, 200, 80, generator=generator)).to(device)
@@ -100,7 +100,7 @@ def _agrees_on(points: Points) -> bool:
     mask = (torch.arange(200) < torch.tensor([[200], [11]])).to(device)
     items, settings = torch.arange(2, device=device), FitSettings(components=3, iterations=5)
     ours, plain = fit(points, mask, items, settings), mixture.fit(points, mask, items, settings)
-    densities = [log_density(one, points) for one in (ours, plain, plain.take(items.flip(0)))]
+    densities = [log_density(fitted, points) for fitted in (ours, plain, plain.take(items.flip(0)))]
     difference = terms(points, mask, plain, plain, source=items, target=items.flip(0)) * mask.sum(dim=1, keepdim=True)
     mean = expected(points, mask, plain) - expected_log_density(plain, points.float())
     gaps = (densities[0] - densities[1], difference - densities[1] + densities[2], mean)
@@ -113,7 +113,7 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
 
     batch, width, dim = points.shape
     points, there = _rows(points), mask.contiguous().view(torch.uint8)
-    # Farthest first is found by the kernel itself.
+    # The kernel computes farthest-first starts.
     seeds = keys.new_empty((batch, 0))
     if settings.init == "sample":
         seeds = sample(mask, keys, seed=settings.seed, count=2 * settings.components)
@@ -123,10 +123,10 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
     processors = torch.cuda.get_device_properties(points.device).multi_processor_count if cuda else 1
     shapes = SHAPES if points.dtype == torch.float32 else HALF_SHAPES
     for lower, shape in zip((-1, *(shape.most_points for shape in shapes)), shapes, strict=False):
-        # An item may be shorter than the width says: a launch finds its own items, and the host need not know.
+        # An item may be shorter than the width: a launch selects its items, and the host need not know.
         if lower >= width:
             break
-        # Each program has room for one Gram matrix and one set of shares.
+        # Each program has memory for one Gram matrix and one set of shares.
         programs = max(1, min(batch, shape.programs * processors))
         edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
         gram = points.new_empty((programs, 2, edge, edge), dtype=torch.float16)
@@ -155,7 +155,7 @@ def terms(
 ) -> Float[Tensor, "pairs points"]:
     """Each pair's terms: points and own mixture of item `source`, against the other mixture `target`.
 
-    Where `expected` is given it stands for the own mixture's log density.
+    If `expected` is set, it replaces the own mixture's log density.
     """
     from msdscore.core.kernels import terms_kernel
 
@@ -193,10 +193,10 @@ def expected(points: Points, mask: Mask, background: Mixture) -> PerPoint:
 
 
 def _rows(points: Points) -> Points:
-    """Points whose coordinates lie side by side."""
+    """Points with contiguous coordinates."""
     return points if points.stride(2) == 1 else points.contiguous()
 
 
 def _on(device: torch.device) -> torch.cuda.device:
-    """Launches go to the device the tensors are on."""
+    """Context for launches on the device of the tensors."""
     return torch.cuda.device(device if device.type == "cuda" else -1)

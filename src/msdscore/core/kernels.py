@@ -1,9 +1,9 @@
-"""Triton kernels: a fit per item, terms against two mixtures, means over a background; none waits for the host.
+"""Triton kernels: a fit per item, terms against two mixtures, means over a background; none synchronises with the host.
 
-One program works on one item at a time, with tiles whose shape follows from that item's own size, so no number depends
-on the batch. The matrix units take half precision: a float32 goes in as a large and a small half, which together hold
-22 of its 24 bits, and products are summed in float32. Points in half precision go in as they are, in one product
-instead of three, and their Gram matrix stays in shared memory during EM as its large halves alone.
+One program processes one item at a time, with tiles whose shape follows from that item's size, so results do not depend
+on the batch. Matrix units take half precision: a float32 is split into a large and a small half, which together have
+22 of its 24 bits, and products are summed in float32. Points in half precision are used unsplit, in one product
+instead of three, and only the large halves of their Gram matrix stay in shared memory during EM.
 """
 
 import inspect
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-# The most components there are; their large and small halves fill the sixteen rows that the matrix units ask for.
+# Maximum number of components; their large and small halves fill the sixteen rows that the matrix units need.
 MOST = tl.constexpr(8)
-# A start holds a reserve point for every component.
+# A start has a reserve point for every component.
 STARTS = tl.constexpr(16)
-# Powers of two that keep the small halves of unit vectors and of shares clear of half precision's smallest numbers.
+# Powers of two that prevent underflow of the small halves of unit vectors and of shares in half precision.
 POINT_SCALE = tl.constexpr(64.0)
 SHARE_SCALE = tl.constexpr(1024.0)
-# Points of an item up to which both halves of its Gram matrix find room in shared memory.
+# Maximum number of points for which both halves of the Gram matrix fit into shared memory.
 ROOM_FOR_SMALL = tl.constexpr(64)
 
 
 class Shape(NamedTuple):
     """Tiles for the items of one size class; chosen by measurement (docs/performance.md)."""
 
-    most_points: int  # of the class; the largest is `fused.MOST_POINTS`
+    most_points: int  # of the class; the maximum is `fused.MOST_POINTS`
     tile: int  # edge of a tile of the Gram matrix
     strip: int  # its rows that one step of EM reads at a time
     depth: int  # coordinates read at a time
@@ -37,9 +37,9 @@ class Shape(NamedTuple):
     held: bool = False  # the Gram matrix stays in shared memory during EM
 
 
-# Of points in half precision: their Gram matrix is not finer than its large halves.
+# For points in half precision: their Gram matrix is not finer than its large halves.
 HALF_SHAPES = (
-    # Too short to be held: one step of the matrix units takes more rows than there are points.
+    # Too short for shared memory: one step of the matrix units takes more rows than there are points.
     Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
     Shape(64, tile=64, strip=64, depth=64, warps=4, stages=3, programs=4, held=True),
     Shape(256, tile=128, strip=64, depth=128, warps=8, stages=2, programs=1, held=True),
@@ -66,9 +66,9 @@ def fit_kernel(
     HELD: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIP: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Fit every item whose last real point lies in (LOWER, BLOCK]; each program has a Gram matrix of its own.
+    """Fit every item whose last real point is in (LOWER, BLOCK]; each program has its Gram matrix.
 
-    With HELD the large halves of the Gram matrix are read once and kept; without, both are read in every step.
+    With HELD the large halves of the Gram matrix are loaded once; without, both are loaded in every step.
     """
     program = tl.program_id(0)
     gram += program.to(tl.int64) * 2 * edge * edge
@@ -80,7 +80,7 @@ def fit_kernel(
         if (end > LOWER) & (end <= BLOCK):
             real = tl.load(there + place, mask=place < width, other=0) != 0
             x = points + tl.cast(item, tl.int64) * item_stride
-            # Scratch is written and read by different threads: nobody may run ahead into the next use of it.
+            # Scratch is written and read by different threads: none may run ahead into its next use.
             tl.debug_barrier()
             _gram(x, there, gram, end, dim, point_stride, edge, TILE, DEPTH)
             tl.debug_barrier()
@@ -154,7 +154,7 @@ def _gram(x, there, gram, end, dim, point_stride, edge, TILE: tl.constexpr, DEPT
 
 @_kernel
 def _keep(gram, edge, row, column, tile):
-    """Write a tile as its halves: first the large ones of the whole matrix, then the small ones."""
+    """Store a tile as its halves: first the large ones of the whole matrix, then the small ones."""
     large, small = _halves(tile)
     here = row[:, None] * edge + column[None, :]
     tl.store(gram + here, large)
@@ -163,7 +163,7 @@ def _keep(gram, edge, row, column, tile):
 
 @_kernel
 def _recall(gram, edge, where, there):
-    """Elements of the Gram matrix in float32, zero where not `there`."""
+    """Elements of the Gram matrix in float32, zero if not `there`."""
     large = tl.load(gram + where, mask=there, other=0.0)
     small = tl.load(gram + edge * edge + where, mask=there, other=0.0)
     return large.to(tl.float32) + small.to(tl.float32)
@@ -174,7 +174,7 @@ def _start(
     seeds, gram, real, item, components, edge,
     SEEDED: tl.constexpr, NEAR_TIE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The points that components begin from and their reserve: given, or farthest first as `starts.spread`."""
+    """Initial points of components and their reserve: passed in, or farthest first as in `mixture.spread`."""
     component = tl.arange(0, MOST)
     if SEEDED:
         given = seeds + item * 2 * components + component
@@ -190,7 +190,7 @@ def _start(
             pick = _first_of(still <= tl.min(still, axis=0) + NEAR_TIE, BLOCK)
             chosen = tl.where(slot == turn, pick, chosen)
             nearest = tl.maximum(nearest, _recall(gram, edge, pick * edge + place, place < edge))
-        # With fewer real points than seeds the list begins again from its front.
+        # With fewer real points than seeds the list repeats from the start.
         size = tl.maximum(tl.sum(real.to(tl.int32), axis=0), 1)
         first = tl.sum(tl.where((component % size)[:, None] == slot[None, :], chosen[None, :], 0), axis=1)
         later = (component + components) % size
@@ -200,7 +200,7 @@ def _start(
 
 @_kernel
 def _first_of(true, BLOCK: tl.constexpr):
-    """The number of the first true element, zero if there is none."""
+    """The index of the first true element, zero if there is none."""
     first = tl.min(tl.where(true, tl.arange(0, BLOCK), BLOCK), axis=0)
     return tl.where(first < BLOCK, first, 0)
 
@@ -210,9 +210,9 @@ def _maximise(
     gram, shares, log_weights, real, first, reserve, end, edge, components, iterations, kappa, log_share,
     DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
-    """`mixture.fit` for one item: writes log weights, leaves shares in the scratch, returns their lengths.
+    """`mixture.fit` for one item: stores log weights, leaves shares in the scratch, returns their lengths.
 
-    A component's shares are scaled to a largest one of SHARE_SCALE; cosines do not see the scale.
+    A component's shares are scaled to a maximum of SHARE_SCALE; cosines are invariant to it.
     """
     component, place = tl.arange(0, MOST), tl.arange(0, BLOCK)
     used, inside = component < components, (place < edge)[None, :]
@@ -235,7 +235,7 @@ def _maximise(
         pull = tl.where(real[None, :], _product(shares, gram, end, edge, BLOCK, STRIP), 0.0)
         length = tl.maximum(tl.sqrt(tl.maximum(tl.sum(share * pull, axis=1), 0.0)), TINY * scale)
         dead = (mass < DEAD_MASS) & used
-        # Nothing is read for the living.
+        # Nothing is loaded for living components.
         spare = _recall(gram, edge, reserve[:, None] * edge + place[None, :], dead[:, None] & inside)
         pull, length = tl.where(dead[:, None], spare, pull), tl.where(dead, 1.0, length)
         weight = tl.where(used, tl.where(dead, 1.0, mass) / size, 0.0)
@@ -253,15 +253,15 @@ def _maximise_held(
     gram, shares, log_weights, real, first, reserve, bound, edge, components, iterations, kappa, log_share,
     DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`_maximise` with the Gram matrix read once; rows are points here, columns components.
+    """`_maximise` with the Gram matrix loaded once; rows are points here, columns components.
 
-    Where small halves find no room beside the large ones, only the lengths after the last step see them. Nothing is
-    read in the loop, so that all of it keeps to the layout of its product.
+    If the small halves do not fit next to the large ones, only the lengths after the last step use them. Nothing is
+    loaded in the loop, so that all of it has the layout of its product.
     """
     component, place = tl.arange(0, MOST), tl.arange(0, BLOCK)
     used, inside = component < components, place < bound
     size = tl.maximum(tl.sum(real.to(tl.int32), axis=0), 1).to(tl.float32)
-    # Beyond the bound nothing was written. It is a whole number of tiles, so that reads stay wide.
+    # Nothing was written beyond the bound. It is a whole number of tiles, so that loads remain wide.
     square, there = place[:, None] * edge + place[None, :], inside[:, None] & inside[None, :]
     large = tl.load(gram + square, mask=there, other=0.0)
     small = large
@@ -299,7 +299,7 @@ def _maximise_held(
 
 @_kernel
 def _sums(large, small, share, BLOCK: tl.constexpr):
-    """The Gram matrix times shares, of which both halves stand side by side; its small halves where there is room."""
+    """The Gram matrix times shares, whose halves are concatenated; its small halves are used if they fit."""
     share_large, share_small = _halves(share)
     both = tl.reshape(tl.join(share_large, share_small), [BLOCK, 2 * MOST])
     sums = tl.dot(large, both)
@@ -321,13 +321,13 @@ def _sum_and_largest(one_sum, one_largest, two_sum, two_largest):
 
 @_kernel
 def _rows(shares, begin, BLOCK: tl.constexpr):
-    """Where a set of halves lies in the scratch."""
+    """Offsets of a set of halves in the scratch."""
     return shares + (tl.arange(0, MOST) + begin)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
 
 
 @_kernel
 def _lay(shares, share, BLOCK: tl.constexpr):
-    """Put shares into the scratch: rows of large halves, then rows of small ones."""
+    """Store shares in the scratch: rows of large halves, then rows of small ones."""
     large, small = _halves(share)
     tl.store(_rows(shares, 0, BLOCK), large)
     tl.store(_rows(shares, MOST, BLOCK), small)
@@ -364,7 +364,7 @@ def _combine(
             share = tl.load(shares + half[:, None] * BLOCK + strip[None, :])
             inside = (strip < end)[:, None] & (axis < dim)[None, :]
             rows = tl.load(x + strip[:, None] * point_stride + axis[None, :], mask=inside, other=0.0)
-            # Padding inside the item may hold anything, even what zero times it would not silence.
+            # Padding inside the item may contain anything, even values that a product with zero would not remove.
             real = tl.load(there + strip, mask=strip < end, other=0) != 0
             large, small = _halves(tl.where(real[:, None], rows.to(tl.float32) * POINT_SCALE, 0.0))
             if rows.dtype == tl.float32:
@@ -383,13 +383,13 @@ def terms_kernel(
 ):  # fmt: skip
     """Shares of KL(own‖other) of the points of item `source`, against mixture `target`, for one row of the result.
 
-    With GIVEN the log density that stands for the own mixture's is read instead of made.
+    With GIVEN the log density of the own mixture is loaded instead of computed.
     """
     pair = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * TILE + tl.arange(0, TILE)
     item, rival = tl.load(source + pair).to(tl.int64), tl.load(target + pair).to(tl.int64)
     real = tl.load(mask + item * width + row, mask=row < width, other=0) != 0
-    # The first half of the columns are the own components, the second half the other mixture's.
+    # The first half of the columns are the components of the own mixture, the second half those of the other.
     column = tl.arange(0, 2 * MOST)
     second = column - MOST
     mine, theirs = column < own_components, (second >= 0) & (second < other_components)
@@ -420,7 +420,7 @@ def terms_kernel(
 
 @_kernel
 def _with_product(points, means, total):
-    """The total and the product of points and means, each times POINT_SCALE; half precision has no small halves."""
+    """Add the product of points and means, each times POINT_SCALE; half precision has no small halves."""
     large, small = _halves(points.to(tl.float32) * POINT_SCALE)
     mean_large, mean_small = _halves(means.to(tl.float32) * POINT_SCALE)
     if means.dtype == tl.float32:
@@ -456,7 +456,7 @@ def expected_kernel(
             cosines = _with_product(x, mean, cosines)
         cosines /= POINT_SCALE * POINT_SCALE
         weight = tl.load(weights + place, mask=used, other=0.0).to(tl.float32)
-        # Columns of no component add nothing. An item beyond the last one stays finite here, and is left out below.
+        # Columns without a component add nothing. An item beyond the last one stays finite here, and is excluded below.
         empty = (first + member < items) & (component >= components)
         logits = kappa * cosines + tl.where(empty, float("-inf"), weight)[None, :]
         density = _log_sum_exp(tl.reshape(logits, [TILE * GROUP, ROOM]))

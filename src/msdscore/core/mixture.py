@@ -4,17 +4,17 @@ r"""Mixtures of von Mises–Fisher distributions with one fixed concentration, f
 
 The normaliser is the same for every component and cancels in every divergence, so it is left out.
 
-Components begin from points that are drawn by key, or farthest first; the same ones for an item wherever it is fitted.
-EM runs in one of two forms of the same arithmetic. Means lie in the span of the points, :math:`\mu_k = X^\top a_k`, so
-a step needs only :math:`G = XX^\top`. That is the cheaper form until the points are many: then G is larger than X, and
-the direct form keeps memory linear in N.
+Components start from points that are drawn by key, or farthest first; an item has the same ones in every batch.
+EM runs in one of two forms of the same arithmetic. Means are in the span of the points, :math:`\mu_k = X^\top a_k`, so
+a step needs only :math:`G = XX^\top`. That is the cheaper form unless there are many points: then G is larger than X,
+and the direct form has memory linear in N.
 
-Calibration holds a density against its mean over a bank of background items. Part of a divergence depends on the
-caption alone, through its length and its words; the mean over fixed background images removes that part:
+Calibration compares a density with its mean over a bank of background items. Part of a divergence depends only on the
+caption, through its length and its words; the mean over fixed background images removes that part:
 
 .. math:: s_j - \overline{s_j} = \tfrac{1}{M}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
 
-The text's own density cancels, the terms still add up to the score, and a wrong image scores zero on average.
+The text's density cancels, the terms still add up to the score, and a wrong image scores zero on average.
 """
 
 import math
@@ -28,11 +28,11 @@ from torch import Tensor
 
 from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, real_points
 
-# What a component is; all but the first live in `variants`.
+# Component families; all but the first are in `variants`.
 Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 Init = Literal["sample", "spread"]
 
-# A component that holds less than this many points is dead (paper, EM details).
+# A component with less than this mass of points is dead (paper, EM details).
 DEAD_MASS = 1e-6
 # A product with a handful of rows runs at a quarter of the rate of a square one (measured; see docs/performance.md).
 THIN = 4
@@ -40,7 +40,7 @@ THIN = 4
 FEW_POINTS = 32
 # Background items in one product: the number is fixed, so that the size of a block does not change the rounding.
 ITEMS = 128
-# Similarities closer than this are a tie, and the smaller index wins: rounding must not choose between devices.
+# Similarities closer than this are a tie, and the smaller index wins: devices must not differ by rounding.
 NEAR_TIE = 1e-4
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64
@@ -50,10 +50,10 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 Shares = Float[Tensor, "batch components points"]  # of points in components, or products with them
 PerComponent = Float[Tensor, "batch components"]
 Means = Float[Tensor, "batch components dim"]
-Numbers = Int[Tensor, "batch components"]  # of points
-Keys = Int[Tensor, " batch"]  # made from each item's own content
-# Numbers of points: the first half begins the components, the second half is the reserve from which a component that
-# dies is seeded anew. With fewer points than seeds the list begins again from its front.
+Numbers = Int[Tensor, "batch components"]  # indices of points
+Keys = Int[Tensor, " batch"]  # computed from each item's content
+# Indices of points: the first half starts the components, the second half is the reserve from which a dead component
+# is restarted. With fewer points than seeds the list repeats from the start.
 Seeds = Int[Tensor, "batch seeds"]
 # Similarities of one chosen point per item to all points of that item.
 Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"]]
@@ -61,7 +61,7 @@ Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """How one side's mixture is fitted; defaults are the paper's but for the start, which is deterministic here."""
+    """How one side's mixture is fitted; defaults are the paper's except for the start, which is deterministic here."""
 
     components: int
     kappa: float = 20.0
@@ -73,7 +73,7 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A batch of fitted mixtures; means lie on the sphere, weights are logarithms."""
+    """A batch of fitted mixtures; means are unit vectors, weights are logarithms."""
 
     means: Means
     log_weights: PerComponent
@@ -83,17 +83,17 @@ class Mixture:
         return self.means.shape[0]
 
     def take(self, index: Int[Tensor, " items"] | slice) -> "Mixture":
-        """The mixtures of some items of the batch."""
+        """Select mixtures of the batch."""
         return Mixture(self.means[index], self.log_weights[index], self.kappa)
 
     def to(self, device: torch.device | str) -> "Mixture":
-        """The mixtures on a device."""
+        """Move the mixtures to a device."""
         return Mixture(self.means.to(device), self.log_weights.to(device), self.kappa)
 
 
 @runtime_checkable
 class Space(Protocol):
-    """What EM asks of a batch of points."""
+    """Operations of EM on a batch of points."""
 
     def similarities(self, index: Numbers) -> Shares:
         """Inner products of chosen points with all points."""
@@ -106,7 +106,7 @@ class Space(Protocol):
 
 
 class GramSpace:
-    """All inner products made once; a step of EM costs N² K whatever the dimension."""
+    """All inner products computed once; a step of EM costs N² K whatever the dimension."""
 
     def __init__(self, points: Points) -> None:
         self._points = points
@@ -130,7 +130,7 @@ class GramSpace:
 
 
 class DirectSpace:
-    """Means kept as vectors; a step of EM costs 2 N K D and memory stays linear in N."""
+    """Means stored as vectors; a step of EM costs 2 N K D and memory is linear in N."""
 
     def __init__(self, points: Points) -> None:
         self._points = points
@@ -151,14 +151,14 @@ class DirectSpace:
 
 
 def choose_space(points: Points, components: int, iterations: int) -> Callable[[Points], Space]:
-    """The cheaper form for this shape: it depends on one item's size alone, never on the batch."""
+    """The cheaper form for this shape; it depends only on one item's size, never on the batch."""
     return GramSpace if gram_is_cheaper(points.shape[1], points.shape[2], components, iterations) else DirectSpace
 
 
 def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> bool:
-    """Whether making G and stepping in it costs less than stepping through the vectors.
+    """Whether computing G and stepping in it costs less than stepping through the vectors.
 
-    The Gram form is taken for fewer than 2 D points at most, so its memory is linear in N as well.
+    The Gram form is used for fewer than 2 D points, so its memory is linear in N as well.
 
     >>> gram_is_cheaper(256, 768, 3, 20), gram_is_cheaper(1024, 768, 3, 20)
     (True, False)
@@ -168,7 +168,7 @@ def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> 
 
 
 def start_points(similarities: Similarities, mask: Mask, keys: Keys, settings: FitSettings) -> Seeds:
-    """Two point numbers per component of every item, drawn by key (`sample`) or farthest first (`spread`)."""
+    """Two point indices per component of every item, drawn by key (`sample`) or farthest first (`spread`)."""
     count = 2 * settings.components
     if settings.init == "sample":
         return sample(mask, keys, seed=settings.seed, count=count)
@@ -176,9 +176,9 @@ def start_points(similarities: Similarities, mask: Mask, keys: Keys, settings: F
 
 
 def sample(mask: Mask, keys: Keys, *, seed: int, count: int) -> Seeds:
-    """A draw without replacement that depends on (seed, key, number of the point) alone.
+    """Draw without replacement, depending only on (seed, key, index of the point).
 
-    Integers decide, so neither device nor dtype nor padding nor the rest of the batch can change the draw.
+    The draw uses integers only, so neither device nor dtype nor padding nor the rest of the batch can change it.
 
     >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, count=4)
     tensor([[2, 1, 0, 2]])
@@ -191,7 +191,7 @@ def sample(mask: Mask, keys: Keys, *, seed: int, count: int) -> Seeds:
 
 
 def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
-    """Farthest first: the first real point, then each time the point least like all chosen ones."""
+    """Farthest first: the first real point, then in each step the point least similar to all chosen ones."""
     distinct = min(count, mask.shape[1])
     chosen = [mask.to(torch.uint8).argmax(dim=1, keepdim=True)]
     nearest = similarities(chosen[0]).squeeze(1)
@@ -205,7 +205,7 @@ def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
 
 
 def _cycle(order: Int[Tensor, "batch listed"], mask: Mask, count: int) -> Seeds:
-    """The first `count` of an order over the real points, which begins again where the real points end."""
+    """The first `count` of an order over the real points, which repeats after the last real point."""
     real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=order.shape[1])
     places = torch.arange(count, device=order.device).unsqueeze(0) % real
     return order.gather(1, places)
@@ -220,7 +220,7 @@ def _mix(number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 
 def _shift(number: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
-    """Logical shift to the right: torch's own copies the sign bit."""
+    """Logical shift to the right: torch's shift copies the sign bit."""
     return (number >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -229,8 +229,8 @@ def fit(
 ) -> Mixture:
     """Fit one mixture to the real points of every item, by Algorithm 1 of the paper.
 
-    `init="sample"` draws by the keys. `space` forces one of the two forms of the same arithmetic; by default the
-    cheaper one is taken. Rows are components, columns are points.
+    `init="sample"` draws by the keys. `space` forces one of the two forms of the same arithmetic; the default is the
+    cheaper one. Rows are components, columns are points.
     """
     solid = real_points(points, mask)
     form = (space or choose_space(solid, settings.components, settings.iterations))(solid)
@@ -256,8 +256,8 @@ def fit(
 
 
 def _revive(dead: Bool[Tensor, "batch components"], spare: Shares, living: Shares) -> Shares:
-    """Rows of the reserve for dead components, the living rows for the rest."""
-    # Dead components are rare: looking first saves a pass on a CPU, but on a GPU the host would wait for the device.
+    """Rows of the reserve for dead components, the current rows for the others."""
+    # Dead components are rare: checking first saves a pass on a CPU, but on a GPU the host would wait for the device.
     if dead.device.type == "cpu" and not dead.any():
         return living
     return torch.where(dead.unsqueeze(-1), spare, living)
@@ -288,7 +288,7 @@ def log_density_spread(background: Mixture, points: Points) -> PerPoint:
 
 
 def room_per_point(background: Mixture) -> int:
-    """How many numbers per point `expected_log_density` holds at once: logits, and their exponentials."""
+    """Peak memory of `expected_log_density` in numbers per point: logits, and their exponentials."""
     return 3 * min(len(background), ITEMS) * background.means.shape[1]
 
 
@@ -299,7 +299,7 @@ def _parts(background: Mixture) -> list[Mixture]:
 def log_densities(background: Mixture, points: Points) -> Float[Tensor, "batch items points"]:
     """log P of each point under every background item."""
     items, components, dim = background.means.shape
-    # One product per item of the batch, so that the batch's size cannot change the rounding.
+    # One product per item of the batch, so that the batch size cannot change the rounding.
     means = background.means.to(points.dtype).reshape(1, items * components, dim).expand(len(points), -1, -1)
     log_weights = background.log_weights.to(points.dtype).reshape(1, items * components, 1)
     logits = background.kappa * (means @ points.mT) + log_weights

@@ -1,4 +1,4 @@
-r"""The paper's score: what a caption omits and what it invents, and how both become one number.
+r"""The paper's score: divergences for omissions and inventions of a caption, and their combination into one number.
 
 .. math::
     \text{coverage} = \sum_i c_i,\quad c_i = \tfrac{1}{N}(\log P_{img}(x_i) - \log P_{txt}(x_i)),\qquad
@@ -7,7 +7,7 @@ r"""The paper's score: what a caption omits and what it invents, and how both be
     \text{MSD} = g - \alpha\,(\beta\,\text{coverage} + (1-\beta)\,\text{support}),\qquad
     \text{Soft-MSD} = (1-u)\,g + u\,\text{MSD}
 
-The two directed divergences are kept as one term per point; `schedule` computes them for many pairs. Length gate,
+The two directed divergences are stored as one term per point; `schedule` computes them for many pairs. Length gate,
 uncertainty, Soft-MSD and rank aggregation work on columns, one number per caption.
 """
 
@@ -27,9 +27,9 @@ Column = Float[Tensor, " captions"]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Terms per patch and per token of every pair; the score is their sum, the explanation is the terms.
+    """Terms per patch and per token of every pair; their sum is the score, the terms are the explanation.
 
-    The mixtures, one per image and one per text, are kept so that an explanation can say where a density comes from.
+    The mixtures, one per image and one per text, are stored so that an explanation can attribute densities.
     """
 
     coverage_terms: Float[Tensor, "pairs patches"]
@@ -43,17 +43,17 @@ class Divergence:
         return self.coverage_terms, self.support_terms
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> "Divergence":
-        """The same divergences with these terms, such as copies on another device."""
+        """Replace the terms, for example by copies on another device."""
         return replace(self, coverage_terms=tensors[0], support_terms=tensors[1])
 
     @property
     def coverage(self) -> Float[Tensor, " pairs"]:
-        """KL(image‖text): what the caption omits."""
+        """KL(image‖text): omissions of the caption."""
         return total(self.coverage_terms)
 
     @property
     def support(self) -> Float[Tensor, " pairs"]:
-        """KL(text‖image): what the caption invents."""
+        """KL(text‖image): inventions of the caption."""
         return total(self.support_terms)
 
 
@@ -64,10 +64,10 @@ def share(difference: PerPoint, mask: Mask) -> PerPoint:
 
 
 def total(terms: PerPoint) -> Float[Tensor, " batch"]:
-    """The sum of each row, made by adding halves of the row.
+    """The sum of each row, computed by adding halves of the row.
 
-    A library's sum may take another order for another batch or device. Here the order is fixed: the width is a power
-    of two, and a wider row only adds zeros, so the same terms have the same sum, bit for bit, in any batch and on any
+    A library's sum may use another order for another batch or device. Here the order is fixed: the width is a power
+    of two, and a wider row only adds zeros, so equal terms have the same sum, bit for bit, in any batch and on any
     device.
 
     >>> total(torch.tensor([[1.0, 2.0, 4.0]]))
@@ -123,11 +123,11 @@ def soften(
 
 
 def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:
-    r"""Uncertainty of a candidate set: how little its similarities tell the captions apart, one number per set.
+    r"""Uncertainty of a candidate set: how little its similarities separate the captions, one number per set.
 
     .. math:: u = \frac{M}{M-1}\,(1 - \max_j \operatorname{softmax}(g/\xi)_j),\quad u = 1 \text{ for } M = 1
 
-    clamped to [0, 1]. Sums run over each set in rising order of similarity, so the order of rows changes nothing.
+    clamped to [0, 1]. Sums run over each set in ascending order of similarity, so the order of rows changes nothing.
 
     >>> set_uncertainty(torch.tensor([0.2, 0.2, 0.9]), torch.tensor([0, 0, 1]), temperature=0.2)
     tensor([1., 1., 1.])
@@ -150,7 +150,7 @@ def rank_agg_preference(
 ) -> Float[Tensor, " pairs"]:
     """The diagnostic baseline RankAgg for pairs: +1 prefers the first, −1 the second, 0 is a tie.
 
-    Similarity decides where the gap exceeds `margin`, else the smaller divergence.
+    Similarity decides if the gap exceeds `margin`, otherwise the smaller divergence.
 
     >>> rank_agg_preference(torch.tensor([[0.30, 0.20], [0.300, 0.301]]), torch.tensor([[9.0, 1.0], [2.0, 3.0]]),
     ...                     margin=0.005)

@@ -1,10 +1,10 @@
-"""Many pairs of images and captions at once: every item is fitted once, in blocks of bounded memory.
+"""Score many pairs of images and captions: every item is fitted once, in blocks of bounded memory.
 
-`image_of[p]` and `text_of[p]` are the numbers of the image and of the caption of pair p. An image with several
+`image_of[p]` and `text_of[p]` are the indices of the image and of the caption of pair p. An image with several
 captions, like a caption with several images, is fitted once and compared with the background once.
 
-The shape of a block depends on its items alone, so that no item's number depends on its neighbours: reductions of
-floating point numbers depend on the padded width they run over. A block therefore holds items of one size class and is
+The shape of a block depends only on its items, so that no item's result depends on its neighbours: reductions of
+floating point numbers depend on the padded width they run over. A block therefore has items of one size class and is
 padded to that class, never to the longest item that happens to be in the batch.
 """
 
@@ -26,23 +26,23 @@ from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Keys, Mixture, expected_log_density, fit, log_density, room_per_point
 from msdscore.core.paper import Divergence, share
 
-# Bytes one block may take while it is worked on: on a CPU some cache-friendly items for every core.
+# Memory of one block in bytes: on a CPU a few cache-friendly items for every core.
 BLOCK_BYTES = 64 << 20
-# Work on so few points is over before another thread has taken it (measured; see docs/performance.md).
+# Work on so few points is finished before another thread has started it (measured; see docs/performance.md).
 FEW_POINTS = 32
 # On a GPU a share of its memory: few large launches, and room for the encoder.
 GPU_SHARE = 8
 
 # Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the
-# rounding of every row, is the same however many captions there are; eight cost little more than one.
+# rounding of every row, is independent of the number of captions; eight cost little more than one.
 SLOTS = 8
 
-OfPairs = Int[Tensor, " pairs"]  # the number of an image or a caption for every pair
+OfPairs = Int[Tensor, " pairs"]  # the index of an image or a caption for every pair
 Terms = Float[Tensor, "pairs points"]
 
 
 class Block(NamedTuple):
-    """Items of a batch and the width they are padded to; `whole` when it is the batch as it stands."""
+    """Items of a batch and the width they are padded to; `whole` if it is the entire batch."""
 
     items: Int[Tensor, " items"]
     width: int
@@ -76,14 +76,14 @@ def diverge(
 
 
 def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
-    """One mixture per item of one side, block by block, or in one go where the fused kernels serve."""
+    """Fit one mixture per item of one side, block by block, or at once with the fused kernels."""
     keys = side.mask.new_zeros(len(side), dtype=torch.int64) if side.keys is None else side.keys
     quick = settings.mixture == "vmf" and fused.serves(side.points, settings.components)
     if quick and side.points.shape[1] <= fused.MOST_POINTS:
         return fused.fit(side.points, side.mask, keys, settings)
     plain: Callable[[Points, Mask, Keys, FitSettings], Mixture] = fit
     if settings.mixture != "vmf":
-        from msdscore.core import variants  # for comparisons alone
+        from msdscore.core import variants  # only for comparisons
 
         plain = variants.fit
     wide, size = accumulation_dtype(side.points.dtype), (len(side), settings.components)
@@ -91,7 +91,7 @@ def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
     log_weights = side.points.new_empty(size, dtype=wide)
 
     def work(block: Block) -> None:
-        # The block's width follows from its items, so an item takes the same way in every batch.
+        # The block's width follows from its items, so an item takes the same path in every batch.
         fitted = fused.fit if quick and block.width <= fused.MOST_POINTS else plain
         mixture = fitted(cut(side.points, block), cut(side.mask, block), keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
@@ -101,7 +101,7 @@ def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
 
 
 def _features(side: Embeddings, settings: FitSettings) -> Embeddings:
-    """The side as its mixtures take it: unit vectors as they are, or the features of another family in float64."""
+    """The input of the side's mixtures: the unit vectors, or the features of another family in float64."""
     if settings.mixture == "vmf":
         return side
     from msdscore.core import variants
@@ -110,7 +110,7 @@ def _features(side: Embeddings, settings: FitSettings) -> Embeddings:
 
 
 def expected_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> PerPoint:
-    """What the other side's log density at a point is held against: the own mixture's, or the background's mean."""
+    """Reference log density of each point: the own mixture's, or the mean over the background."""
     if background is not None and fused.serves(side.points, own, background):
         return fused.expected(side.points, side.mask, background)
     result = side.points.new_zeros(side.mask.shape, dtype=accumulation_dtype(side.points.dtype))
@@ -137,7 +137,7 @@ def support_terms(
 ) -> Terms:
     """Support terms of every token of every pair, block by block of pairs.
 
-    With a `background` of images each term is less its mean over them.
+    With a `background` of images the mean over them is subtracted from each term.
     """
     sides = (texts, text_mixtures, image_mixtures)
     if fused.serves(texts.points, text_mixtures, image_mixtures):
@@ -166,16 +166,16 @@ def coverage_terms(
     text_of: OfPairs,
     background: Mixture | None = None,
 ) -> Terms:
-    """Coverage terms of every patch of every pair; patches are read in place, never copied once per caption.
+    """Coverage terms of every patch of every pair; patches are read in place, never copied for each caption.
 
-    With a `background` of captions each term is less its mean over them.
+    With a `background` of captions the mean over them is subtracted from each term.
     """
     if fused.serves(images.points, image_mixtures, text_mixtures):
         sides = (images, image_mixtures, text_mixtures)
         return _fused_terms(*sides, source=image_of, target=text_of, background=background)
     expected = expected_densities(images, image_mixtures, background)
     result = expected.new_zeros((len(image_of), expected.shape[1]))
-    # The pairs of image i are order[first[i] : first[i] + sizes[i]]; sizes are on the CPU, where they cut the work.
+    # The pairs of image i are order[first[i] : first[i] + sizes[i]]; sizes are on the CPU, which splits the work.
     size, order = torch.bincount(image_of, minlength=len(images)), image_of.argsort(stable=True)
     first, sizes = size.cumsum(0) - size, size.cpu()
 
@@ -187,10 +187,10 @@ def coverage_terms(
         mask, own = cut(images.mask, block), cut(expected, block)
         solid = real_points(cut(images.points, block), mask)
         for pairs in _rounds(order, first[block.items], here[largest]):
-            kept = pairs >= 0
-            image = kept.nonzero()[:, 0]
+            real = pairs >= 0
+            image = real.nonzero()[:, 0]
             other = _by_slot(text_mixtures, text_of[pairs.clamp_min(0)], solid[: len(pairs)])
-            place(result, pairs[kept], share(own[image] - other[kept], mask[image]))
+            place(result, pairs[real], share(own[image] - other[real], mask[image]))
 
     components = image_mixtures.means.shape[1]
     for_each(work, blocks(images, widths(images.mask), components), images.points.device)
@@ -200,9 +200,9 @@ def coverage_terms(
 def token_evidence(
     texts: Embeddings, image_mixtures: Mixture, background: Mixture, *, image_of: OfPairs, text_of: OfPairs
 ) -> Terms:
-    """log P of every token under its image's mixture, less the mean over background images; padding is zero."""
+    """log P of every token under its image's mixture, minus the mean over background images; padding is zero."""
     pairs = {"image_of": image_of, "text_of": text_of}
-    # Calibrated support terms are the negative shares of it; no mixture of the text takes part.
+    # Calibrated support terms are the negative shares of it; the text's mixture cancels.
     terms = support_terms(texts, image_mixtures, image_mixtures, **pairs, background=background)
     return -terms * texts.mask.sum(dim=1, keepdim=True)[text_of]
 
@@ -210,7 +210,7 @@ def token_evidence(
 def _fused_terms(
     side: Embeddings, own: Mixture, others: Mixture, *, source: OfPairs, target: OfPairs, background: Mixture | None
 ) -> Terms:
-    """Terms on a GPU: the own density is made beside the other one, a background's mean beforehand once per item."""
+    """Terms on a GPU: both densities are computed together; the mean over a background once per item beforehand."""
     expected = None if background is None else expected_densities(side, own, background)
     return fused.terms(side.points, side.mask, own, others, source=source, target=target, expected=expected)
 
@@ -229,9 +229,9 @@ def _by_slot(
 def _rounds(
     order: OfPairs, first: Int[Tensor, " images"], size: Int[Tensor, " images"]
 ) -> Iterator[Int[Tensor, "open slots"]]:
-    """Pairs of images, which come in falling order of their number of pairs, SLOTS of each image at a time.
+    """Pairs of images, which are sorted by descending number of pairs, SLOTS of each image at a time.
 
-    The next rows are those of images that have more; −1: none.
+    The rows are those of images that have more; −1: none.
     """
     for start in range(0, int(size.max()) if len(size) else 0, SLOTS):
         more = int((size > start).sum())
@@ -244,13 +244,13 @@ def _rounds(
 def widths(mask: Mask) -> Int[Tensor, " batch"]:
     """The size class of an item: the end of its last real point, rounded up to a quarter of the power of two below it.
 
-    Above 128 to a sixteenth: images have so many points, mostly one number of them, and padding costs a copy.
+    Above 128 to a sixteenth: images have that many points, mostly the same number, and padding costs a copy.
 
     >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
     tensor([4, 4])
     """
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    ends = (mask * places).amax(dim=1).clamp_min(1)
+    ends_at = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    ends = (mask * ends_at).amax(dim=1).clamp_min(1)
     power = 2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64)
     steps = torch.where(power < 128, power // 4, power // 16).clamp_min(4)
     return (ends + steps - 1) // steps * steps
@@ -259,7 +259,7 @@ def widths(mask: Mask) -> Int[Tensor, " batch"]:
 def blocks(
     side: Embeddings, classes: Int[Tensor, " items"], components: int, background: Mixture | None = None
 ) -> Iterator[Block]:
-    """Blocks of items of these size classes, by the memory that fitting and comparing one of them takes."""
+    """Blocks of items of these size classes, by the memory for fitting and comparing one of them."""
     here, room = classes.cpu(), BLOCK_BYTES
     if classes.device.type == "cuda":
         room = int(torch.cuda.get_device_properties(classes.device).total_memory) // GPU_SHARE
@@ -284,9 +284,9 @@ def place(target: PerPoint, items: Int[Tensor, " items"], rows: Float[Tensor, "i
 
 
 def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torch.device) -> None:
-    """Do the work for every block; on a CPU each block by one thread, large items side by side.
+    """Process every block; on a CPU each block in one thread, large items in parallel.
 
-    A library that shares one product out over threads adds in another order for every number of threads and of items.
+    A library that splits one product over threads adds in an order that depends on the numbers of threads and items.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
@@ -297,28 +297,30 @@ def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torc
     inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def as_here(block: Block) -> None:
-        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # each thread has its own modes
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # modes are thread-local
             work(block)
 
     for part in parts:
         split = threads if part.width > FEW_POINTS and len(part.items) >= threads else 1
         shares = (
-            [part] if split == 1 else [part._replace(items=own, whole=False) for own in part.items.tensor_split(split)]
+            [part]
+            if split == 1
+            else [part._replace(items=items, whole=False) for items in part.items.tensor_split(split)]
         )
-        waiting += [pool.submit(as_here, own) for own in shares]
-    wait(waiting)  # none may go on writing after an error of another
+        waiting += [pool.submit(as_here, block) for block in shares]
+    wait(waiting)  # none may continue writing after an error of another
     for done in waiting:
         done.result()
 
 
 @cache
 def _single_threads(count: int) -> ThreadPoolExecutor:
-    """Threads whose libraries use no further ones; kept, for a new thread of torch copies the last number set."""
+    """Threads whose libraries use no further threads; cached, since a new torch thread copies the last number set."""
     pool, met = ThreadPoolExecutor(count, "msdscore-core"), Barrier(count)
 
     def begin() -> None:
         met.wait()
-        torch.get_num_threads()  # a thread takes the number of the process at its first look, so look before setting
+        torch.get_num_threads()  # a thread reads the process-wide number on its first call, so call before setting
         torch.set_num_threads(1)
 
     wait([pool.submit(begin) for _ in range(count)])

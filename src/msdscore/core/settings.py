@@ -1,4 +1,4 @@
-"""Checks of the settings of a score, shared by all of its forms."""
+"""Validation of score settings, shared by all forms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from msdscore.errors import ConfigError, unknown_name
 
 Settings = TypeVar("Settings")
 LARGEST = 1e6  # a larger number overflows a score
-SMALLEST = 1e-6  # of a number that something is divided by
+SMALLEST = 1e-6  # minimum of a number used as a divisor
 MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
 MOST_ITERATIONS = 10_000  # of EM, which converges in tens
 
 
 def check_number(name: str, value: Any, *, positive: bool = False) -> None:
-    """Refuse what is no finite number, negative, or so large or small that scores overflow."""
+    """Raise `ConfigError` unless the value is finite, not negative, and in a range in which scores do not overflow."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, got {value!r}")
     if value > LARGEST:
-        raise ConfigError(f"{name} must lie within {LARGEST:g}, got {value!r}")
+        raise ConfigError(f"{name} must be at most {LARGEST:g}, got {value!r}")
     if positive and not value > 0:
         raise ConfigError(f"{name} must be positive, got {value}")
     if positive and value < SMALLEST:
@@ -29,14 +29,14 @@ def check_number(name: str, value: Any, *, positive: bool = False) -> None:
 
 
 def check_share(name: str, value: Any) -> None:
-    """Refuse what does not lie between 0 and 1."""
+    """Raise `ConfigError` unless the value is between 0 and 1."""
     check_number(name, value)
     if value > 1:
-        raise ConfigError(f"{name} must lie between 0 and 1, got {value}")
+        raise ConfigError(f"{name} must be between 0 and 1, got {value}")
 
 
 def check_count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> None:
-    """Refuse what is no whole number, or one that is too small or too large."""
+    """Raise `ConfigError` unless the value is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     if value < least:
@@ -46,13 +46,13 @@ def check_count(name: str, value: Any, *, least: int = 1, most: int | None = Non
 
 
 def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse a name that is none of the known ones."""
+    """Raise `UnknownNameError` unless the value is one of the known names."""
     if value not in known:
         raise unknown_name(name, str(value), known)
 
 
 def replace_known(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Settings with some of them changed; unknown names are refused with the known ones."""
+    """Replace some settings; unknown names raise `UnknownNameError`."""
     known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     for name in changes:
         if name not in known:
@@ -61,7 +61,7 @@ def replace_known(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def exact(number: int | float) -> str:
-    """A number in as few digits as tell it from every other one.
+    """Shortest decimal representation that identifies a number.
 
     >>> exact(20.0), exact(0.1), exact(0.10000001), exact(1 / 3)
     ('20', '0.1', '0.10000001', '0.3333333333333333')

@@ -1,16 +1,16 @@
-r"""Other distributions in the place of the von Mises–Fisher one with a fixed concentration, for comparisons.
+r"""Alternatives to the von Mises–Fisher distribution with a fixed concentration, for comparisons.
 
 Each is an exponential family, :math:`\log p(x) = v^\top \varphi(x) + b` up to a constant that cancels in every
 divergence: EM needs the means of :math:`\varphi` under the shares, and densities are those of a `Mixture` whose
-"means" are the vectors v, whose weights carry b, and whose kappa is 1. They are made in float64: a component that
-holds one point is so sharp that float32 would lose its density. Starts, reserves and dead components are those of
+"means" are the vectors v, whose weights include b, and whose kappa is 1. They are computed in float64: a component
+with one point is so sharp that float32 would lose its density. Starts, reserves and dead components are those of
 `mixture`.
 
 The normaliser of a von Mises–Fisher density is computed in the log domain,
 
 .. math:: \log C_D(\kappa) = \nu\log\kappa - (\nu+1)\log 2\pi - \log I_\nu(\kappa), \qquad \nu = D/2 - 1
 
-since the Bessel function leaves the range of float64 at a few hundred dimensions.
+since the Bessel function exceeds the range of float64 at a few hundred dimensions.
 """
 
 import math
@@ -29,17 +29,17 @@ PerAxis = Float[Tensor, "batch components dim"]
 # Vectors and offsets of components.
 Natural = tuple[Statistics, PerComponent]
 
-# Added to every variance, as scikit-learn does.
+# Added to every variance, as in scikit-learn.
 LEAST_VARIANCE = 1e-6
-# How far variances are drawn to their mean over the coordinates (the authors' scripts).
+# How far variances are shrunk towards their mean over the coordinates (the authors' scripts).
 SHRINKAGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    r"""A distribution: its features :math:`\varphi`, and its parameters from the means of them.
+    r"""A distribution: its features :math:`\varphi`, and its parameters from their means.
 
-    `at` gives the component that begins at a point, with the concentration or the inverse variance of the settings.
+    `at` returns the component that starts at a point, with the concentration or the inverse variance of the settings.
     """
 
     features: int  # per coordinate; the first ones are the point itself
@@ -73,7 +73,7 @@ def _adaptive_at(points: PerAxis, kappa: float) -> Natural:
 
 
 def _spherical(means: Statistics, kappa: float) -> Natural:
-    """A Gaussian of variance 1/kappa in every direction; the points' own length is one and cancels."""
+    """A Gaussian of variance 1/kappa in every direction; the points' length is one and cancels."""
     return kappa * means, -0.5 * kappa * (means * means).sum(dim=-1)
 
 
@@ -84,7 +84,7 @@ def _diagonal(means: Statistics, kappa: float) -> Natural:
 
 
 def _shrunk(means: Statistics, kappa: float) -> Natural:
-    """The same, with variances drawn half way to their mean over the coordinates."""
+    """The same, with variances shrunk half way to their mean over the coordinates."""
     mean, variance = _moments(means)
     return _axes(mean, (1 - SHRINKAGE) * variance + SHRINKAGE * variance.mean(dim=-1, keepdim=True))
 
@@ -112,7 +112,7 @@ FAMILIES: Mapping[Kind, Family] = {
 
 
 def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixture:
-    """One mixture per item, of the family that the settings name, from the features of its points."""
+    """Fit one mixture per item, of the family in the settings, from the features of its points."""
     family, kappa = FAMILIES[settings.mixture], settings.kappa
     lifted = real_points(points, mask)
     solid, real = lifted[..., : lifted.shape[2] // family.features], mask.unsqueeze(1).to(lifted.dtype)
@@ -147,7 +147,7 @@ _DEBYE: tuple[tuple[int, tuple[int, ...]], ...] = (
     (39813120, (4465125, -94121676, 349922430, -446185740, 185910725)),
     (6688604160, (1519035525, -49286948607, 284499769554, -614135872350, 566098157625, -188699385875)),
 )
-# Concentrations are kept in the range in which the normaliser was checked.
+# Concentrations are clamped to the range in which the normaliser was checked.
 LEAST_KAPPA, MOST_KAPPA = 1e-3, 1e5
 
 
@@ -161,7 +161,7 @@ def log_bessel(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*
     top = order + steps
     result = _debye(top, kappa)
     ratio = (result - _debye(top + 1, kappa)).exp()
-    # I_{n-1} / I_n = 2n/κ + I_{n+1} / I_n: all terms are positive, so rounding does not grow on the way down.
+    # I_{n-1} / I_n = 2n/κ + I_{n+1} / I_n: all terms are positive, so rounding errors do not grow on the way down.
     for step in range(steps):
         ratio = 2 * (top - step) / kappa + 1 / ratio
         result = result + ratio.log()
@@ -183,7 +183,7 @@ def _debye(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batc
 
 
 def log_normaliser(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
-    r""":math:`\log C_D(\kappa)`: what the logarithm of the density has beside :math:`\kappa\,\mu^\top x`."""
+    r""":math:`\log C_D(\kappa)`: the log density minus :math:`\kappa\,\mu^\top x`."""
     order = dim / 2 - 1
     return order * kappa.log() - (order + 1) * math.log(2 * math.pi) - log_bessel(order, kappa)
 
@@ -198,9 +198,9 @@ def log_uniform(dim: int) -> float:
 
 
 def concentration(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
-    r"""The concentration that belongs to a mean resultant length: :math:`(\bar r D - \bar r^3)/(1 - \bar r^2)`.
+    r"""The concentration for a mean resultant length: :math:`(\bar r D - \bar r^3)/(1 - \bar r^2)`.
 
-    Banerjee's approximation, as in the paper, within the range of concentrations that is supported.
+    Banerjee's approximation, as in the paper, clamped to the supported range of concentrations.
     """
     short = length.clamp(max=1 - 1e-12)
     return ((short * dim - short**3) / (1 - short**2)).clamp(LEAST_KAPPA, MOST_KAPPA)

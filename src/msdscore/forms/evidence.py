@@ -148,7 +148,7 @@ class Evidence:
 
     >>> Evidence(balance=2.0)
     Traceback (most recent call last):
-    msdscore.errors.ConfigError: balance must lie between 0 and 1, got 2.0
+    msdscore.errors.ConfigError: balance must be between 0 and 1, got 2.0
     """
 
     name: ClassVar[str] = "MSD-E"  # the paper does not define this form, so that it has a name of its own
