@@ -176,7 +176,7 @@ def test_another_stem_is_refused():
 
 
 def test_branches_are_for_mini_alone():
-    with pytest.raises(ConfigError, match="branches are for an image tower of kind 'mini'"):
+    with pytest.raises(ConfigError, match="branches need an image tower of kind 'mini'"):
         ImageTowerSpec(kind="timm", source="resnet18", branches=("a.safetensors", "b.safetensors"))
 
 

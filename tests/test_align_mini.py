@@ -204,7 +204,7 @@ def read(heads, vectors, mask, pooled):
         (lambda: ImageTowerSpec(kind="mini", source="lite3"), "Did you mean 'lite2'"),
         (lambda: ImageTowerSpec(kind="mini", source="lite2", levels=(1,)), "always has its three maps"),
         (lambda: TextTowerSpec(kind="mini", source="bert"), "Known: minilm"),
-        (lambda: HeadsSpec(image=HeadSpec(kind="pool")), "it can only be heads.global_text"),
+        (lambda: HeadsSpec(image=HeadSpec(kind="pool")), "use it only as heads.global_text"),
         (lambda: HeadsSpec(mean_hidden=4), "mean_hidden needs a global_text of kind 'pool', got 'linear'"),
     ],
 )

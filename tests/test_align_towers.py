@@ -229,7 +229,7 @@ def test_towers_that_cannot_work_say_why(timm_weights, make, kind, message):
 def test_levels_beyond_the_layers_are_refused(bert):
     with pytest.raises(ConfigError, match="level 9 does not exist; expected a number under 4"):
         towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert, levels=(9,)))[1].features(["a"])
-    with pytest.raises(ConfigError, match="levels of a text tower must be numbers"):
+    with pytest.raises(ConfigError, match="levels of a text tower must be indices"):
         TextTowerSpec(kind="transformers", source=bert, levels=("final",))
 
 
