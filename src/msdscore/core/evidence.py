@@ -119,7 +119,7 @@ class WordCalibration:
     ) -> Float[Tensor, " words"]:
         """The probability that each word is true, if a share `prior` of words is."""
         if not 0 < prior < 1:
-            raise ConfigError(f"prior must lie between 0 and 1, got {prior}")
+            raise ConfigError(f"prior must be between 0 and 1, got {prior}")
         even = self.of_kinds("slope", kind) * evidence.double() + self.of_kinds("intercept", kind)
         return torch.sigmoid(even + torch.logit(torch.tensor(prior, dtype=torch.float64)))
 
