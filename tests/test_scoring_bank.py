@@ -53,7 +53,7 @@ def test_a_bank_survives_its_file(tmp_path):
 def test_calibration_covers_both_sides_or_is_refused(changes):
     encoder, both_sides = tiny_clip(), BACKGROUND.changed(**changes)
     message = (
-        f"gate={changes['gate']} weighs coverage, and the bank .* holds no captions to calibrate it; set gate=support"
+        f"gate={changes['gate']} weighs coverage, but the bank .* has no captions to calibrate it; set gate=support"
     )
     with pytest.raises(ConfigError, match=message):
         Scorer(encoder, both_sides, bank=bank_of(encoder))

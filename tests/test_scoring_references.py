@@ -133,7 +133,7 @@ def test_a_caption_is_not_compared_with_itself(scorer):
     others = scorer.score(red(), "a red thing", references=REFERENCES)
     own = scorer.score(red(), "a red thing", references=["A red thing.", *REFERENCES])
     assert own.ref_msd == pytest.approx(others.ref_msd)
-    assert own.warnings == ("1 of 4 references left out: the caption itself",)
+    assert own.warnings == ("1 of 4 references ignored: the caption itself",)
 
 
 def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
@@ -242,7 +242,7 @@ def test_files_of_references_are_joined_by_image(scorer, tmp_path, name):
     expected = scorer.score(tmp_path / "red.png", "a red square", REFERENCES)
     assert red_row["ref_msd"] == pytest.approx(expected.ref_msd)
     assert blue["reference_count"] == 1
-    assert blue["warnings"] == "1 of 2 references left out: the caption itself"
+    assert blue["warnings"] == "1 of 2 references ignored: the caption itself"
     assert texts["reference_score"] == pytest.approx(expected.reference_score)
     assert (texts["msd"], texts["error"], texts["warnings"]) == (None, None, TEXT_ONLY)
     assert "no such file" in gone["error"]

@@ -1,4 +1,4 @@
-"""Explanations as people meet them: to print, to look at in a notebook, to save."""
+"""Explanations to print, to show in a notebook, and to save."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +28,10 @@ from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
 
 
 class Explanation(Attribution):
-    """The score of one caption of one image, taken apart: see `Attribution` for what it holds."""
+    """The score of one caption of one image, split into its terms; see `Attribution`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pixels, as plain values."""
+        """Return everything but the pixels as plain values."""
         return document(self)
 
     def save(self, path: str | Path) -> None:
@@ -54,7 +54,7 @@ class Explanation(Attribution):
 
 @dataclass(frozen=True, slots=True)
 class Explanations:
-    """Explanations of captions of one image, shown side by side on one scale."""
+    """Explanations of captions of one image, shown next to each other on one scale."""
 
     items: tuple[Explanation, ...]
 
@@ -94,7 +94,7 @@ class Explanations:
 
 
 def joined(parts: Iterable[Explanations]) -> Explanations:
-    """Explanations of one image by several encoders as one, to show side by side on one scale."""
+    """Explanations of one image by several encoders as one, to show on one scale."""
     items = tuple(item for part in parts for item in part)
     forms = dict.fromkeys(item.form.name for item in items)
     if len(forms) > 1:
@@ -110,7 +110,7 @@ def explain(
     *,
     doubt: float = ZERO,
 ) -> Explanations:
-    """Score captions of one image as a candidate set and keep every term."""
+    """Score captions of one image as a candidate set, with all terms."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
     return explain_embedded(pipeline, *embed_image(pipeline, image), captions, references, doubt=doubt)
@@ -119,7 +119,7 @@ def explain(
 def explain_pairs(
     pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
 ) -> Iterator["Explanation | RowError"]:
-    """Explain each caption with its image, alone; an item that cannot be read gives its error instead.
+    """Explain each caption with its image separately; an item that cannot be read yields its error.
 
     Images are encoded in batches of the pipeline's size.
     """
@@ -155,7 +155,7 @@ def explain_embedded(
     *,
     doubt: float = ZERO,
 ) -> Explanations:
-    """Explanations of captions of an image of which the vectors are known, with references if there are any.
+    """Explain captions of an embedded image, with references if there are any.
 
     Words with a p-value below `doubt` are in doubt.
     """
@@ -198,7 +198,7 @@ def _named(
     units: Sequence[Sequence[Unit]],
     doubt: float,
 ) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
-    """For every caption the words that it does not say, and those that would fit better."""
+    """Return, for every caption, missing words and words that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
     if vocabulary is None or not pipeline.config.names_words:
         return [((), ())] * len(units)
@@ -216,4 +216,4 @@ def _named(
     return named
 
 
-_namers: WeakKeyDictionary[Pipeline, Namer] = WeakKeyDictionary()  # what depends on a bank alone is computed once
+_namers: WeakKeyDictionary[Pipeline, Namer] = WeakKeyDictionary()  # values that depend only on a bank are computed once

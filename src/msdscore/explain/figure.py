@@ -1,6 +1,6 @@
 """Explanations as Matplotlib figures at the width of a paper's column: words, maps, and the score as a sum.
 
-Captions are broken into lines of placed words, measured with fonts that hold their letters.
+Captions are broken into lines of positioned words, measured with fonts that have their letters.
 """
 
 import unicodedata
@@ -34,16 +34,16 @@ CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS, KEY_POINTS = 9.0, 7.0, 6.0, 5.2
 LINE, SMALL_LINE = 0.2, 0.115  # a line of the caption, and of a remark
 FOOT = 0.16  # a note under all captions
 LETTERS = 76  # of a remark that fit a line
-MOST_ACROSS = 2  # captions side by side: the width of a page of a two-column paper
+MOST_ACROSS = 2  # captions per row: the width of a page of a two-column paper
 IMAGE_PIXELS = 480  # longest side of a panel's image: 400 dpi at a third of a column
 SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of a sheet, as loggers show it
 GREY = "#555"
-WIDER = 0.4  # of the height of a letter, by which a wide one exceeds the box that stands for it
+WIDER = 0.4  # of the height of a letter, by which a wide one exceeds its placeholder box
 MOST_LINES = 12  # a paragraph longer than this is better read as a page
 INCH = 72.0
-Line = list[tuple[float, look.TextPiece]]  # parts of a caption, so many inches from the start of the line
+Line = list[tuple[float, look.TextPiece]]  # parts of a caption with their offsets in inches from the start of the line
 BASE = "DejaVu Sans"  # comes with Matplotlib: Latin, Greek, Cyrillic, Hebrew, Arabic
-# Families that hold further scripts, where the machine has them; the first that holds a letter is taken.
+# Families with further scripts, if they are installed; the first that has a letter is used.
 FURTHER = (
     "Noto Sans CJK",
     "Noto Sans",
@@ -63,32 +63,32 @@ NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or 
 
 
 class Page:
-    """A white figure on which things are placed in inches from the top left corner."""
+    """A white figure with positions in inches from the top left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         make: Any = require("matplotlib.figure", extra="figures").Figure
         self.figure, self.width, self.height = make(figsize=(width, height), facecolor="white"), width, height
 
     def axes(self, left: float, top: float, width: float, height: float) -> Any:
-        """Bare axes at a position."""
+        """Add axes without decoration at a position."""
         low = self.height - top - height
         axes = self.figure.add_axes((left / self.width, low / self.height, width / self.width, height / self.height))
         axes.set_axis_off()
         return axes
 
     def text(self, left: float, top: float, text: str, points: float = LABEL_POINTS, **style: Any) -> None:
-        """Text whose top left corner (or as `style` says) is at a position; dollar signs are dollar signs."""
+        """Add text with its top left corner (or as set in `style`) at a position; dollar signs are literal."""
         style = {"va": "top", "ha": "left", "color": "#111"} | style
         where = (left / self.width, 1 - top / self.height)
         self.figure.text(*where, text, fontsize=points, parse_math=False, **style)
 
     def image(self, left: float, top: float, width: float, height: float, pixels: Any) -> None:
-        """An image that fills a box."""
+        """Add an image that fills a box."""
         self.axes(left, top, width, height).imshow(np.asarray(pixels), aspect="auto", interpolation="antialiased")
 
 
 def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
-    """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks.
+    """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks.
 
     A last line says if no font has some letter, unless `warn` is false.
     """
@@ -130,7 +130,7 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
 
 
 def word_figure(item: Attribution, columns: int = 4) -> "Figure":
-    """Small images of where each judged word looks, the least supported word first."""
+    """Draw small maps of the regions of each judged word, the least supported word first."""
     units, panel = item.ranked, _panel(columns)
     step = panel * _shape(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
@@ -152,7 +152,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
 
 
 def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
-    """Captions of several images, one row per explanation, the image beside its caption, MSD and match.
+    """Captions of several images, one row per explanation, the image next to its caption, MSD and match.
 
     As pixels, height by width by three, for loggers that take images.
     """
@@ -177,7 +177,7 @@ def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
 
 
 def _panel(count: int) -> float:
-    """The width of one of several panels side by side in a column."""
+    """Return the width of one of several panels in a row."""
     return (COLUMN - 2 * MARGIN - (count - 1) * GAP) / count
 
 
@@ -196,7 +196,7 @@ def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line]
 
 
 def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
-    """What the colours of words say."""
+    """Draw the legend of word colours."""
     measure = ruler(points, families(""))
     at = left + 0.03
     for text, back, ink in look.legend(items):
@@ -208,7 +208,7 @@ def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribut
 def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.Map) -> None:
     page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
     page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
-    # The unit stands under the other maps; with two signs there is no room for it.
+    # The unit is under the other maps; with two signs there is no space for it.
     high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
     page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
@@ -288,7 +288,7 @@ def runs_from_the_right(text: str) -> bool:
 
 
 def families(text: str) -> list[str]:
-    """Font families for a text: the base, and one further for every letter that those before do not hold."""
+    """Return font families for a text: the base, and one more for every letter that the previous ones lack."""
     chosen = [BASE]
     for char in _letters(text):
         if not any(ord(char) in _letters_of(family) for family in chosen):
@@ -298,7 +298,7 @@ def families(text: str) -> list[str]:
 
 
 def lacks_letters(texts: Iterable[str]) -> bool:
-    """Whether some letter is in none of this machine's fonts."""
+    """Return whether a letter is in none of the installed fonts."""
     return any(
         all(ord(char) not in _letters_of(family) for family in families(text))
         for text in texts
@@ -308,7 +308,7 @@ def lacks_letters(texts: Iterable[str]) -> bool:
 
 @contextmanager
 def any_letters() -> Iterator[None]:
-    """Let captions hold letters that no font holds: boxes stand for them, and the figure says so."""
+    """Allow letters that no font has: they are drawn as boxes, and the figure says so."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
         yield
@@ -330,18 +330,18 @@ def _further() -> tuple[str, ...]:
 
 @cache
 def _letters_of(family: str) -> frozenset[int]:
-    """The characters that a family holds."""
+    """Return the characters of a family."""
     fonts: Any = require("matplotlib.font_manager", extra="figures")
     return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
 
 
 def ruler(points: float, family: list[str]) -> Callable[[str], float]:
-    """A function that gives the width of a text in inches, in the fonts that the figure uses."""
+    """Return a function that computes the width of a text in inches, in the fonts of the figure."""
     path: Any = require("matplotlib.textpath", extra="figures").text_to_path
     font = require("matplotlib.font_manager", extra="figures").FontProperties(size=points, family=family)
 
     def measure(text: str) -> float:
-        # A viewer's own font draws letters that this machine lacks; wide ones need more room than their boxes.
+        # The viewer's font draws letters that are not installed here; wide ones need more space than their boxes.
         wide = [char for char in text if unicodedata.east_asian_width(char) in "WF" and lacks_letters([char])]
         with any_letters():
             drawn = float(path.get_text_width_height_descent(text, font, ismath=False)[0])

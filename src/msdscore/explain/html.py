@@ -1,6 +1,6 @@
-"""Explanations as HTML: a page of its own, a part of a notebook, and the templates that reports use too.
+"""Explanations as HTML: a page, a part of a notebook, and the templates that reports also use.
 
-Everything that is put into a template is escaped, and a page runs no script but its own and fetches nothing.
+All values in templates are escaped, and a page runs only its inline script and loads no other resources.
 """
 
 import json
@@ -21,19 +21,19 @@ from msdscore.explain.terms import Attribution
 from msdscore.forms.base import Role
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
-MOST_WORDS = 60  # words with an image of their own, so that a page stays under a few megabytes
+MOST_WORDS = 60  # words with a map each, so that a page is not larger than a few megabytes
 _HOMES = ("msdscore.explain", "msdscore.report")
 
 
 def render(name: str, values: Mapping[str, Any]) -> Markup:
-    """A template of `explain/assets` or `report/assets`, filled in."""
+    """Render a template of `explain/assets` or `report/assets`."""
     return Markup(_environment().get_template(name).render(values))
 
 
 def whole_page(
     home: str, template: str, values: Mapping[str, Any], *, styles: Sequence[str], script: str | None = None
 ) -> str:
-    """A document that fetches nothing: a template with styles and a script of its package put in unchanged."""
+    """Render a self-contained document: a template with inlined styles and script of its package."""
 
     def asset(name: str) -> Markup:
         return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def whole_page(
 
 
 def script_json(value: Any) -> Markup:
-    r"""JSON that cannot end the script element it stands in.
+    r"""Return JSON that cannot end its script element.
 
     >>> str(script_json("</script>"))
     '"\\u003c/script>"'
@@ -53,14 +53,14 @@ def script_json(value: Any) -> Markup:
 
 
 def data_uri(image: Image) -> str:
-    """An image inside the page."""
+    """Return an image as a data URI."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=85)
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
 def snippet(items: Sequence[Attribution]) -> str:
-    """One block per caption on shared scales, without a script: words, small maps, the sum."""
+    """Render one block per caption on shared scales, without a script: words, small maps, the sum."""
     blocks = []
     for item, maps in zip(items, look.maps_of(items), strict=True):
         small = look.thumbnail(item.image, THUMB_PIXELS)
@@ -71,7 +71,7 @@ def snippet(items: Sequence[Attribution]) -> str:
 
 
 def page(items: Sequence[Attribution]) -> str:
-    """The whole document: point at a word and see where it looks."""
+    """Render the whole document, which shows the regions of a word on hover."""
     blocks = []
     for item, maps in zip(items, look.maps_of(items), strict=True):
         phrases = [unit for unit in item.phrases if " " in unit.text.strip()]
@@ -83,12 +83,12 @@ def page(items: Sequence[Attribution]) -> str:
 
 
 def words_html(item: Attribution, limit: float | None = None) -> Markup:
-    """The caption with its words coloured and everything between them as it was; escaped."""
+    """Return the escaped caption with coloured words."""
     return Markup(_parts().words(look.spans(item, look.word_limit([item]) if limit is None else limit)))
 
 
 def legend_html(items: Sequence[Attribution]) -> Markup:
-    """What the colours of words say."""
+    """Return the legend of word colours."""
     return Markup(_parts().word_key(look.legend(items)))
 
 
@@ -98,7 +98,7 @@ def _parts() -> Any:
 
 
 def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
-    """What the parts of a page say of one caption among several: words, headline, and the score as a sum."""
+    """Return the template values of one caption among several: words, headline, and the score as a sum."""
     low, high = look.waterfall_span(items)
     steps = [
         {
@@ -125,7 +125,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
 
 
 def _images(item: Attribution, maps: Mapping[Role, look.Map]) -> dict[str, Any]:
-    """Every image that the page can show, by name: the photograph, the maps, and where each word looks."""
+    """Return all images of the page by name: the photograph, the maps, and the map of each word."""
     small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):
         if unit.tokens and len(drawn) < MOST_WORDS:

@@ -1,8 +1,8 @@
-"""How explanations look: colours, words, maps over the image, the score as a sum, remarks; one rule for all backends.
+"""Appearance of explanations in all backends: colours, words, maps over the image, the score as a sum, remarks.
 
-Colours are hues that colour-blind readers tell apart, in even steps of lightness. Ramps run from the paper (white, or
-the dark of a page) to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those that
-people see; so equal steps of a value look equally large. Figures, pages, reports and terminals draw what is made here.
+Colours are hues that colour-blind readers can distinguish, in even steps of lightness. Ramps run from the paper (white,
+or the dark of a page) to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those
+that people see; so equal steps of a value look equally large. Figures, pages, reports and terminals use these colours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ WHITE, DARK = (255, 255, 255), (29, 32, 38)  # papers: of figures and light page
 
 
 def ramp(role: Role, strength: npt.ArrayLike, paper: Colour = WHITE) -> npt.NDArray[np.uint8]:
-    """RGB colours for strengths from 0 (the paper) to 1 (the role's full colour), along a new last axis.
+    """Return RGB colours for strengths from 0 (the paper) to 1 (the role's full colour), along a new last axis.
 
     >>> ramp("support", [0.0, 1.0]).tolist()
     [[255, 255, 255], [0, 90, 160]]
@@ -72,7 +72,7 @@ def ramp(role: Role, strength: npt.ArrayLike, paper: Colour = WHITE) -> npt.NDAr
 
 
 def css(role: Role, strength: float, paper: Colour = WHITE) -> str:
-    """One colour of the ramp, as CSS writes it.
+    """Return one colour of the ramp as CSS.
 
     >>> css("penalty", 1.0)
     '#c44800'
@@ -81,7 +81,7 @@ def css(role: Role, strength: float, paper: Colour = WHITE) -> str:
 
 
 def ink(role: Role, strength: float, paper: Colour = WHITE) -> str:
-    """Black or white, whichever has more contrast with that colour; at least 4.5 to 1, as WCAG asks for text.
+    """Return black or white, whichever has more contrast with the colour; at least 4.5 to 1, as WCAG requires for text.
 
     >>> ink("penalty", 0.1), ink("penalty", 1.0)
     ('#000', '#fff')
@@ -98,14 +98,14 @@ def oklab(rgb: npt.NDArray[np.generic]) -> Floats:
 
 
 def _linear(rgb: npt.NDArray[np.generic]) -> Floats:
-    """Shares of light of sRGB values from 0 to 255."""
+    """Return linear light of sRGB values from 0 to 255."""
     share = np.asarray(rgb, dtype=np.float64) / 255
     return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A part of a caption: a word with its number, tooltip, background and ink, on light and dark pages; or what lies
+    """A part of a caption: a word with its number, tooltip, background and ink, on light and dark pages; or the text
     between words.
     """
 
@@ -119,12 +119,12 @@ class TextPiece:
 
 
 def is_readable(item: Attribution) -> bool:
-    """Whether the encoder was trained on the caption's language; if not, neither its words nor its score mean much."""
+    """Return whether the encoder was trained on the caption's language; if not, its score and words are unreliable."""
     return NOT_ENGLISH not in item.score.warnings
 
 
 def spans(item: Attribution, limit: float) -> list[TextPiece]:
-    """The caption part by part, with the colours of its words (see `word_limit`) and what lies between as it was."""
+    """Return the parts of the caption: words with their colours (see `word_limit`) and the text between them."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
         role, strength = word_colour(unit, limit, item.doubt)
@@ -136,13 +136,13 @@ def spans(item: Attribution, limit: float) -> list[TextPiece]:
 
 
 def word_limit(items: Iterable[Attribution]) -> float:
-    """The gap of full colour for the words of several captions under the paper's form: the largest of them."""
+    """Return the gap that gets the full colour, for several captions under the paper's form: the largest one."""
     gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
     return max(gaps, default=1.0)
 
 
 def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, float]:
-    """Hue and strength of a word.
+    """Return hue and strength of a word.
 
     By its p-value: towards `penalty` below `doubt`, in full from a tenth of it down, white up to 0.5, towards `support`
     above. Under the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
@@ -162,7 +162,7 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
 
 
 def tooltip(unit: Unit) -> str:
-    """What a word's numbers say, or why it has none; nothing for marks that no encoder reads."""
+    """Return the numbers of a word as text, or why it has none; empty for marks that no encoder reads."""
     if unit.p_value is not None and unit.probability is not None:
         doubt = f"; doubt {unit.doubt:.2f}" if unit.doubt else ""
         return f"{p_text(unit)}; true with probability {unit.probability:.2f}{doubt}; adds {unit.term or 0.0:+.3f}"
@@ -174,7 +174,7 @@ def tooltip(unit: Unit) -> str:
 
 
 def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
-    """What the colours of words mean: text, background and ink of every entry."""
+    """Return the legend of word colours: text, background and ink of every entry."""
     items = tuple(items)
     entries = items[0].form.legend(word_limit(items))
     if (doubt := items[0].doubt) != ZERO:
@@ -195,7 +195,7 @@ def signatures(items: Sequence[Attribution]) -> str:
 
 
 def in_words(item: Attribution) -> list[str]:
-    """What a reader should know of the words, line by line."""
+    """Return remarks on the words, line by line."""
     if not is_readable(item):
         return ["cannot be judged: the caption is not in English, which this encoder reads"]
     instead = {
@@ -212,7 +212,7 @@ def in_words(item: Attribution) -> list[str]:
 class Map:
     """Values over the image, rows by columns: white at zero, in full colour from `limit` on, `low` and `high` under it.
 
-    `below` is the colour of values below zero, where the maps of a role have such.
+    `below` is the colour of values below zero, for roles whose maps have them.
     """
 
     role: Role
@@ -225,11 +225,11 @@ class Map:
 
     @property
     def strength(self) -> Floats:
-        """How far the values are from zero on the way to the limit, −1 to 1."""
+        """Values divided by the limit and clipped to −1 … 1."""
         return _strength(self.values, self.limit)
 
     def shades(self, steps: int) -> npt.NDArray[np.uint8]:
-        """The colours of the legend, from the low end to the high one."""
+        """Return the colours of the legend, from low to high."""
         above = ramp(self.role, np.linspace(0, 1, steps))
         return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
 
@@ -240,10 +240,10 @@ def _strength(values: npt.ArrayLike, limit: float) -> Floats:
 
 
 def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
-    """The maps of captions, on one scale up to the largest value of any of them; of all roles unless told which.
+    """The maps of captions, on one scale up to the largest value of any of them; by default of all roles.
 
-    Omissions that have no weight in any score are worth a look, but no part of it, and have a scale of their own; those
-    below zero are regions that a caption tells of.
+    Omissions without weight in any score are informative but not part of it, and have a separate scale; values below
+    zero are regions that a caption mentions.
     """
     betas = [item.terms.beta for item in items]
     scored = any(beta > 0 for beta in betas)
@@ -274,14 +274,14 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
 
 
 def word_map(item: Attribution, unit: Unit) -> Map:
-    """Where a word looks, to its own maximum."""
+    """Return the map of a word, scaled to its maximum."""
     spread = item.leaning(unit)
     highest, name = float(spread.max()), f"“{unit.text}”"
     return Map("leaning", f"where {name} looks", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
 
 
 def thumbnail(image: Image.Image, longest: int) -> Image.Image:
-    """The image, made smaller if a side is longer than `longest`."""
+    """Return the image, reduced if a side is longer than `longest`."""
     if max(image.size) <= longest:
         return image
     share = longest / max(image.size)
@@ -290,7 +290,7 @@ def thumbnail(image: Image.Image, longest: int) -> Image.Image:
 
 
 def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
-    """The image in light grey, tinted by the values of a map; what the encoder did not see is darkened.
+    """Return the image in light grey, tinted by the values of a map; regions that the encoder did not see are darkened.
 
     Values above zero have the colour of the role; those below it, which only omissions have, that of support.
     """
@@ -298,7 +298,7 @@ def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
     signed = _strength(np.nan_to_num(heat, nan=0.0), drawn.limit)
     strength = np.abs(signed)
     grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
-    # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
+    # Strong colours reduce the grey, so that dark parts of the photograph do not look like high values.
     light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
     colour = np.where((signed >= 0)[..., None], ramp(drawn.role, strength), ramp("support", strength))
     tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
@@ -315,12 +315,12 @@ class Step(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """As CSS writes it; the similarity is grey."""
+        """The colour as CSS; the similarity is grey."""
         return "#8a8a8a" if self.role is None else css(self.role, 0.85)
 
 
 def waterfall(item: Attribution) -> list[Step]:
-    """The similarity and what words and regions add to it, unless without weight; the last step ends at Soft-MSD."""
+    """Return the similarity and the weighted contributions of words and regions; the last step ends at Soft-MSD."""
     steps = [Step("similarity", 0.0, item.score.similarity)]
     for name, size, role in item.form.parts(item.score):
         steps.append(Step(name, steps[-1].start + steps[-1].size, size, role))
@@ -328,7 +328,7 @@ def waterfall(item: Attribution) -> list[Step]:
 
 
 def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
-    """The ends of the axis on which the sums of several captions are drawn; zero is on it."""
+    """Return the limits of a common axis for the sums of several captions, including zero."""
     ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
     low, high = min(ends), max(ends)
     pad = 0.02 * ((high - low) or 1.0)
@@ -336,5 +336,5 @@ def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
 
 
 def equation(item: Attribution) -> str:
-    """The score as its formula, with the numbers put in."""
+    """Return the formula of the score with its numbers."""
     return item.form.equation(item.score).replace("-", "−")

@@ -1,4 +1,4 @@
-"""Terms laid out over the image: what backs the caption, what speaks against it, what it leaves out."""
+"""Terms projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Components:
 
 
 def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
-    r"""How each token spreads over the patches, :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
+    r"""Return the affinities of tokens to patches, :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
 
     >>> affinities(np.eye(2), np.array([[1.0, 0.0]]), kappa=2.0).round(3).tolist()
     [[0.881, 0.119]]
@@ -35,7 +35,7 @@ def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
 
 
 def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
-    r"""How the image's log density at each token (rows) changes, to first order, when a patch (columns) is lost.
+    r"""Return the first-order change of the image's log density at each token (rows) if a patch (columns) is removed.
 
     .. math:: -\sum_k r_{jk} \Bigl[\frac{\gamma_{ik}}{N_k} - \frac1N
         + \frac{\kappa\,\gamma_{ik}}{\lVert S_k\rVert}\bigl(x_i^\top y_j - (x_i^\top\mu_k)(\mu_k^\top y_j)\bigr)\Bigr]
@@ -57,7 +57,7 @@ def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
 
 
 def shares_of(points: Floats, mixture: Components) -> Floats:
-    """The share of every component in every point, rows adding up to 1."""
+    """Return the responsibility of every component for every point, rows adding up to 1."""
     logits = mixture.kappa * points @ mixture.means.T + mixture.log_weights
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Floats = weights / weights.sum(axis=1, keepdims=True)
@@ -66,38 +66,38 @@ def shares_of(points: Floats, mixture: Components) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a projection works from: terms of both divergences, affinities of tokens and patches, the gate."""
+    """Inputs of a projection: terms of both divergences, affinities of tokens and patches, the gate."""
 
     coverage: Floats  # one per visible patch, adding up to the coverage divergence
     support: Floats  # one per token, adding up to the support divergence
     affinity: Floats  # tokens by patches, rows adding up to 1
-    removal: Floats  # tokens by patches: what the loss of the patch does to the log density at the token
+    removal: Floats  # tokens by patches: change of the log density at the token if the patch is removed
     beta: float
     shares: Floats  # one per token, adding up to 1: its weight among the tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """One number per patch: `support` is high where it backs the caption, `penalty` where it speaks against it."""
+    """One number per patch: `support` is high if it supports the caption, `penalty` if it contradicts it."""
 
     support: Floats
     penalty: Floats
 
 
 def influence(terms: Terms) -> Regions:
-    r"""How far the local divergence rises, to first order, when a patch is taken away.
+    r"""Return the first-order increase of the local divergence if a patch is removed.
 
     .. math:: \beta\,\frac{\bar c - c_i}{N - 1} - (1-\beta)\sum_j \omega_j \Delta_{ji}
 
     with :math:`c_i` the patch's log ratio, :math:`\omega` the tokens' shares and :math:`\Delta` the `removals`.
-    Coverage is a mean over patches, so losing one moves it by its distance from the mean; support falls with the
-    image's density at the tokens. A rise backs the caption, a fall speaks against it.
+    Coverage is a mean over patches, so removing one changes it by its distance from the mean; support falls with the
+    image's density at the tokens. An increase supports the caption, a decrease contradicts it.
     """
     return _both_ways(terms, -(terms.shares @ terms.removal))
 
 
 def kernel(terms: Terms) -> Regions:
-    """`influence` as if every patch were a component of its own: affinities minus their mean stand for removals."""
+    """`influence` with every patch as a separate component: affinities minus their mean replace removals."""
     return _both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
 
 
@@ -135,7 +135,7 @@ PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
 
 
 def project(terms: Terms, projection: str) -> Regions:
-    """Terms as regions, by the named projection."""
+    """Return terms as regions, by the named projection."""
     return PROJECTIONS[check_projection(projection)](terms)
 
 
@@ -147,7 +147,7 @@ def check_projection(name: str) -> str:
 
 
 def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
-    """Values of the visible patches (last axis) among all patches of the grid; zero where the encoder masked one.
+    """Return values of the visible patches (last axis) on the whole grid of patches; zero for masked patches.
 
     >>> over_all(np.array([1.0, 2.0]), np.array([True, False, True])).tolist()
     [1.0, 0.0, 2.0]
@@ -158,9 +158,9 @@ def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
 
 
 def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = None) -> Floats:
-    """Values of patches for every pixel of the image, smooth between patches; NaN where the encoder did not look.
+    """Return values of patches for every pixel of the image, smooth between patches; NaN outside the encoder's view.
 
-    `size` is (width, height) of the result: the original image's unless told otherwise.
+    `size` is (width, height) of the result: by default that of the original image.
     """
     width, height = size or layout.size
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
@@ -171,8 +171,8 @@ def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = N
 
 
 def _spread(cells: Floats, length: int) -> Floats:
-    """Weights of cells (start, end) at each of `length` pixels, linear between centres; NaN outside all cells."""
-    # A cell that lies in padding alone has no width and nothing to show.
+    """Return weights of cells (start, end) at each of `length` pixels, linear between centres; NaN outside."""
+    # A cell that is entirely in padding has no width and nothing to show.
     real = np.flatnonzero(cells[:, 1] > cells[:, 0])
     centres = cells[real].mean(axis=1)
     at = np.arange(length) + 0.5
@@ -184,7 +184,7 @@ def _spread(cells: Floats, length: int) -> Floats:
 
 
 def strongest(values: Floats, layout: PatchLayout, count: int) -> list[dict[str, float]]:
-    """The patches with the largest values: their boxes in pixels of the image, strongest first."""
+    """Return the boxes, in pixels of the image, of the patches with the largest values, strongest first."""
     order = np.argsort(-values, kind="stable")[:count]
     names = ("left", "top", "right", "bottom")
     boxes = [dict(zip(names, layout.boxes[number].tolist(), strict=True)) for number in order]

@@ -1,4 +1,4 @@
-"""Explanations with references: the words that people say too, and those that they say and the caption does not."""
+"""Explanations with references: words that references share with the caption, and words that only they have."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +11,9 @@ from msdscore.text.words import Word
 
 
 def units_with_references(units: Sequence[Unit], words: Sequence[Word], compared: Comparison) -> tuple[Unit, ...]:
-    """The words of a caption with the number of references that say or mean each.
+    """Return the words of a caption with the number of references that say or mean each.
 
-    With a share s of the references behind it, the p-value p of a word becomes 1 − (1 − p)(1 − s): a word that all
+    If a share s of the references has it, the p-value p of a word becomes 1 − (1 − p)(1 − s): a word that all
     references say is not in doubt, whatever the image shows.
     """
     if not compared.references:
@@ -38,7 +38,7 @@ def _is_meant(word: Word, compared: Comparison, reference: int) -> bool:
 def missing_with_references(
     missing: Sequence[NamedWord], words: Sequence[Word], compared: Comparison
 ) -> tuple[NamedWord, ...]:
-    """Words that a caption does not say: first those of several references, then those that the image shows."""
+    """Return missing words of a caption: first those of several references, then those that the image shows."""
     said = {word.stem for word in words}
     agreed = [own for own in agreed_words(compared.references) if own[0] not in said] if compared.references else []
     named = [NamedWord(word, round(count / len(compared.references), 4), count) for _, word, count in agreed]
@@ -47,7 +47,7 @@ def missing_with_references(
 
 
 def reference_lines(units: Sequence[Unit], missing: Sequence[NamedWord], count: int) -> list[str]:
-    """The words that references say, in how many of them, and the words that only they say."""
+    """Return remarks on the words of the references: their counts, and the words that only references have."""
     counted = [unit for unit in units if unit.references is not None]
     backed = [f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references]
     alone = [unit.text for unit in counted if not unit.references]

@@ -1,4 +1,4 @@
-"""Explanations written to a file, in the form that its name asks for, and as plain values for JSON."""
+"""Write explanations to files, in the format of the file name, and convert them to plain values for JSON."""
 
 import json
 from collections.abc import Sequence
@@ -36,25 +36,25 @@ def save(items: Sequence[Attribution], path: Path) -> None:
 
 
 def encoded(items: Sequence[Attribution], kind: str) -> bytes:
-    """The bytes of a file of a kind: png, svg, pdf, html or json, by name or suffix."""
+    """Return the bytes of a file of a format: png, svg, pdf, html or json, by name or suffix."""
     kind = kind.lower().removeprefix(".")
     if kind == "html":
         return page(items).encode()
     if kind == "json":
         return to_json(items)
-    # Letters that no font of this machine has are written as text, for the fonts of whoever opens the file.
+    # Letters that no installed font has are written as text, for the fonts of the viewer.
     as_text = kind == "svg" and lacks_letters(item.score.caption for item in items)
     return rendered(figure(items, warn=not as_text), kind, as_text=as_text)
 
 
 def to_json(items: Sequence[Attribution]) -> bytes:
-    """The numbers, one object per caption."""
+    """Return the numbers as JSON, one object per caption."""
     explanations = {"explanations": [document(item) for item in items]}
     return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
 
 
 def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
-    """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
+    """Return a Matplotlib figure as bytes of a format, without a date, so that equal inputs produce equal bytes."""
     buffer, kind = BytesIO(), kind.lower().removeprefix(".")
     quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
@@ -65,9 +65,9 @@ def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
 
 
 def document(item: Attribution) -> dict[str, Any]:
-    """Everything but the pixels: score, terms, words, phrases, maps and the regions where they are strongest.
+    """Return everything but the pixels: score, terms, words, phrases, maps and their strongest regions.
 
-    The terms of words are what they add to MSD. Boxes are pixels of the image: left, top, right, bottom.
+    The terms of words are their contributions to MSD. Boxes are pixels of the image: left, top, right, bottom.
     """
     layout = item.patches
     people = {name: known(item.score.values[name]) for name in references.NAMES if name in item.score.values}
@@ -102,7 +102,7 @@ def document(item: Attribution) -> dict[str, Any]:
 
 
 def _named_word(word: NamedWord) -> dict[str, Any]:
-    """A word with its probability, and the number of references that say it if there are references."""
+    """Return a word with its probability, and the number of references that have it, if there are references."""
     return {name: value for name, value in asdict(word).items() if value is not None}
 
 

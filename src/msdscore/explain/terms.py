@@ -1,4 +1,4 @@
-"""Why a caption scores as it does: the score's own terms, one per word and one per region."""
+"""Attribution of a score to words and regions by the terms of the score."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from msdscore.text.words import phrases, segment
 
 Floats = npt.NDArray[np.float64]
 
-# Chosen on the faithfulness study; docs/explain-evidence.md has what was tried.
+# Chosen on the faithfulness study; docs/explain-evidence.md lists the alternatives.
 PROJECTION = "influence"
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
+@dataclass(frozen=True, eq=False, repr=False)  # without slots, for cached properties
 class Attribution:
-    """The score of one caption of one image, taken apart.
+    """The score of one caption of one image, split into its terms.
 
-    The terms of `units` add up to what the words add to MSD. Under the paper's form `coverage_terms` (one per patch)
-    add up to `score.coverage` and `support_terms` (one per token) to `score.support`, in nats. Patches that the encoder
-    masks are not `visible` and have zero everywhere. `missing` are words that are probably true of the image and not
-    said, `suggestions` words that would fit better than a word in doubt; they explain, and do not enter the score.
+    The terms of `units` add up to the contribution of the words to MSD. Under the paper's form `coverage_terms` (one
+    per patch) add up to `score.coverage` and `support_terms` (one per token) to `score.support`, in nats. Patches that
+    the encoder masks are not `visible` and have zero everywhere. `missing` are words that are probably true of the
+    image and not said, `suggestions` words that would fit better than a word in doubt; they are not part of the score.
     """
 
     score: Score
@@ -56,7 +56,7 @@ class Attribution:
 
     @property
     def picture(self) -> Image:
-        """The image, by the name that it had before."""
+        """The image, under its former name."""
         return self.image
 
     @property
@@ -66,12 +66,12 @@ class Attribution:
 
     @property
     def support_terms(self) -> Floats:
-        """One per token, adding up to the support divergence; under the evidence form minus what tokens add to MSD."""
+        """One per token, adding up to the support divergence; with evidence minus contributions to MSD."""
         return self.terms.support
 
     @property
     def affinity(self) -> Floats:
-        """How every token spreads over the patches; rows add up to 1."""
+        """Affinities of tokens to patches; rows add up to 1."""
         return maps.over_all(self.terms.affinity, self.visible)
 
     @property
@@ -97,41 +97,41 @@ class Attribution:
 
     @cached_property
     def regions(self) -> maps.Regions:
-        """For each patch one number for the caption and one against it; the maps show where they are above zero."""
+        """For each patch, one number for the caption and one against it; the maps show those above zero."""
         regions = maps.project(self.terms, self.projection)
         return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
 
     @property
     def support_map(self) -> Floats:
-        """How much each patch backs the caption, rows by columns; zero where it does not."""
+        """How much each patch supports the caption, rows by columns; zero if it does not."""
         return np.maximum(self.regions.support, 0).reshape(self.patches.grid)
 
     @property
     def penalty_map(self) -> Floats:
-        """How much each patch speaks against the caption, rows by columns; zero where it does not."""
+        """How much each patch contradicts the caption, rows by columns; zero if it does not."""
         return np.maximum(self.regions.penalty, 0).reshape(self.patches.grid)
 
     @property
     def omission_map(self) -> Floats:
-        """Coverage terms, rows by columns: high where the caption says least about what is seen."""
+        """Coverage terms, rows by columns: high for patches that the caption describes least."""
         return self.coverage_terms.reshape(self.patches.grid)
 
     def leaning(self, unit: Unit) -> Floats:
-        """Where a word looks: the spread of its tokens over the patches, rows by columns, adding up to 1."""
+        """Return the affinity of a word's tokens to the patches, rows by columns, adding up to 1."""
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
         return self.affinity[list(unit.tokens)].mean(axis=0).reshape(self.patches.grid)
 
 
 def image_of(decoded: Decoded | RowError) -> Image:
-    """The image of a source that was decoded and kept."""
-    assert isinstance(decoded, Decoded), "images that cannot be read have raised their reason"
-    assert decoded.image is not None, "the image was to be kept"
+    """Return the decoded image of a source."""
+    assert isinstance(decoded, Decoded), "images that cannot be read have raised their error"
+    assert decoded.image is not None, "the image was requested"
     return decoded.image
 
 
 def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement[Any]) -> list[maps.Terms]:
-    """The terms of every pair that was measured, and how its tokens spread over its image's patches."""
+    """Return the terms of every measured pair, and the affinities of its tokens to the patches."""
     seen, read, mixtures = images.vectors, texts.vectors, measured.terms.image_mixtures
     terms = []
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
@@ -139,7 +139,7 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
         x, y = _floats(seen.points[image][patches]), _floats(read.points[text][tokens])
         affinity = maps.affinities(x, y, form.kappa)
         if form.image_fit.mixture != "vmf":
-            # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
+            # First-order removals assume one fixed concentration; for other mixtures every patch is separate.
             removal = 1 / len(x) - affinity
         else:
             means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
@@ -154,20 +154,20 @@ def _floats(values: Tensor) -> Floats:
 
 
 def rank_key(unit: Unit) -> float | None:
-    """How little the image supports a word, higher is less; None where it is not judged."""
+    """Return how little the image supports a word, higher for less support; None if it is not judged."""
     if unit.p_value is None or unit.evidence is None:
         return unit.gap
-    return -unit.p_value - 1e-6 * unit.evidence  # words below all quantiles are told apart by their evidence
+    return -unit.p_value - 1e-6 * unit.evidence  # words below all quantiles are ordered by their evidence
 
 
 def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
-    """Judged units, the least supported first; equal ones in reading order."""
+    """Return judged units, the least supported first; equal ones in reading order."""
     known = [(value, unit) for unit in units if (value := rank_key(unit)) is not None]
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
 def _joined(caption: str, units: Sequence[Unit]) -> Unit:
-    """One unit from several that follow each other: sums of terms, the lowest p-value, the mean gap."""
+    """Merge consecutive units into one: sums of terms, the lowest p-value, the mean gap."""
     start, end = units[0].start, units[-1].end
     known = [unit for unit in units if unit.term is not None]
     gaps = [unit.gap for unit in units if unit.gap is not None]

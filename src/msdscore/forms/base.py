@@ -1,6 +1,6 @@
 """The interface of a form, and the types that forms share with the modules that use them.
 
-A form is one way of scoring: its settings, what it measures, its columns, and what explanations show of it. Each form
+A form is one way of scoring: its settings, measurement, columns, and parts of explanations. Each form
 is one module of this package with one row in `registry`; no other module depends on which form it has.
 """
 
@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 class WordColumn(NamedTuple):
-    """A number of a word in the tables of an explanation; `phrases` tells whether phrases have it too."""
+    """A number of a word in the tables of an explanation; `phrases` is True if phrases have it too."""
 
     name: str
     heading: str
@@ -50,7 +50,7 @@ class WordColumn(NamedTuple):
     phrases: bool = True
 
     def cell(self, unit: "Unit") -> str:
-        """The number of a word or phrase as text; empty if it has none."""
+        """Return the number of a word or phrase as text; empty if it has none."""
         value = getattr(unit, self.name)
         return "" if value is None else format(value, self.format).replace("%", " %")
 
@@ -79,7 +79,7 @@ class Sides:
 
 
 class Terms(Protocol):
-    """What a form measures of pairs: terms whose sums are its numbers."""
+    """Measured terms of pairs, whose sums are the numbers of a form."""
 
     @property
     def image_mixtures(self) -> Mixture:
@@ -90,7 +90,7 @@ class Terms(Protocol):
         """The tensors that `Form.numbers` needs."""
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same terms with these tensors, in the order of `tensors`."""
+        """Return the same terms with these tensors, in the order of `tensors`."""
 
 
 T = TypeVar("T", bound=Terms, covariant=True)
@@ -130,15 +130,15 @@ class Measurement(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A word, mark or phrase of the caption, with what it does to the score.
+    """A word, mark or phrase of the caption, with its effect on the score.
 
-    `term` is what it adds to MSD: above zero it raises the score. In the evidence form a judged word has `evidence` in
-    nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
+    `term` is its contribution to MSD: above zero it raises the score. In the evidence form a judged word has `evidence`
+    in nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
     true if nine words in ten are; a word below 0.1 has a term below zero. `doubt` is its share of the caption's doubt.
-    A word that is not `judged`, because the encoder cannot tell whether it is true, because it is denied, or because it
-    was said before, has none of these. `gap` is for the paper's form: how far the image does not support the word, in
-    nats. `references` is the number of references that say or mean a content word; the p-value then rests on image and
-    references together.
+    A word that is not `judged`, because the encoder cannot judge whether it is true, because it is denied, or because
+    it is repeated, has none of these. `gap` is for the paper's form: how far the image does not support the word, in
+    nats. `references` is the number of references that say or mean a content word; the p-value then depends on image
+    and references.
     """
 
     text: str
@@ -159,12 +159,12 @@ class Unit:
 
 
 def p_text(unit: Unit) -> str:
-    """The p-value of a word as people read it."""
+    """Format the p-value of a word."""
     return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
 
 
 def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
-    """Units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
+    """Return units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
     names = ("text", "start", "end", "kind", "content", "tokens")
     return tuple(
         Unit(
@@ -176,7 +176,7 @@ def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> t
 
 
 def _reason(word: Word) -> str:
-    """Why a word has no numbers."""
+    """Return why a word has no numbers."""
     reasons = (
         (word.kind == "mark", ""),
         (not word.content, "names nothing to see"),
@@ -198,7 +198,7 @@ class PointTerms:
 
 
 class Scored(Protocol):
-    """A score as a form reads it: the form's own numbers are attributes too."""
+    """A score as a form reads it: the numbers of the form are also attributes."""
 
     @property
     def similarity(self) -> float:
@@ -254,7 +254,7 @@ class Form(Protocol):
 
     @property
     def names_words(self) -> bool:
-        """Whether explanations name words that the caption does not say, if the bank has a vocabulary."""
+        """Whether explanations name words that the caption omits, if the bank has a vocabulary."""
 
     @property
     def kappa(self) -> float:
@@ -266,11 +266,11 @@ class Form(Protocol):
 
     @property
     def image_fit(self) -> FitSettings:
-        """How the mixtures of images are fitted."""
+        """Fit settings of the mixtures of images."""
 
     @property
     def text_fit(self) -> FitSettings | None:
-        """How the mixtures of captions are fitted; None for a form that has none."""
+        """Fit settings of the mixtures of captions; None for a form that has none."""
 
     @property
     def needs_bank(self) -> bool:
@@ -280,45 +280,45 @@ class Form(Protocol):
         """Raise `ConfigError` for a bank that these settings cannot use."""
 
     def facts(self, bank: str | None = None) -> dict[str, str]:
-        """Everything that can change a score, in the short form of signatures; `bank` is the name of the bank."""
+        """Return everything that can change a score, abbreviated for signatures; `bank` is the name of the bank."""
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
 
     def measure(self, sides: Sides, bank: Bank | None) -> Terms:
         """Measure pairs."""
 
     def numbers(self, measured: Measurement[Any]) -> dict[str, Values]:
-        """Similarity, the form's columns, MSD and perhaps match of every pair, in float64 on the CPU."""
+        """Return similarity, the form's columns, MSD and perhaps match of every pair, in float64 on the CPU."""
 
     def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
-        """What a reader of the score of a pair should know about its caption."""
+        """Return warnings about the caption of a pair."""
 
     def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
-        """At most `count` content words of every pair's caption, the least supported first."""
+        """Return at most `count` content words of every pair's caption, the least supported first."""
 
     def words(self, measured: Measurement[Any], pair: int) -> Sequence[Word]:
-        """The words and marks of the caption of a pair."""
+        """Return the words and marks of the caption of a pair."""
 
     def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:
-        """The words and marks of the caption of a pair, with what they do to the score."""
+        """Return the words and marks of the caption of a pair, with their effect on the score."""
 
     def point_terms(self, measured: Measurement[Any], pair: int, patches: Mask, tokens: Mask) -> PointTerms:
-        """The terms of a pair by patch and by token; the masks are True for real patches and tokens."""
+        """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
 
     def parts(self, score: Scored) -> list[Part]:
-        """The steps from the similarity to Soft-MSD, in order."""
+        """Return the steps from the similarity to Soft-MSD, in order."""
 
     def equation(self, score: Scored) -> str:
-        """The score as its formula, with the numbers filled in."""
+        """Return the formula of the score with its numbers."""
 
     def legend(self, limit: float) -> list[Entry]:
-        """What the colours of words mean; `limit` is the largest gap of any word."""
+        """Return the legend of word colours; `limit` is the largest gap of any word."""
 
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
     ) -> list[str]:
-        """What a reader should know of the words, line by line.
+        """Return remarks on the words, line by line.
 
         `ranked` are the judged content words of `units`, the least supported first; `instead` are words that would fit
         better, by the position of the word in `units`.
@@ -326,5 +326,5 @@ class Form(Protocol):
 
 
 def match_settings(form: Form) -> str:
-    """The settings that decide the size of a score, in one line: a `Match` is fitted under them."""
+    """Return the settings that determine the scale of a score, in one line: a `Match` is valid for them only."""
     return "|".join(f"{name}:{value}" for name, value in form.facts().items() if name != "xi")

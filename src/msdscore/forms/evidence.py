@@ -87,7 +87,7 @@ class WordMeasurement:
         return (self.evidence,)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same words with their evidence elsewhere."""
+        """Return the same words with this evidence."""
         return replace(self, evidence=tensors[0])
 
     @property
@@ -151,7 +151,7 @@ class Evidence:
     msdscore.errors.ConfigError: balance must be between 0 and 1, got 2.0
     """
 
-    name: ClassVar[str] = "MSD-E"  # the paper does not define this form, so that it has a name of its own
+    name: ClassVar[str] = "MSD-E"  # a separate name, since the paper does not define this form
     columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
     word_columns: ClassVar[tuple[WordColumn, ...]] = (
@@ -167,8 +167,8 @@ class Evidence:
     components: int = 8  # of an image's mixture; docs/decisions.md
     kappa: float = 20.0  # paper, concentration sweep
     iterations: int = 20  # paper, EM details
-    alpha: float = 0.1  # weight of precision alone; paper, weight of the local terms
-    gamma: float = 0.04  # weight of information alone; docs/evidence.md
+    alpha: float = 0.1  # weight of precision at balance 0; paper, weight of the local terms
+    gamma: float = 0.04  # weight of information at balance 1; docs/evidence.md
     balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
     delta: float = 0.1  # weight of doubt; docs/evidence.md has the curve
     temperature: float = 0.2  # xi of Soft-MSD, paper
@@ -184,18 +184,18 @@ class Evidence:
 
     @classmethod
     def of_bank(cls, bank: Bank) -> "Evidence | None":
-        """The settings that a bank built from captioned images was made for; None for another bank."""
+        """Return the settings of a bank built from captioned images; None for another bank."""
         if bank.words is None:
             return None
         return cls(components=bank.images.means.shape[1], kappa=bank.images.kappa)
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
         return replace_known(self, changes)
 
     @property
     def image_fit(self) -> FitSettings:
-        """How the mixtures of images are fitted."""
+        """Fit settings of the mixtures of images."""
         return FitSettings(components=self.components, kappa=float(self.kappa), iterations=self.iterations)
 
     @property
@@ -217,19 +217,19 @@ class Evidence:
         """Raise `ConfigError` for a bank that was not built from captioned images."""
         if bank.words is None:
             raise ConfigError(
-                f"the evidence form needs a bank that was built from captioned images, and {name} was not; "
+                f"the evidence form needs a bank that was built from captioned images, but {name} was not; "
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
             )
 
     def facts(self, bank: str | None = None) -> dict[str, str]:
-        """Everything that can change a score, in the short form of signatures."""
+        """Return everything that can change a score, abbreviated for signatures."""
         numbers = {"k": self.components, "kappa": self.kappa, "it": self.iterations, "a": self.alpha}
         numbers |= {"i": self.gamma, "balance": self.balance, "d": self.delta, "xi": self.temperature}
         facts = {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
         return facts | ({} if bank is None else {"bank": bank})
 
     def measure(self, sides: Sides, bank: Bank | None) -> WordMeasurement:
-        """The evidence of every pair's words from that of its tokens."""
+        """Compute the evidence of every pair's words from that of its tokens."""
         assert bank is not None, "the evidence form has a bank"
         assert bank.words is not None, "the bank was checked"
         mixtures = fit_all(sides.images, self.image_fit)
@@ -252,7 +252,7 @@ class Evidence:
         )
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
-        """Similarity, the columns of the form, MSD and match of every pair, in float64 on the CPU."""
+        """Return similarity, the columns of the form, MSD and match of every pair, in float64 on the CPU."""
         words = measured.terms
         similarity = measured.similarity.double().cpu()
         denial = (1 - affirmed(words.spoken)) * similarity.clamp_min(0)
@@ -268,16 +268,16 @@ class Evidence:
         return values
 
     def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
-        """Whether the caption denies words."""
+        """Return a warning if the caption denies words."""
         denies = any(word.denied and word.content for word in measured.terms.spoken[pair])
         return (DENIAL,) if denies else ()
 
     def words(self, measured: Measured, pair: int) -> Sequence[Word]:
-        """The words and marks of the caption of a pair."""
+        """Return the words and marks of the caption of a pair."""
         return measured.terms.spoken[pair]
 
     def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
-        """At most `count` judged words of every pair's caption, by rising p-value."""
+        """Return at most `count` judged words of every pair's caption, by rising p-value."""
         words = measured.terms
         return [
             tuple(spoken[number].text for _, number in sorted(zip(values, judged, strict=True))[:count])
@@ -285,12 +285,12 @@ class Evidence:
         ]
 
     def word_terms(self, words: WordMeasurement) -> Float[Tensor, "pairs words"]:
-        """What every judged word adds to MSD."""
+        """Return the contribution of every judged word to MSD."""
         first, second = self.weights
         return first * words.precision_terms + second * words.information_terms - self.delta * words.doubt_terms
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
-        """The words and marks of a caption; judged words with their numbers."""
+        """Return the words and marks of a caption; judged words with their numbers."""
         words, judged = measured.terms, measured.terms.judged[pair]
         values = words.evidence[pair, : len(judged)].double().cpu()
         columns = (
@@ -305,7 +305,7 @@ class Evidence:
         return units_of(words.spoken[pair], facts)
 
     def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
-        """The terms of words, divided among their tokens; coverage is not part of the form."""
+        """Return the terms of words, divided among their tokens; coverage is not part of the form."""
         words, count = measured.terms, int(tokens.sum())
         support, shares = np.zeros(count), np.zeros(count)
         terms, weights = self.word_terms(words)[pair].tolist(), words.index.weights[pair].tolist()
@@ -316,7 +316,7 @@ class Evidence:
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
     def parts(self, score: Scored) -> list[Part]:
-        """What denial, precision, information and doubt add to the similarity; denial only if there is any."""
+        """Return the contributions of denial (if any), precision, information and doubt."""
         first, second = self.weights
         sizes: list[tuple[str, float, Role]] = [
             ("denial", -score.denial, "penalty"),
@@ -331,7 +331,7 @@ class Evidence:
         ]
 
     def equation(self, score: Scored) -> str:
-        """The score as its formula, with the numbers filled in."""
+        """Return the formula of the score with its numbers."""
         gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
         first, second = self.weights
         denial = f" - {gate[1:]}{gate and '·'}{score.denial:.3f}" if score.denial else ""
@@ -351,7 +351,7 @@ class Evidence:
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
     ) -> list[str]:
-        """The words in doubt, in reading order, with words that would fit better."""
+        """Return the words in doubt, in reading order, with words that would fit better."""
         lines = []
         for number, unit in enumerate(units):
             if unit in ranked and unit.p_value is not None and unit.p_value < doubt:
@@ -361,7 +361,7 @@ class Evidence:
 
 
 def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[int, ...]:
-    """The positions of judged words: content words with tokens, the first of each stem, none that is denied."""
+    """Return the positions of judged words: content words with tokens, not denied, the first of each stem."""
     return tuple(
         number
         for number, word in enumerate(words)
@@ -372,7 +372,7 @@ def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[i
 def _index(
     spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
 ) -> JudgedWords:
-    """Tokens, weights and kinds of the judged words of every caption, padded."""
+    """Return tokens, weights and kinds of the judged words of every caption, padded."""
     own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
     most = max(map(len, own), default=0) or 1
     pieces = max((len(word.tokens) for words in own for word in words), default=1)
@@ -390,7 +390,7 @@ def _index(
 
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
-    """The share of the distinct content words of every caption that it does not deny; 1 without content words."""
+    """Return the share of distinct content words that every caption does not deny; 1 without content words."""
     content = [[not word.denied for word in own if word.content and word.new] for own in spoken]
     return torch.tensor([sum(own) / len(own) if own else 1.0 for own in content], dtype=torch.float64)
 

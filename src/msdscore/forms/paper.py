@@ -95,8 +95,8 @@ class Paper:
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
     iterations: int = 20  # paper, EM details
-    init: Init = "spread"  # docs/decisions.md: as good as drawn starts, and no spread over seeds
-    seed: int = 0  # of drawn starts
+    init: Init = "spread"  # docs/decisions.md: as good as random starts, without variance over seeds
+    seed: int = 0  # of random starts
     alpha: float = 0.1  # paper, hyperparameters
     gate: Gate = "length"
     gate_center: float = 20.0  # L0, paper
@@ -134,7 +134,7 @@ class Paper:
         return PRESETS[name].changed(**changes)
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
         return replace_known(self, changes)
 
     @property
@@ -153,7 +153,7 @@ class Paper:
 
     @property
     def image_fit(self) -> FitSettings:
-        """How the mixtures of images are fitted."""
+        """Fit settings of the mixtures of images."""
         return FitSettings(
             components=self.components[0],
             kappa=float(self.kappa),
@@ -165,19 +165,19 @@ class Paper:
 
     @property
     def text_fit(self) -> FitSettings:
-        """How the mixtures of captions are fitted."""
+        """Fit settings of the mixtures of captions."""
         return replace(self.image_fit, components=self.components[1])
 
     def check_bank(self, bank: Bank, name: str) -> None:
         """Raise `ConfigError` for a bank without captions if coverage has a weight."""
         if bank.texts is None and self.weighs_coverage:
             raise ConfigError(
-                f"gate={self.gate} weighs coverage, and the bank {name} holds no captions to calibrate it; "
+                f"gate={self.gate} weighs coverage, but the bank {name} has no captions to calibrate it; "
                 "set gate=support or calibration=none, or build a bank with: msdscore bank IMAGES --captions FILE"
             )
 
     def facts(self, bank: str | None = None) -> dict[str, str]:
-        """Everything that can change a score, in the short form of signatures."""
+        """Return everything that can change a score, abbreviated for signatures."""
         gates = {
             "length": f"length,{exact(self.gate_center)},{exact(self.gate_width)}",
             "fixed": f"fixed,{exact(self.beta)}",
@@ -195,7 +195,7 @@ class Paper:
         return facts | ({} if bank is None else {"cal": f"background,{bank}"})
 
     def betas(self, lengths: Int[Tensor, " captions"]) -> Values:
-        """The weight of coverage for captions of so many tokens."""
+        """Return the weight of coverage for captions of these lengths in tokens."""
         wide = lengths.cpu().double()
         if self.gate == "length":
             return paper.length_gate(wide, center=self.gate_center, width=self.gate_width)
@@ -203,7 +203,7 @@ class Paper:
         return paper.constant_gate(wide, beta=beta)
 
     def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
-        """Both divergences of every pair, one term per patch and per token."""
+        """Compute both divergences of every pair, one term per patch and per token."""
         return diverge(
             sides.images,
             sides.texts,
@@ -215,7 +215,7 @@ class Paper:
         )
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
-        """Similarity, coverage, support, the gate, their divergence and MSD of every pair, in float64 on the CPU."""
+        """Return similarity, coverage, support, the gate, divergence and MSD of every pair, in float64 on the CPU."""
         similarity = measured.similarity.double().cpu()
         coverage, support = (side.double().cpu() for side in (measured.terms.coverage, measured.terms.support))
         beta = self.betas(measured.lengths)
@@ -230,15 +230,15 @@ class Paper:
         }
 
     def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
-        """Nothing beyond what the encoder warns about."""
+        """Return no warnings beyond those of the encoder."""
         return ()
 
     def words(self, measured: Measured, pair: int) -> Sequence[Word]:
-        """The words and marks of the caption of a pair."""
+        """Return the words and marks of the caption of a pair."""
         return segment(measured.captions[pair], measured.tokens[pair].spans)
 
     def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
-        """At most `count` content words of every pair's caption, by the mean of their support terms, largest first."""
+        """Return at most `count` content words of every caption, by the mean of their support terms, largest first."""
         worst = []
         for pair in range(len(measured)):
             terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
@@ -248,7 +248,7 @@ class Paper:
         return worst
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
-        """The words and marks of a caption with the term and the gap of each; none for one without tokens."""
+        """Return the words and marks of a caption with the term and the gap of each; none for one without tokens."""
         words = self.words(measured, pair)
         terms = measured.terms.support_terms[pair].double().cpu().numpy()
         size = int(measured.lengths[pair])
@@ -261,7 +261,7 @@ class Paper:
         return units_of(words, facts)
 
     def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
-        """Coverage terms of the visible patches and support terms of the tokens."""
+        """Return coverage terms of the visible patches and support terms of the tokens."""
         coverage, support = (
             terms[: len(mask)][mask[: len(terms)]].double().cpu().numpy()
             for terms, mask in (
@@ -273,7 +273,7 @@ class Paper:
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
 
     def parts(self, score: Scored) -> list[Part]:
-        """What regions and words add to the similarity, unless they have no weight."""
+        """Return the contributions of regions and words, unless they have no weight."""
         weight, beta = score.uncertainty * self.alpha, score.beta
         regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
         parts: list[Part] = []
@@ -284,7 +284,7 @@ class Paper:
         return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
 
     def equation(self, score: Scored) -> str:
-        """The score as its formula, with the numbers filled in."""
+        """Return the formula of the score with its numbers."""
         return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 
     def legend(self, limit: float) -> list[Entry]:
@@ -298,18 +298,18 @@ class Paper:
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
     ) -> list[str]:
-        """The three least supported words with their gaps."""
+        """Return the three least supported words with their gaps."""
         listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in ranked[:3])
         return [f"least supported, nats: {listed or 'none'}"]
 
 
-MSDConfig = Paper  # its name before there were two forms
+MSDConfig = Paper  # former name
 
 MEAN_POOLED = ("paper", "paper-long")  # presets whose similarity is that of mean-pooled vectors
 PRESETS = {
     "short": Paper(),  # paper: captions of a sentence
     "long": Paper(components=(5, 3)),  # paper: captions of a paragraph
-    # Exactly as the paper has it, with drawn starts; `ScorerSpec` adds mean-pooled vectors (`MEAN_POOLED`).
+    # Exactly as in the paper, with random starts; `ScorerSpec` adds mean-pooled vectors (`MEAN_POOLED`).
     "paper": Paper(init="sample"),
     "paper-long": Paper(components=(5, 3), init="sample"),
     "authors": Paper(components=(4, 2), init="sample", seed=42),  # the authors' SugarCrepe scripts

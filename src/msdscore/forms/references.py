@@ -10,9 +10,9 @@ reference of the same weight. With :math:`y_j` the tokens of the caption, :math:
         \bigl(\log P_{cap}(t_i) - \tfrac1B \sum_b \log P_b(t_i)\bigr) \\
     \text{similarity} &= \tfrac1R \textstyle\sum_r \cos(s_{cap}, s_r)
 
-Support asks whether people say it too, coverage whether the caption says what people say; :math:`s` are sentence
+Support measures whether people say the same, coverage whether the caption says what people say; :math:`s` are sentence
 vectors, or pooled vectors for an encoder without them. The reference score is a weighted sum of the three, and
-`ref_msd` is MSD plus the reference score. Long captions and many references gain nothing by their number: densities
+`ref_msd` is MSD plus the reference score. Long captions and many references have no advantage: densities
 are means over tokens, and the background has as many captions as there are references.
 """
 
@@ -43,13 +43,13 @@ NAMES = tuple(column.name for column in COLUMNS)
 TEXT_ONLY = "no image: compared with the references only"
 NO_REFERENCES = "no references: ref_msd is missing"
 MEANT = 0.98  # share of background captions under which a word is less likely than under a reference that means it
-_TOGETHER = 512  # texts, or pairs of a caption and a reference, that are compared at once
-_ROOM = 1 << 22  # numbers of background sets that are in memory at once
+_TOGETHER = 512  # texts, or pairs of a caption and a reference, per batch
+_ROOM = 1 << 22  # largest number of values of background sets in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceWeights:
-    """Weights of the parts of the reference score; chosen on all development sets at once (docs/decisions.md)."""
+    """Weights of the parts of the reference score; chosen jointly on all development sets (docs/decisions.md)."""
 
     kappa: float = 20.0  # concentration of the mixtures, that of the paper
     similarity: float = 3.0
@@ -57,7 +57,7 @@ class ReferenceWeights:
     coverage: float = 0.05
 
     def score(self, similarity: Tensor, support: Tensor, coverage: Tensor) -> Tensor:
-        """The reference score of every pair."""
+        """Return the reference score of every pair."""
         return self.similarity * similarity + self.support * support + self.coverage * coverage
 
 
@@ -66,7 +66,7 @@ WEIGHTS = ReferenceWeights()
 
 @cache
 def background_captions() -> tuple[str, ...]:
-    """The captions that references are calibrated against, written for this purpose.
+    """Return the captions that references are calibrated with, written for this purpose.
 
     >>> len(background_captions())
     128
@@ -84,14 +84,14 @@ class Background:
 
     @classmethod
     def of(cls, texts: Embeddings) -> "Background":
-        """The background of embedded captions."""
+        """Build the background from embedded captions."""
         # A caption that the encoder cannot read has no tokens, and is not part of the background.
         number = texts.mask.any(dim=1).cumsum(dim=0) - 1
         owner = number.unsqueeze(1).expand(texts.mask.shape)[texts.mask]
         return cls(texts.points[texts.mask].float(), owner, int(number[-1]) + 1)
 
     def log_densities(self, points: Float[Tensor, "texts points dim"], kappa: float) -> Float[Tensor, "texts points b"]:
-        """Log density of every point under each background caption."""
+        """Return the log density of every point under each background caption."""
         cosines = (points.float() @ self.points.T).double()
         sums = torch.zeros(*cosines.shape[:2], self.count, dtype=torch.float64, device=cosines.device)
         # Cosines are at most 1, so that exponentials are at most 1.
@@ -101,9 +101,9 @@ class Background:
 
 
 def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The references that a caption is compared with, and warnings about the others.
+    """Return the references that a caption is compared with, and warnings about the others.
 
-    Left out are empty ones, and the caption itself: no caption is compared with itself.
+    Empty references are ignored, and so is the caption itself.
 
     >>> split_references("A dog.", ["a dog", "a cat", ""])[0]
     ('a cat',)
@@ -112,9 +112,9 @@ def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str
     others = tuple(text for text in texts if _plain(text) != _plain(caption))
     warnings = []
     if empty := len(references) - len(texts):
-        warnings.append(f"{empty} of {len(references)} references left out: empty or not text")
+        warnings.append(f"{empty} of {len(references)} references ignored: empty or not text")
     if own := len(texts) - len(others):
-        warnings.append(f"{own} of {len(references)} references left out: the caption itself")
+        warnings.append(f"{own} of {len(references)} references ignored: the caption itself")
     if not others:
         warnings.append(NO_REFERENCES)
     return others, tuple(warnings)
@@ -128,7 +128,7 @@ def check_references(references: object) -> tuple[str, ...]:
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"expected every reference to be a text with words, got {text!r}")
     if not references:
-        raise ConfigError("expected at least one reference, got an empty list; leave references out to score without")
+        raise ConfigError("expected at least one reference, got an empty list; omit references to score without")
     return tuple(references)
 
 
@@ -148,7 +148,7 @@ class ReferenceMeasurement:
     meant: Mapping[int, Bool[Tensor, "references tokens"]]  # whether a reference means a token of the caption, by pair
 
     def columns(self, weights: ReferenceWeights = WEIGHTS) -> dict[str, list[float]]:
-        """The numbers of every pair."""
+        """Return the numbers of every pair."""
         support = self.support_terms.sum(dim=1)
         score = weights.score(self.similarity, support, self.coverage)
         values = (self.similarity, support, self.coverage, score)
@@ -197,9 +197,9 @@ def measure_references(
 def _densities(
     texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"], kappa: float
 ) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"], Bool[Tensor, "own points"]]:
-    """Log densities of the tokens of the first texts under the second ones, and the other way round.
+    """Return log densities of the tokens of the first texts under the second ones, and vice versa.
 
-    The last is True for tokens of the first texts that are the nearest one of their own nearest token: vectors of
+    The last is True for tokens of the first texts that are the nearest token of their nearest token: vectors of
     neighbours are alike, so that "brown" of a brown dog is near "dog", but "dog" is nearer to "dog".
     """
     widths = _widths(texts)
@@ -221,7 +221,7 @@ def _densities(
 
 
 def _widths(texts: Embeddings) -> Int[Tensor, " texts"]:
-    """The number of tokens of every text up to its last real one."""
+    """Return the number of tokens of every text up to its last real one."""
     places = torch.arange(1, texts.mask.shape[1] + 1, device=texts.mask.device)
     return (texts.mask * places).amax(dim=1)
 
@@ -229,7 +229,7 @@ def _widths(texts: Embeddings) -> Int[Tensor, " texts"]:
 def _background_densities(
     texts: Embeddings, rows: Int[Tensor, " some"], background: Background, kappa: float
 ) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
-    """Log densities of the tokens of some texts under every background caption, and their means."""
+    """Return log densities of the tokens of some texts under every background caption, and their means."""
     expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
     widths, dense = _widths(texts), dict[int, Tensor]()
     for some in rows[widths[rows].argsort()].split(_TOGETHER // 4):
@@ -241,7 +241,7 @@ def _background_densities(
 
 
 def _expected_of_sets(densities: Float[Tensor, "points b"], size: int) -> Float[Tensor, " points"]:
-    """Mean log density of points under sets of `size` background captions, taken around a ring."""
+    """Return the mean log density of points under sets of `size` consecutive background captions, cyclically."""
     count = densities.shape[1]
     size = min(size, count)
     if size == 1:
@@ -252,7 +252,7 @@ def _expected_of_sets(densities: Float[Tensor, "points b"], size: int) -> Float[
 
 
 def said_in(references: Sequence[str]) -> list[set[str]]:
-    """The stems of the content words that each reference says and does not deny."""
+    """Return the stems of the content words that each reference says and does not deny."""
     return [
         {word.stem for word in segment(text, compounds=False) if word.content and not word.denied}
         for text in references
@@ -260,7 +260,7 @@ def said_in(references: Sequence[str]) -> list[set[str]]:
 
 
 def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Words that several references say: stem, word as first written, and in how many; a lone reference is enough.
+    """Return words that several references (or the only one) say: stem, first spelling, and number of references.
 
     >>> agreed_words(["a dog runs", "two dogs", "a lawn"])
     [('dog', 'dog', 2)]

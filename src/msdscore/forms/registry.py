@@ -22,7 +22,7 @@ FORMS = (
     FormRow(evidence.Evidence, evidence.COLUMNS, evidence.PRESETS),
 )
 PRESETS: dict[str, Form] = {name: form for row in FORMS for name, form in row.presets.items()}
-# Presets that also say how an encoder pools, if it can be chosen.
+# Presets that also set the pooling of an encoder that has this option.
 POOLED: Mapping[object, str] = dict.fromkeys(paper.MEAN_POOLED, "mean")
 
 # Columns of every score: before those of the form, and after them.
@@ -44,7 +44,7 @@ LOWER_IS_BETTER = frozenset(name for name, column in COLUMNS.items() if column.l
 
 
 def columns_of(form: Sequence[str]) -> tuple[str, ...]:
-    """The columns that scoring adds to a row, in this order, given those of the form.
+    """Return the columns that scoring adds to a row, in this order, for the columns of a form.
 
     >>> columns_of(("precision", "information"))[:3]
     ('similarity', 'precision', 'information')
@@ -53,7 +53,7 @@ def columns_of(form: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_form(value: object) -> bool:
-    """Whether a value is a form."""
+    """Return whether a value is a form."""
     return isinstance(value, tuple(row.kind for row in FORMS))
 
 
@@ -65,7 +65,7 @@ def check_form(value: object) -> None:
 
 
 def preset(name: str, **changes: Any) -> Form:
-    """A named set of settings, with changes on top.
+    """Return a named set of settings, with changes applied.
 
     >>> preset("evidence", balance=0.25).facts()["balance"]
     '0.25'
@@ -76,6 +76,6 @@ def preset(name: str, **changes: Any) -> Form:
 
 
 def form_of_bank(bank: Bank) -> Form | None:
-    """The settings that a bank was built for; None for a bank of images alone, which several forms can use."""
+    """Return the settings that a bank was built for; None for a bank of images only, which several forms can use."""
     made = (row.kind.of_bank(bank) for row in FORMS if hasattr(row.kind, "of_bank"))
     return next((form for form in made if form is not None), None)

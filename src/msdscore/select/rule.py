@@ -19,6 +19,7 @@ import pyarrow as pa
 from msdscore.errors import ConfigError, RunError, shortened, unknown_name
 from msdscore.select.scores import ScoreFile
 
+# Equal to `forms.registry.LOWER_IS_BETTER`, which would import torch.
 LOWER_IS_BETTER = frozenset(("denial", "doubt", "coverage", "support", "divergence"))
 COSINE = "similarity"
 FILE = 1 << 32  # more than the rows of any file

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msdscore.core.evidence import READINGS
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
-LOWER_IS_BETTER = frozenset(("denial", "doubt", "coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer
 BINS = 15  # of the histogram
