@@ -1,15 +1,15 @@
 """COCO-CF from annotated images: at most one easy and one hard counterfactual per image and source of captions.
 
-The choice among possible changes leaves a reader of the text alone without a hint. For each split and sort of change it
-keeps three sums near zero: how often each word was put in rather than taken out, how often the wrong caption is the
-longer one, and how often a language model likes it less (by little, more or much: another model would see a few strong
-preferences behind many weak ones). A change that would push a sum out of its bounds is not made, as SugarCrepe leaves
-out pairs that a text model tells apart.
+Changes are chosen so that the text alone does not reveal the true caption. For each split and type of change, three
+sums are balanced near zero: how often each word was inserted rather than removed, how often the wrong caption is the
+longer one, and how often a language model finds it less likely (weakly, moderately or strongly, since a few strong
+preferences can hide among many weak ones). A change that would move a sum out of its bounds is rejected, as SugarCrepe
+removes pairs that a text model separates.
 
-Models that choose know a hint only with their own errors: pairs that they find even still lean towards the true caption
-for a model with other errors. So a further model, the control, reads each pair only after it was chosen, and where it
-finds the true caption too often, the zero point moves from which the others' preferences are counted. A judge that took
-no part then stands where the control stands.
+The models that choose have errors: pairs that look balanced to them still favour the true caption for a model with
+other errors. Therefore a further model, the control, reads each pair only after it was chosen, and if it finds the true
+caption too often, the zero point of the other models' preferences is shifted. A judge that was not involved then agrees
+with the control.
 """
 
 from collections import Counter, defaultdict
@@ -38,30 +38,30 @@ from msdscore.lab.cococf.knowledge import (
 from msdscore.lab.cococf.sites import is_clean, read_caption
 from msdscore.lab.cococf.sources import AnnotatedImage
 
-PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as the paper has
+PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as in the paper
 # Quarters of the images, each with a language model of its captions: two choose pairs, one steers, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
-_OPTIONS = 24  # possible changes that are weighed against each other
+_OPTIONS = 24  # possible changes that are compared
 _SHORTEST, _LONGEST = 4, 120  # words of a caption to change
-_SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
-_WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
-_STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
-_STEER = 0.3  # nats that the zero point moves for each pair by which the control finds the true captions too often
-_POOL = 1.5  # pairs that are made for each one that is wanted, where a reader's pairs are taken from them
+_SLACK, _SHARE = 3, 0.02  # bounds of a sum: number of pairs, or share of all pairs
+_WORD_SHARE = 0.1  # bound of a word's sum: share of the pairs that have it
+_STEPS = (0.7, 1.5, 3.0)  # nats between strengths of preference that are counted separately
+_STEER = 0.3  # nats by which the zero point shifts per pair of the control's excess
+_POOL = 1.5  # pairs built per requested pair, if a reader selects among them
 _WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
 
 Balances = dict[tuple[Split, str], "Balance"]  # by split and, if sources are counted by themselves, source
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
-# What a pair adds to which sum: of a subset's lengths, of a reader's preferences in it, of those of one strength.
+# Contributions of a pair to sums: a subset's lengths, a reader's preferences in it, and those of one strength.
 Steps = dict[tuple[str | int, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """What is built: how many pairs per split, from how many images, with which changes, and how additions look.
+    """Settings of a build: pairs per split, images, changes, and kind of additions.
 
-    `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it: the right
-    caption then stays as it was generated). `paper()` follows the paper's description.
+    `add` is `matched` (a false addition against a true one) or `plain` (against none, as in SugarCrepe: the true
+    caption is then used as generated). `paper()` follows the paper's description.
     """
 
     pairs: int = PAIRS
@@ -70,11 +70,11 @@ class BuildSettings:
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     add: str = "matched"
-    reader: str = ""  # a causal language model that must not tell the pairs apart; none: only models of the captions
+    reader: str = ""  # a causal language model that must not separate the pairs; none: only models of the captions
 
     @classmethod
     def paper(cls, **changes: Any) -> "BuildSettings":
-        """About 5,000 pairs of each captioner and split, from 5,000 images, with captions as they were generated.
+        """About 5,000 pairs per captioner and split, from 5,000 images, with captions as generated.
 
         >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
         ('plain', True)
@@ -84,7 +84,7 @@ class BuildSettings:
 
     @property
     def most(self) -> int:
-        """Pairs of one sort of change in one split (and source, with `per_source`), at most."""
+        """Largest number of pairs of one type of change in one split (and source, with `per_source`)."""
         return ceil(self.pairs / len(self.subsets))
 
     def __post_init__(self) -> None:
@@ -122,9 +122,9 @@ class Balance:
         *,
         control: Reader | None = None,
     ) -> Counterfactual | None:
-        """The option that leaves the sums smallest; None where all would push one out of its bounds.
+        """Return the option with the smallest sums; None if all would move a sum out of its bounds.
 
-        Every reader's preferences are kept in balance, so that what one of them has wrong by chance does not matter.
+        The preferences of every reader are balanced, so that random errors of one reader do not matter.
         """
         right = {text: [reader(text) for reader in readers] for text in {option.positive for option in options}}
         weighed = []
@@ -166,7 +166,7 @@ class Balance:
         )
 
     def _steps(self, change: Counterfactual, hints: Sequence[float]) -> Steps:
-        """`hints` are how many nats more each reader gives the true caption."""
+        """Return the contributions of a change; `hints` are the readers' preferences for the true caption in nats."""
         steps: Steps = {(change.subset,): sign(len(change.negative) - len(change.positive))}
         zero = -_STEER * self._control[change.subset]
         for reader, hint in enumerate(hints):
@@ -178,7 +178,7 @@ class Balance:
 
 
 def sign(value: float) -> int:
-    """1, 0 or −1.
+    """Return 1, 0 or −1.
 
     >>> sign(-0.5), sign(0), sign(3)
     (-1, 0, 1)
@@ -192,7 +192,7 @@ def build(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Counterfactual]:
-    """Make the benchmark; the same images, settings and seed make the same pairs.
+    """Build the benchmark; the same images, settings and seed produce the same pairs.
 
     With a reader these are more than are wanted: `refine` takes its pairs from them.
     """
@@ -200,8 +200,8 @@ def build(
         settings = replace(settings, pairs=round(_POOL * settings.pairs))
     usable = [image for image in images if image.captions]
     if not any(image.objects is not None for image in usable):
-        raise InputError("expected annotated objects for some images, got none; give --objects")
-    # Not of the judge's captions, which would then like what is chosen.
+        raise InputError("expected annotated objects for some images, got none; pass --objects")
+    # Not from the judge's captions, which would then favour the chosen pairs.
     texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
     knowledge = replace(learn(usable), collocations=count_collocations(texts))
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
@@ -217,7 +217,7 @@ def build(
         progress(number, len(chosen))
     progress(len(chosen), len(chosen))
     if not pairs:
-        raise InputError(f"none of {len(chosen)} images has a caption that can be changed; give more of them")
+        raise InputError(f"none of {len(chosen)} images has a caption that can be changed; pass more images")
     return sorted(pairs, key=lambda pair: (pair.image, pair.source, pair.split))
 
 
@@ -228,7 +228,7 @@ def _pairs_of(
     balances: Balances,
     settings: BuildSettings,
 ) -> Iterator[Counterfactual]:
-    """For each source and split the pair of the rarest sort so far that one of the image's captions allows."""
+    """Yield, for each source and split, a pair of the rarest type so far that one of the image's captions allows."""
     *choosing, control = (
         partial(model.log_probability, own=own_counts(image, part)) for part, model in enumerate(models)
     )
@@ -249,7 +249,7 @@ def _pairs_of(
 
 
 def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
-    """Sorts of change that are not complete, the rarest first."""
+    """Return the types of change that are not complete, the rarest first."""
     names = [name for name in settings.subsets if balance.counts[name] < settings.most]
     return sorted(names, key=lambda name: (balance.counts[name], name))
 
@@ -271,7 +271,7 @@ def _options(
             continue
         others = [caption.text for caption in image.captions if caption.text != text]
         for change in islice(MAKERS[subset](Subject(words, facts, knowledge, others), split), _OPTIONS):
-            # What is added stands behind the caption, with words that captions hardly have.
+            # Additions follow the caption, with words that are rare in captions.
             if subset == "add_obj" or knowledge.collocations.read_well(change.positive, change.negative):
                 is_plain = plain and subset.startswith("add")  # the wrong caption is then always longer
                 bare = replace(change, positive=text, positive_spans=(), removed=()) if is_plain else change
@@ -280,17 +280,17 @@ def _options(
 
 
 def model_of(images: Sequence[AnnotatedImage], part: int) -> CaptionModel:
-    """A language model of the captions of a quarter of the images."""
+    """Return a language model of the captions of a quarter of the images."""
     return caption_model(caption.text for image in images if part_of(image) == part for caption in image.captions)
 
 
 def own_counts(image: AnnotatedImage, part: int) -> Mapping[Gram, int]:
-    """What the model of a quarter knows from this image itself."""
+    """Return the counts that the model of a quarter has from this image."""
     return count_grams(caption.text for caption in image.captions) if part_of(image) == part else {}
 
 
 def part_of(image: AnnotatedImage) -> int:
-    """The quarter that an image belongs to, by its name."""
+    """Return the quarter of an image, by its name."""
     return blake2b(image.name.encode(), digest_size=2).digest()[0] % 4
 
 
@@ -300,7 +300,7 @@ def refine(
     images: Sequence[AnnotatedImage],
     settings: BuildSettings,
 ) -> list[Counterfactual]:
-    """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
+    """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
     control, by_name = model_of(images, CONTROL), {image.name: image for image in images}
     balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
     chance, kept = Random(settings.seed), list[Counterfactual]()
@@ -312,5 +312,5 @@ def refine(
             grams = partial(control.log_probability, own=own_counts(by_name[pair.image], CONTROL))
             kept += [pair] if balance.choose([pair], (known.__getitem__, grams), chance) else []
     if not kept:
-        raise InputError(f"no pair of {len(pool)} keeps {settings.reader} in balance; give more images")
+        raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
     return sorted(kept, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -1,9 +1,9 @@
-"""One controlled change of a caption: a thing, a quality or a relation added, replaced or swapped.
+"""Controlled changes of a caption: an object, attribute or relation is added, replaced or swapped.
 
-A change is easy where the new concept is clearly absent: not annotated, in no caption, of no family that the image
-shows, and no usual companion. It is hard where it can be mistaken: of the same family, or a usual companion of what is
-there; near synonyms are left out of both. Two things or qualities that are swapped are a hard change where they are of
-one family, an easy one otherwise.
+A change is easy if the new concept is clearly absent: not annotated, in no caption, of no family that the image shows,
+and not a frequent companion. It is hard if it is confusable: of the same family, or a frequent companion of an object
+in the image; near synonyms are excluded from both. Swapping two objects or attributes is a hard change if they are of
+one family, and easy otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,18 +30,18 @@ from msdscore.text.words import Span
 
 Split = Literal["easy", "hard"]
 SPLITS: tuple[Split, ...] = ("easy", "hard")
-# They say nothing about where a thing is, so that one that is annotated is truly there.
+# They do not say where an object is, so that they are true of every annotated object.
 _ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
 
-_EITHER_SIDE = frozenset(("in front of", "behind"))  # who sits at a desk is in front of it, or behind it
+_EITHER_SIDE = frozenset(("in front of", "behind"))  # somebody at a desk is in front of it, or behind it
 
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A caption that is true and one that differs from it by one change; spans are the characters that differ.
+    """A true caption and one that differs from it by one change; spans are the characters that differ.
 
-    `subset` names the change in SugarCrepe's words, such as `replace_obj`. It is empty, as all after it, in files that
-    do not record the change; image, source and split are known where a change was chosen for an image.
+    `subset` names the change in SugarCrepe's words, such as `replace_obj`. It is empty, like all following fields, in
+    files that do not record the change; image, source and split are known if a change was chosen for an image.
     """
 
     positive: str
@@ -52,13 +52,13 @@ class Counterfactual:
     removed: tuple[str, ...] = ()
     inserted: tuple[str, ...] = ()
     image: str = ""  # name of its file
-    source: str = ""  # who wrote the caption
+    source: str = ""  # captioner
     split: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A caption to change, with what is known of its image and of all images."""
+    """A caption to change, with facts about its image and statistics of all images."""
 
     words: CaptionWords
     facts: ImageFacts
@@ -70,9 +70,9 @@ Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
 
 
 def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """A thing instead of another."""
+    """Replace an object."""
     for site in object_sites(about.words):
-        # What the caption goes on to say of it must suit it.
+        # The rest of the caption must suit the new object.
         suits = site.opens or site.concept.animate
         for concept in about.facts.absent:
             if suits and concept.animate != site.concept.animate:
@@ -86,16 +86,16 @@ def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 
 def replace_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """A quality instead of another of its slot."""
+    """Replace an attribute by another one of its slot."""
     for site in attribute_sites(about.words):
         for other in _other_words(site, about, split):
             yield _exchange(about.words.caption, [(site, other)], "replace_att")
 
 
 def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """Another action, or another place."""
+    """Replace an action or a spatial relation."""
     said, places = about.facts.said, vocabulary().places
-    # Of places of several words, such as `on top of`, all words may be said without standing together.
+    # The words of a relation such as `on top of` may occur in the caption without being adjacent.
     said |= {name for name in places if " " in name and said.issuperset(name.split())}
     for site in relation_sites(about.words):
         others: Iterable[str] = _other_words(site, about, split)
@@ -107,7 +107,7 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 
 def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """A thing that is not there, named where the true caption names one that is: both are equally long and fluent."""
+    """Add an absent object to one caption and a present one to the other: both are equally long and fluent."""
     caption, objects, shown = about.words.caption, vocabulary().objects, vocabulary().shown_by
     said, stem = words_said([caption]), caption.rstrip(" .")
     true = [objects[name] for name in sorted(about.facts.objects or ()) if name in objects and not shown[name] & said]
@@ -125,14 +125,14 @@ def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 
 def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """A false quality of a thing, where another caption of the image knows the true one."""
+    """Add a false attribute of an object whose true one is in another caption of the image."""
     for true, there in _completed(about):
         for other in _other_words(there, about, split):
             yield _exchange(true, [(there, other)], "add_att")
 
 
 def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """Two things that change places, where what is said between them or of each of them tells them apart."""
+    """Swap two objects, if the text between them or about them distinguishes them."""
     for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
         qualities = {site.end + 1: site for site in attribute_sites(words)}
         for first, second in combinations(object_sites(words), 2):
@@ -151,7 +151,7 @@ def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 
 def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """Two qualities of one slot that change the things they belong to; another caption may know one of them."""
+    """Swap two attributes of one slot between their objects; one may be from another caption."""
     usual = about.knowledge.usual
     for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
         for first, second in combinations(attribute_sites(words), 2):
@@ -175,7 +175,7 @@ MAKERS: dict[str, Maker] = {
 
 
 def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
-    """The caption with one true quality more, as another caption of the image has it, and where that stands."""
+    """Yield the caption with a further true attribute from another caption of the image, and its position."""
     known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text))}
     for start, head in bare_heads(about.words):
         if head in known:
@@ -185,7 +185,7 @@ def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
 
 
 def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
-    """Whether two qualities are false of each other's things."""
+    """Return whether two attributes are false of each other's objects."""
     mine, theirs = first.concept, second.concept
     if mine.slot != theirs.slot or mine.name == theirs.name or first.head == second.head:
         return False
@@ -195,7 +195,7 @@ def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
 
 
 def _is_wrong(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
-    """Whether an absent object is wrong in the way of the split; `here` is what it stands for."""
+    """Return whether an absent object is wrong as the split requires; `here` is the object that it replaces."""
     companion = concept.name in facts.companions
     if split == "easy":
         return concept.family not in facts.families and not companion
@@ -214,11 +214,11 @@ def _forms(concept: Concept, many: bool) -> Sequence[str]:
 
 
 def _other_words(site: Site, about: Subject, split: Split) -> Iterator[str]:
-    """Words that can stand at a site and are false there: confusable ones, or those far from it."""
+    """Yield words that fit a site and are false there: confusable (hard) or unrelated (easy) ones."""
     here, said, is_quality = site.concept, about.facts.said, site.concept.kind == "attribute"
     usual = about.knowledge.usual.get(site.head, frozenset())
     if is_quality and not site.many and f"{site.head}s" in said:
-        return  # another one of them may be so
+        return  # it may be true of another one of them
     for other in (vocabulary().qualities if is_quality else vocabulary().actions).values():
         if other.slot != here.slot or other.name == here.name or ({other.name} | other.near) & said:
             continue

@@ -1,4 +1,4 @@
-"""COCO-CF on disk in the authors' schema, with the change recorded, beside a report on its quality."""
+"""COCO-CF on disk in the authors' schema, with the change recorded, and a report on its quality."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,14 @@ from msdscore.lab.cococf.sources import AnnotatedImage, image_number, read_sourc
 from msdscore.version import __version__
 
 _NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
-_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
+_READ = (
+    "reader.parquet"  # base name of the stored log-likelihoods of the causal language model, until the set is written
+)
 _KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
 def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
-    """The rows of COCO-CF files, ours or the authors'; a folder stands for the files of both splits in it."""
+    """Read COCO-CF files, ours or the authors'; a folder means its files of both splits."""
     files = [
         file for path in paths for file in ([path / name for name in _NAMES.values()] if path.is_dir() else [path])
     ]
@@ -51,7 +53,7 @@ def _read_row(row: Record, split: str) -> Counterfactual:
             for side in ("caption", "negative")
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{row.where}: expected a change with spans of two characters' places ({error})") from error
+        raise InputError(f"{row.where}: expected a change with spans of two character positions ({error})") from error
     return Counterfactual(
         str(positive), str(negative), str(subset or ""), true, false,
         image=str(image), source=str(captioner or ""), split=split,
@@ -113,7 +115,7 @@ def publish(
     images = read_sources(captions, objects=objects, classes=classes)
     pairs = build(images, settings, progress=progress)
     judge = _judge(images)
-    if settings.reader:  # the pairs that a causal language model does not tell apart
+    if settings.reader:  # the pairs that a causal language model does not separate
         texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
         known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
         pool, pairs = pairs, refine(pairs, known, images, settings)
@@ -133,7 +135,7 @@ def publish(
 
 
 def _judge(images: Sequence[AnnotatedImage]) -> TextReader:
-    """The model of a quarter of the images, which forgets an image's own captions where it reads others of it."""
+    """Return the model of a quarter of the images, without the captions of the image that it reads."""
     model = model_of(images, JUDGE)
     captions = {image.name: [text.text for text in image.captions] for image in images if part_of(image) == JUDGE}
     own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn

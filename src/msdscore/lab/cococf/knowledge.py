@@ -1,4 +1,4 @@
-"""What all captions and annotations teach: which classes come together, which words go with which, a language model."""
+"""Statistics of all captions and annotations: co-occurring classes, collocations, and a language model."""
 
 import math
 from collections import Counter, defaultdict
@@ -24,14 +24,14 @@ Gram = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CaptionModel:
-    """Counts of one, two and three words in a row."""
+    """Counts of one, two and three consecutive words."""
 
     counts: Mapping[Gram, int]
     total: int
     words: int
 
     def log_probability(self, text: str, own: Mapping[Gram, int]) -> float:
-        """Of a whole caption; `own` are counts that the model must not know, those of the image itself."""
+        """Return the log-probability of a caption; `own` are counts to exclude, those of the image itself."""
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
         return sum(self._step(tuple(words[at - 2 : at + 1]), own) for at in range(2, len(words)))
 
@@ -48,7 +48,7 @@ class CaptionModel:
 
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
-    """Every one, two and three words in a row, and with an empty last word how often the words before it stood."""
+    """Count every one, two and three consecutive words, and with an empty last word the contexts."""
     counts: dict[Gram, int] = {}
     for text in texts:
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
@@ -76,13 +76,13 @@ _KNOWN = 10  # captions that must have a word before it can be said to be unusua
 
 @dataclass(frozen=True, slots=True)
 class Collocations:
-    """In how many captions words stand together, and each word; things of `rare` classes count for their family."""
+    """Numbers of captions with each word and each collocation; objects of `rare` classes count as their family."""
 
     counts: Mapping[Gram, int] = field(default_factory=dict)
     rare: Collection[str] = ()
 
     def read_well(self, positive: str, negative: str) -> bool:
-        """Whether captions have what a change brings together: "kneeling down street" and "in person" are in none.
+        """Return whether captions have the collocations of a change: "kneeling down street" is in none.
 
         A word that the captions hardly have cannot be judged and passes.
         """
@@ -92,7 +92,7 @@ class Collocations:
 
 
 def count_collocations(captions: Iterable[str]) -> Collocations:
-    """Learn what stands together."""
+    """Learn collocations."""
     texts = list(captions)
     names = Counter(name for text in texts for name in things_and_words(text))
     rare = frozenset(name for name in vocabulary().objects if names[name] < _KNOWN)
@@ -100,9 +100,9 @@ def count_collocations(captions: Iterable[str]) -> Collocations:
 
 
 def collocations(text: str, rare: Collection[str] = ()) -> set[Gram]:
-    """One to three words in a row of a caption without its articles and qualities, and qualities with their noun.
+    """Return one to three consecutive words of a caption without articles and attributes, and attributes with nouns.
 
-    Things are classes, so that a puppy is a dog, and of `rare` classes their families. Numbers go with every noun.
+    Objects are classes, so that a puppy is a dog, and for `rare` classes their families. Numbers fit every noun.
 
     >>> sorted(gram for gram in collocations("A puppy on a large couch") if len(gram) > 1)
     [('dog', 'on'), ('dog', 'on', 'couch'), ('large', 'couch'), ('on', 'couch')]
@@ -124,7 +124,7 @@ _OFTEN = 3  # times that a word was said of a noun before it counts as usual
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Companions of every class, the words that are usual for a noun, and what stands together in captions."""
+    """Companions of every class, usual words of a noun, and collocations in captions."""
 
     companions: Mapping[str, frozenset[str]]
     usual: Mapping[str, frozenset[str]]
@@ -133,7 +133,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """An image's captions and annotations as sets: what cannot be called absent."""
+    """An image's captions and annotations as sets: concepts that cannot be called absent."""
 
     objects: frozenset[str] | None
     absent: tuple[Concept, ...]  # objects that no annotation and no word of any caption says to be there
@@ -143,7 +143,7 @@ class ImageFacts:
 
 
 def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
-    """Count what comes together in the annotations and captions of all images."""
+    """Count co-occurrences in the annotations and captions of all images."""
     single, both = Counter[str](), Counter[tuple[str, str]]()
     usual: dict[str, Counter[str]] = defaultdict(Counter)
     for image in images:
@@ -166,7 +166,7 @@ def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
 
 
 def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
-    """What is known of one image."""
+    """Return the facts about one image."""
     objects, said = vocabulary().objects, words_said([caption.text for caption in image.captions])
     named = {name for name, words in vocabulary().shown_by.items() if words & said}
     shown = (image.objects or frozenset()) | named

@@ -1,8 +1,8 @@
-"""The quality of a set of counterfactuals: what a reader of the text alone could guess, and whether it is in order.
+"""Quality of a set of counterfactuals: the accuracy of readers without the image, and faults of the text.
 
 Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
-words stand in wrong captions; a language model of captions of other images. A fourth can be given: a causal language
-model, whose reading is kept until all is read. All should stay near one half.
+words occur in wrong captions; a language model of captions of other images. A fourth can be passed: a causal language
+model, whose log-likelihoods are stored until all are computed. All should be near one half.
 """
 
 import re
@@ -36,13 +36,13 @@ _HOW = (
     "language model from captions of other images."
 )
 TURN = 256  # captions of a causal language model between two parts on disk
-_DIGITS = 3  # of a nat: what machines and batches change lies behind them
+_DIGITS = 3  # of a nat: differences between machines and batches are smaller
 TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability
 
 
 @dataclass(frozen=True, slots=True)
 class QualityRow:
-    """One part of the set: how often each reader of the text alone finds the true caption (a tie is half)."""
+    """One part of the set: how often each reader without the image finds the true caption (a tie is half)."""
 
     split: str
     subset: str
@@ -63,14 +63,16 @@ class Quality:
     faults: Mapping[str, int]
     longer: float  # share of pairs whose wrong caption has more characters
     reader: str = ""  # name of the causal language model
-    pool: Mapping[str, Any] | None = None  # pairs before its refinement, and what both language models found in them
+    pool: Mapping[str, Any] | None = (
+        None  # pairs before its refinement, and the accuracies of both language models on them
+    )
 
     @property
     def leaning(self) -> tuple[str, ...]:
-        """Parts of the set that text alone gives away: a reader's 95 % interval leaves out one half.
+        """Parts of the set that the text alone reveals: a reader's 95 % interval excludes one half.
 
-        A bag of words below one half is no hint: words are put in and taken out equally often over all pairs, so that
-        those which the other images' pairs put in are taken out in the rest.
+        A bag of words below one half is not a hint: words are inserted and removed equally often over all pairs, so
+        that words that the pairs of the other images insert are removed in the rest.
         """
         return tuple(
             f"{row.split} {row.subset}: {title} {_percent(share)}"
@@ -81,14 +83,14 @@ class Quality:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self) | {"leaning": list(self.leaning)}
 
 
 def judge_quality(
     pairs: Sequence[Counterfactual], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
 ) -> Quality:
-    """Judge a set; without a reader, each fifth of the images is read by a model of the others' true captions.
+    """Judge a set; without a reader, each fifth of the images is read by a model of the true captions of the others.
 
     `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
     """
@@ -118,7 +120,7 @@ def judge_quality(
 
 
 def find_faults(pairs: Sequence[Counterfactual]) -> dict[str, int]:
-    """Pairs that are not in order, by what is wrong with them; the counts of a sound set are all zero."""
+    """Count faulty pairs by fault; all counts of a valid set are zero."""
     faults = Counter[str](dict.fromkeys(_FAULTS, 0))
     for pair in pairs:
         faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(pair))
@@ -126,7 +128,7 @@ def find_faults(pairs: Sequence[Counterfactual]) -> dict[str, int]:
 
 
 def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    """A caption with what was changed cut out.
+    """Return a caption without its changed characters.
 
     >>> outside_spans("a red car", [(2, 5)])
     'a \\x00 car'
@@ -139,7 +141,7 @@ def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def section(quality: Quality) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
     heads = " | ".join(TITLES[name] for name in names)
     lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
@@ -154,7 +156,7 @@ def section(quality: Quality) -> str:
         lines += ["", f"Before refinement: {before}."]
     lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
     if quality.leaning:
-        lines += ["", "**Text alone gives these parts away; leave them out, or build from more images:**", ""]
+        lines += ["", "**The text alone reveals these parts; remove them, or build from more images:**", ""]
         lines += [f"- {line}" for line in quality.leaning]
     return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
 
@@ -168,10 +170,10 @@ def _fold(image: str) -> int:
 
 
 def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
-    """Sums of the weights of words that were learnt on four fifths of the images, for the last."""
+    """Return sums of word weights for each fifth of the images, learnt on the other four."""
     bags = []
     for pair in pairs:
-        # Words that the wrong caption has more often than the true one, less those that it has less often.
+        # Words that the wrong caption has more often than the true one, minus those that it has less often.
         bag = Counter(read_caption(pair.negative).words)
         bag.subtract(read_caption(pair.positive).words)
         bags.append(Counter({word: count for word, count in bag.items() if count}))
@@ -189,7 +191,7 @@ def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
 
 
 def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
-    """Weights of words in a logistic model in which the wrong caption's sum is the larger one, by Newton's method."""
+    """Fit the weights of words in a logistic model of the wrong caption, by Newton's method."""
     weights = np.zeros(size)
     for _ in range(_STEPS if len(columns) else 0):
         p = 1 / (1 + np.exp(-np.clip((weights[columns] * values).sum(axis=1), -30, 30)))
@@ -214,16 +216,16 @@ def _has_wrong_article(pair: Counterfactual) -> bool:
 
 
 def _has_other_changes(pair: Counterfactual) -> bool:
-    """Whether the captions differ outside of the spans that say where they differ."""
+    """Return whether the captions differ outside of their spans."""
     if not pair.negative_spans:
         return False
-    if not pair.positive_spans:  # an addition to the caption as it stands
+    if not pair.positive_spans:  # an addition to the unchanged caption
         return _letters(outside_spans(pair.negative, pair.negative_spans)) != _letters(pair.positive)
     return outside_spans(pair.negative, pair.negative_spans) != outside_spans(pair.positive, pair.positive_spans)
 
 
 def _letters(text: str) -> str:
-    """What is left of a caption without the words that lead to an addition."""
+    """Return a caption without the words that introduce an addition."""
     return re.sub(r"\W+|with|in view|along|and there is|too|and", "", text).lower()
 
 
@@ -242,10 +244,10 @@ def read_likelihoods(
     keep: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Log-likelihood in nats of each caption under a causal language model.
+    """Return the log-likelihood in nats of each caption under a causal language model.
 
-    `source` is a folder, a hub name, `package:NAME/`, or any of these with the name of a `.gguf` file behind it. A
-    reading that was stopped goes on where the parts beside `keep` end.
+    `source` is a folder, a hub name, `package:NAME/`, or any of these followed by the name of a `.gguf` file. An
+    interrupted computation resumes from the parts next to `keep`.
     """
     from msdscore.run.plan import keep_answers  # with torch, which a set without a reader does not need
 
@@ -264,7 +266,7 @@ def read_likelihoods(
 
 
 def load_reader(source: str) -> Callable[[list[str]], list[float]]:
-    """A causal language model's log-likelihoods of captions."""
+    """Return log-likelihoods of captions under a causal language model."""
     import torch
 
     from msdscore.lab.align.language import load_language_model

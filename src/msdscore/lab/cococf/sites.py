@@ -1,4 +1,4 @@
-"""Where a caption can be changed: the words of one concept, in a place where another concept fits grammatically."""
+"""Sites of a caption that can be changed: words of one concept, at a position where another one is grammatical."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -11,7 +11,7 @@ from msdscore.text.edits import ARTICLES, article
 from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-_KEPT = 1024  # captions whose sites are remembered: all changes of one caption are made together
+_KEPT = 1024  # captions whose sites are cached: all changes of one caption are generated together
 DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
 # Words that go on after a noun without belonging to it.
@@ -23,17 +23,17 @@ _AFTER_ACTION = (
     STOP_WORDS | word_set("together down up outside inside while alone along across atop alongside beneath")
 ) - (DETERMINERS | {"of", "to"})
 _IRREGULAR_MANY = word_set("people men women children sheep")
-# Other words for a class that can be replaced as they stand, one thing each.
+# Synonyms of a class that can be replaced directly, one object each.
 _ALIASES = {
     "plane": "airplane", "planes": "airplane", "motorbike": "motorcycle", "sofa": "couch", "kitten": "cat",
     "puppy": "dog", "pony": "horse", "fridge": "refrigerator", "purse": "handbag", "doughnut": "donut",
     "doughnuts": "donut", "racket": "tennis racket", "phone": "cell phone", "hydrant": "fire hydrant", "tv": "tv",
     "television": "tv", "hotdog": "hot dog", "hotdogs": "hot dog", "lamb": "sheep", "sailboat": "boat",
 }  # fmt: skip
-# Words that make another thing of the class behind or before them.
+# Words that change the meaning of the class next to them.
 _OTHER_THINGS = word_set("teddy hot toy stuffed toilet paper wine computer remote tennis baseball clock")
 _PERSONS = word_set("man woman boy girl men women boys girls person people child children lady guy kid kids")
-# Said of things as well as of people and animals.
+# Used for objects as well as for people and animals.
 _STILL = word_set("sitting standing laying lying resting hanging parked leaning sits stands lays lies")
 _SYMMETRIC = frozenset(("and", "or", "with", "near", "beside", "next", "by", "together", "along", "while", "are"))
 _DIRECTED = word_set(
@@ -51,26 +51,26 @@ class Site:
     start: int
     end: int
     text: str
-    concept: Concept  # `PLACE` for a relation of place, whose `text` is its name
+    concept: Concept  # `PLACE` for a spatial relation, whose `text` is its name
     many: bool = False
     head: str = ""
-    opens: bool = False  # the first thing that the caption names: what it does must suit it
+    opens: bool = False  # the first object of the caption: its action must suit it
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionWords:
-    """The words of a caption with their places."""
+    """The words of a caption with their positions."""
 
     caption: str
     words: tuple[str, ...]  # in lower case
     spans: tuple[tuple[int, int], ...]
 
     def word(self, at: int) -> str:
-        """A word, or nothing past the ends and across punctuation."""
+        """Return a word, or an empty string beyond the ends."""
         return self.words[at] if 0 <= at < len(self.words) else ""
 
     def after(self, at: int) -> str:
-        """The word behind this one; nothing where the caption ends or a sign stands between."""
+        """Return the next word; empty at the end of the caption and before punctuation."""
         if at + 1 >= len(self.words):
             return ""
         between = self.caption[self.spans[at][1] : self.spans[at + 1][0]]
@@ -79,7 +79,7 @@ class CaptionWords:
 
 @lru_cache(_KEPT)
 def read_caption(caption: str) -> CaptionWords:
-    """Cut a caption at its words.
+    """Split a caption into words.
 
     >>> read_caption("A dog's ball.").words
     ('a', "dog's", 'ball')
@@ -91,7 +91,7 @@ def read_caption(caption: str) -> CaptionWords:
 
 
 def words_said(texts: Collection[str]) -> frozenset[str]:
-    """Every word and every two neighbouring words of some captions, in lower case."""
+    """Return all words and pairs of adjacent words of some captions, in lower case."""
     said: set[str] = set()
     for text in texts:
         words = read_caption(text).words
@@ -101,7 +101,7 @@ def words_said(texts: Collection[str]) -> frozenset[str]:
 
 
 def _names(words: Sequence[str], known: Collection[str]) -> Iterator[tuple[int, int, str]]:
-    """First and last word and text of every known name, the longest that begins with a word, and of all other words."""
+    """Yield first and last word and text of the longest known name at each position, and of all other words."""
     at, starts = 0, _first_words()
     while at < len(words):
         name, size = words[at], 1
@@ -120,7 +120,7 @@ def _first_words() -> frozenset[str]:
 
 @lru_cache(_KEPT)
 def object_sites(text: CaptionWords) -> list[Site]:
-    """Things of COCO's classes that stand as nouns of their own, with their number."""
+    """Yield objects of COCO's classes that are separate nouns, singular or plural."""
     sites, forms = list[Site](), _noun_forms()
     for first, last, name in _names(text.words, forms):
         if name not in forms or text.word(first - 1) in _OTHER_THINGS:
@@ -135,7 +135,7 @@ def object_sites(text: CaptionWords) -> list[Site]:
 
 @lru_cache(_KEPT)
 def things_and_words(caption: str) -> tuple[str, ...]:
-    """The words of a caption in order, those of COCO's classes by the name of the class."""
+    """Return the words of a caption in order, those of COCO's classes by the name of the class."""
     forms = _noun_forms()
     names = (name for _, _, name in _names(read_caption(caption).words, forms))
     return tuple(forms[name][0].name if name in forms else name for name in names)
@@ -143,7 +143,7 @@ def things_and_words(caption: str) -> tuple[str, ...]:
 
 @lru_cache(_KEPT)
 def attribute_sites(text: CaptionWords) -> list[Site]:
-    """Qualities right before the noun that they belong to."""
+    """Yield attributes directly before their noun."""
     known, sites = vocabulary().qualities, []
     for at, word in enumerate(text.words):
         head = text.after(at)
@@ -155,13 +155,13 @@ def attribute_sites(text: CaptionWords) -> list[Site]:
 
 
 def is_clean(text: CaptionWords) -> bool:
-    """Whether a caption is free of doubled words and wrong articles: what is changed should be the only fault."""
+    """Return whether a caption has no repeated words and wrong articles: the change should be the only fault."""
     steps = pairwise(text.words)
     return not any(first == second or (first in ARTICLES and first != article(second)) for first, second in steps)
 
 
 def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
-    """Nouns right behind an article or a possessive, where a quality could be put in: their places and themselves."""
+    """Yield positions and nouns directly after an article or a possessive, where an attribute could be inserted."""
     return [
         (text.spans[at][0], word)
         for at, word in enumerate(text.words)
@@ -171,7 +171,7 @@ def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
 
 @lru_cache(_KEPT)
 def relation_sites(text: CaptionWords) -> list[Site]:
-    """What a person or an animal does, and where things are."""
+    """Yield actions of people and animals, and spatial relations."""
     sites = []
     for at, word in enumerate(text.words):
         action = vocabulary().actions.get(word)
@@ -195,7 +195,7 @@ def relation_sites(text: CaptionWords) -> list[Site]:
 
 
 def directed(text: CaptionWords, first: Site, second: Site) -> bool:
-    """Whether the words between two things say something that is false when the two change places."""
+    """Return whether the words between two objects are false if the two are swapped."""
     between = text.caption[first.end : second.start]
     words = set(read_caption(between).words)
     acts = any(word.endswith("ing") for word in words - _STILL)
@@ -210,7 +210,7 @@ def _is_head(word: str) -> bool:
 
 
 def _suits(quality: Concept, head: str) -> bool:
-    """Some qualities are said of people alone, or never of them."""
+    """Return whether an attribute suits a noun: some are only used for people, or never."""
     person = head in _PERSONS
     if quality.slot == "number":
         return _is_many(head)
@@ -224,7 +224,7 @@ def _is_many(head: str) -> bool:
 
 
 def _noun_behind(text: CaptionWords, at: int) -> str:
-    """The noun that a determiner at `place` belongs to, with at most two words between."""
+    """Return the noun of a determiner, with at most two words between."""
     if text.word(at) not in DETERMINERS:
         return ""
     for step in range(1, 4):

@@ -1,4 +1,4 @@
-"""Annotated images with captions by people and captioners: COCO's own files, rows, class lists or YOLO files."""
+"""Annotated images with captions by people and captioners: COCO's files, rows, class lists or YOLO files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ _ERROR = "ERROR:"
 
 @dataclass(frozen=True, slots=True)
 class SourcedCaption:
-    """A caption and who wrote it."""
+    """A caption and its captioner."""
 
     text: str
     source: str
@@ -24,7 +24,7 @@ class SourcedCaption:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedImage:
-    """An image with all its captions and the classes of objects in it; None where it is not annotated."""
+    """An image with all its captions and the classes of objects in it; None if it is not annotated."""
 
     name: str  # of its file
     captions: tuple[SourcedCaption, ...]
@@ -32,7 +32,7 @@ class AnnotatedImage:
 
 
 def image_number(name: str) -> int | str:
-    """COCO's number of an image by its name, or its name where that holds none."""
+    """Return COCO's number of an image from its name, or its name if that has none."""
     digits = Path(name).stem.rpartition("_")[2]
     return int(digits) if digits.isdigit() else Path(name).stem
 
@@ -43,10 +43,10 @@ def read_sources(
     objects: Path | None = None,
     classes: Path | None = None,
 ) -> list[AnnotatedImage]:
-    """Images of caption files, joined with annotations by the image's name; sorted by name.
+    """Read images of caption files, joined with annotations by the image's name; sorted by name.
 
     A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
-    a map from file names to captions; NAME=FILE says whose captions it holds. `objects` is `instances_*.json`, rows
+    a map from file names to captions; NAME=FILE names the captioner. `objects` is `instances_*.json`, rows
     with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
     classes are lines of `classes`, by default the 80 of COCO in their order.
     """
@@ -67,7 +67,7 @@ def read_sources(
 
 
 def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
-    """Names of the classes that each image shows, by the stem of its file name."""
+    """Return the names of the classes in each image, by the stem of its file name."""
     names = _class_names(classes)
     if path.is_dir():
         return {file.stem: _numbered(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
@@ -101,7 +101,7 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
 
 
 def _row(record: Record, source: str) -> AnnotatedImage:
-    """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
+    """Read one row; captions that are marked as `hallucinated` are ignored."""
     row, name = record.fields, Path(str(record.get("image", "image_path", "file_name"))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
     texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
@@ -147,7 +147,7 @@ def _numbered(numbers: Iterable[int], names: Sequence[str], where: str | Path) -
         return frozenset(names[number] for number in numbers)
     except IndexError as error:
         raise InputError(
-            f"{where}: a class number past the {len(names)} names; give their file as --classes"
+            f"{where}: a class number past the {len(names)} names; pass their file as --classes"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Words that a counterfactual may exchange: objects of COCO, attributes and relations, with what each is near to.
+"""Words that a counterfactual may exchange: objects of COCO, attributes and relations, with their near synonyms.
 
 A concept belongs to a family (the supercategory of an object, a pole of an attribute, a sort of action). Concepts that
-can be true of the same thing, such as gray and silver, are near synonyms and never stand for each other.
+can be true of the same thing, such as gray and silver, are near synonyms and never replace each other.
 """
 
 import tomllib
@@ -15,16 +15,16 @@ ChangeKind = Literal["object", "attribute", "relation"]
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a list that is written as one text."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Concept:
-    """One thing that a caption can say.
+    """One concept of captions.
 
-    `slot` names the place in a sentence that it fits (for objects always `noun`); concepts of one slot can stand for
-    each other. `singular` and `plural` are its forms, None where it has none.
+    `slot` names the position in a sentence that it fits (for objects always `noun`); concepts of one slot can replace
+    each other. `singular` and `plural` are its forms, None if it has none.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Concept:
         return self.family in ("person", "animal")
 
 
-# Forms of people that a caption tells apart; each may stand for the other of its line.
+# Words for people that captions distinguish; each may replace the other of its pair.
 _PEOPLE = (("man", "woman"), ("men", "women"), ("boy", "girl"), ("boys", "girls"))
-# What one can be put on, beside and under.
+# Objects that others can be on, next to and under.
 SUPPORTS = word_set(
     "table desk bed couch sofa bench chair counter shelf tree bridge car truck bus boat plate box umbrella "
     "roof cart stool nightstand dresser cabinet stove suitcase log rock trailer platform wagon rug blanket"
