@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+import paper_run
 from msdscore.encoders.registry import list_encoders
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.result import read_result
-from reproduce import campaign
+from reproduce import campaign, studies
 from reproduce.__main__ import main
 from reproduce.published import ITEMS, PUBLISHED
 from reproduce.rehearsal import FULL, write_benchmarks, write_checkpoint
@@ -45,12 +46,16 @@ def _run(folder, output, *more):
 
 @pytest.mark.slow
 def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
-    assert _run(rehearsal, tmp_path, "--samples", "10") == 0
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 3  # four battles rank no systems
     written = json.loads((tmp_path / "reproduce.json").read_text())
     cells = written["cells"]
-    assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == {(e, b) for e in FULL for b in ITEMS}
-    assert all(cell["ours"] is not None and cell["signature"] and cell["command"] for cell in cells)
-    assert written["summary"] == {"within": 0, "outside": 0, "not_judged": len(cells), "missing": 0}
+    runs = {(e, b) for e in FULL for b in campaign.EVERY} | {("clip-l14", b) for b in ITEMS}
+    assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == runs
+    assert all(cell["signature"] and cell["command"] for cell in cells)
+    assert [cell["cell"] for cell in cells if cell["ours"] is None] == [
+        "clip-l14, caparena, soft-msd, model/spearman", "clip-l14, caparena, soft-msd, model/kendall"
+    ]  # fmt: skip
+    assert written["summary"] == {"within": 0, "outside": 0, "not_judged": len(cells) - 2, "missing": 2}
     (clipscore,) = (cell for cell in cells if cell["cell"] == "clip-b32, pascal50s, clipscore, accuracy/mean")
     assert clipscore["published"] == 80.7
     assert clipscore["difference"] == pytest.approx(clipscore["ours"] - 80.7, abs=0.005)
@@ -59,12 +64,46 @@ def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, t
     assert "--encoder-option crop=torchvision" in clipscore["command"]
     page = (tmp_path / "reproduce.md").read_text()
     assert "| clip-b32 | clipscore | accuracy/HC |" in page
-    assert page.count("$ msdscore bench ") == len(FULL) * len(ITEMS)
+    assert page.count("$ msdscore bench ") == len(runs)
     # The same command again: no encoder is loaded, and the pages are the same.
     monkeypatch.setattr(campaign, "load_encoder", lambda *_, **__: pytest.fail("loaded an encoder"))
-    assert _run(rehearsal, tmp_path, "--samples", "10") == 0
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 3
     assert (tmp_path / "reproduce.md").read_text() == page
-    assert "0 missing" in capsys.readouterr().out
+    assert "2 missing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_studies_of_the_paper_are_compared_and_missing_ones_say_why(rehearsal, tmp_path):
+    more = ("-e", "clip-l14", "-b", "coco-cf", "--study", "kappa", "--study", "timing", "--samples", "5")
+    assert _run(rehearsal, tmp_path, *more) == 3  # there are no captions to time
+    cells = {cell["cell"]: cell for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]}
+    kappa = cells["clip-l14, study kappa, sugarcrepe, kappa=20, msd, headline"]
+    assert kappa["published"] == 74.58
+    assert kappa["within"] is (abs(kappa["difference"]) <= 2)
+    assert "study kappa --root" in kappa["command"]
+    timing = cells["clip-l14, study timing, buckets, overall, Soft-MSD"]
+    assert timing["ours"] is None
+    assert timing["reason"].startswith("not run: msdscore: ")
+    easy = cells["clip-l14, coco-cf, soft-msd, accuracy/easy"]
+    assert (easy["published"], easy["within"]) == (63.89, None)
+    assert easy["reason"] == "not judged: the items of the published figure are not known"
+    assert "study kappa" in (tmp_path / "reproduce.md").read_text()
+
+
+def test_every_figure_of_a_study_belongs_to_a_step_of_the_paper():
+    steps = {step.name for step in paper_run.STEPS}
+    assert set(studies.STUDIES) <= steps
+    assert len({(one.step, one.table, one.name) for one in studies.FIGURES}) == len(studies.FIGURES)
+    figure = studies.FIGURES[0]
+    table = {
+        "name": "same_alpha",
+        "headline": "accuracy/mean",
+        "rows": [{**figure.row, "accuracy/mean": {"value": 0.7}}],
+    }
+    cell = studies.study_cell(figure, {"tables": [table]}, "", "command", None)
+    assert (cell.ours, cell.difference, cell.within) == (70.0, -4.99, False)
+    assert studies.study_cell(figure, {"tables": [table]}, "", "command", 9).within is None
+    assert studies.study_cell(figure, {"tables": []}, "", "command", None).ours is None
 
 
 def test_a_killed_campaign_goes_on_where_it_stopped(rehearsal, tmp_path, capsys, monkeypatch):
@@ -119,6 +158,7 @@ def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, caps
     [
         (["-e", "clip-b23"], "expected a known encoder, got 'clip-b23'; known: clip-b32"),
         (["-b", "crepe"], "expected a known benchmark, got 'crepe'"),
+        (["--study", "kapa"], "expected a known study, got 'kapa'; known: mixtures"),
         (["--checkpoint", "clip-b32"], "--checkpoint: expected NAME=FOLDER, got 'clip-b32'"),
         (["--checkpoint", "clip-b32=nowhere"], "checkpoint of clip-b32: expected a folder, there is none at nowhere"),
         (["--local", "nowhere"], "--local: expected folders named clip-b32"),

@@ -1,8 +1,9 @@
 """Reproduce published figures with real checkpoints: `python tools/reproduce run --data FOLDER -o FOLDER`.
 
 `run` scores SugarCrepe, Flickr8k-Expert and Pascal-50S with CLIP ViT-B/32 and L/14, LongCLIP-L, SigLIP 2 and LLaVA-1.5,
-compares with the paper's tables, with CLIPScore's and SugarCrepe's published figures within stated tolerances, and
-writes reproduce.md and reproduce.json. A stopped run goes on where it stopped: give the same command again.
+and Flickr8k-CF, Composite, CapArena, DocENT, COCO-CF and the paper's studies with CLIP ViT-L/14; it compares with the
+published figures within stated tolerances, and writes reproduce.md and reproduce.json. A figure without data or weights
+is missing, with the reason. To resume a stopped run, give the same command again.
 
 `rehearse` writes checkpoints of the same classes and shapes with random weights, and small benchmarks in the released
 formats, so that the whole way can be walked without a hub.
@@ -19,6 +20,7 @@ if __name__ == "__main__":
 from msdscore.errors import ConfigError, MSDScoreError
 from reproduce.campaign import BENCHMARKS, ENCODERS, Campaign, run_campaign, summary
 from reproduce.page import DATA, PAGE, write_pages
+from reproduce.studies import STUDIES, check_studies, run_studies
 
 SOME_MISSING = 3
 USAGE = 2
@@ -27,6 +29,7 @@ _DATA = """The data folder holds one folder per benchmark, or the files of all o
   sugarcrepe/       data/*.json of github.com/RAIVNLab/sugar-crepe and val2017/ of COCO
   flickr8k-expert/  ExpertAnnotations.txt and Flickr8k.token.txt of Flickr8k_text.zip, and Flicker8k_Dataset/
   pascal50s/        pair_pascal.mat and consensus_pascal.mat, or FLEUR's pascal_50s.json, and JPEGImages/ of VOC
+  and folders flickr8k-cf, composite, caparena, docent, coco-cf (`msdscore benchmarks show NAME`)
 Weights come from the Hugging Face hub, or from folders (--local, --checkpoint).
 Exit codes: 0 everything was run, 3 something could not be run and says why, 2 wrong usage, 130 stopped."""
 
@@ -42,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", "-o", type=Path, default=Path("build/reproduce"), help="folder of results and page")
     run.add_argument("--encoder", "-e", action="append", help=f"only these; repeatable; of {', '.join(ENCODERS)}")
     run.add_argument("--benchmark", "-b", action="append", help=f"only these; repeatable; of {', '.join(BENCHMARKS)}")
+    run.add_argument("--study", action="append", help=f"only these; repeatable; of {', '.join(STUDIES)}, or none")
     run.add_argument("--local", type=Path, help="folder of checkpoints, each in a folder named as its encoder")
     run.add_argument("--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one encoder's folder")
     run.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -81,12 +85,15 @@ def _run(asked: argparse.Namespace) -> int:
         benchmarks=tuple(asked.benchmark or BENCHMARKS), checkpoints=_checkpoints(asked), device=asked.device,
         dtype=asked.dtype, batch_size=asked.batch_size, limit=asked.limit, samples=asked.samples,
     )  # fmt: skip
+    check_studies(asked.study or ())
     cells = run_campaign(
         campaign,
         finished=lambda cells: write_pages(cells, asked.output),
         progress=_show,
         say=_say,
     )
+    cells += run_studies(campaign, tuple(asked.study or STUDIES), say=_say)
+    write_pages(cells, asked.output)
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary(cells).items())
     sys.stdout.write(f"{asked.output / PAGE} and {DATA}: {counts}\n")
     return SOME_MISSING if summary(cells)["missing"] else 0

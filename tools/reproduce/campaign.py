@@ -26,8 +26,12 @@ from reproduce.published import ITEMS, PUBLISHED, Published
 
 ENCODERS = ("clip-b32", "clip-l14", "longclip-l", "siglip2-base", "llava-1.5-7b")
 BENCHMARKS = tuple(ITEMS)
-# The preset of each benchmark: the authors' SugarCrepe scripts, elsewhere the paper's text for captions of a sentence.
-PRESETS = {"sugarcrepe": "authors", "flickr8k-expert": "short", "pascal50s": "short"}
+# The preset of each benchmark: the authors' SugarCrepe scripts, elsewhere the paper's text for captions of a sentence
+# (`SHORT`) or of a paragraph.
+PRESETS = {"sugarcrepe": "authors", "caparena": "long", "docent": "long"}
+SHORT = "short"
+PROTOCOLS = {"caparena": "paper", "docent": "paper"}
+EVERY = ("sugarcrepe", "flickr8k-expert", "pascal50s")  # run with every encoder, others if a figure is published
 METRICS = ("clipscore", "cosine", "msd", "soft-msd")
 # As CLIP's own code crops and cuts, with which CLIPScore and SugarCrepe were published.
 _AS_PUBLISHED = {"crop": "torchvision", "long_text": "cut"}
@@ -119,9 +123,9 @@ def run_campaign(
     for encoder in campaign.encoders:
         spec = encoder_spec(campaign, encoder)
         loaded = cache(partial(load_encoder, spec.encoder, device=spec.device, dtype=spec.dtype, **dict(spec.options)))
-        for benchmark in campaign.benchmarks:
+        for benchmark in benchmarks_of(campaign, encoder):
             # One encoder serves all presets, which differ only in the settings of the score.
-            chosen = replace(spec, config=PRESETS[benchmark])
+            chosen = replace(spec, config=PRESETS.get(benchmark, SHORT))
             plan = _plan(campaign, benchmark, chosen)
             name = f"{encoder}, {benchmark}"
             path = campaign.output / "results" / encoder / f"{benchmark}.json"
@@ -138,6 +142,11 @@ def run_campaign(
         del loaded
         gc.collect()  # the weights of one encoder leave the device before the next one is loaded
     return cells
+
+
+def benchmarks_of(campaign: Campaign, encoder: str) -> list[str]:
+    """The benchmarks of a campaign that an encoder is run on."""
+    return [name for name in campaign.benchmarks if name in EVERY or published_for(encoder, name)]
 
 
 def _pipeline(loaded: Callable[[], Encoder], spec: ScorerSpec) -> Pipeline:
@@ -169,7 +178,7 @@ def _plan(campaign: Campaign, benchmark: str, spec: ScorerSpec) -> BenchmarkPlan
     metrics = (*METRICS, "soft-msd,set=image") if benchmark == "flickr8k-expert" else METRICS
     plan = BenchmarkPlan(
         name=benchmark, root=own if own.is_dir() else campaign.data, metrics=metrics, limit=campaign.limit,
-        samples=campaign.samples, control=False,
+        samples=campaign.samples, control=False, protocol=PROTOCOLS.get(benchmark, "official"),
     )  # fmt: skip
     return replace(plan, command=bench_command(plan, spec))
 
@@ -186,6 +195,7 @@ def bench_command(plan: BenchmarkPlan, spec: ScorerSpec) -> str:
         ("--device", spec.device, "auto"),
         ("--dtype", spec.dtype, "auto"),
         ("--batch-size", spec.batch_size, None),
+        ("--protocol", plan.protocol, "official"),
         ("--limit", plan.limit, None),
         ("--samples", plan.samples, 1000),
     ):
@@ -231,6 +241,8 @@ def _cell(
     difference = round(numbers["ours"] - known.value, 2)
     cell = replace(cell, difference=difference)
     whole = ITEMS[result.benchmark]
+    if whole is None:
+        return replace(cell, reason="not judged: the items of the published figure are not known")
     if result.counted < COMPLETE * whole:
         return replace(cell, reason=f"not judged: {result.counted:,} of {whole:,} items were scored")
     return replace(cell, within=abs(difference) <= known.tolerance)

@@ -47,7 +47,8 @@ def _table(name: str, cells: Sequence[Cell]) -> Grid:
     notes = dict.fromkeys(
         f"{cell.encoder}: {cell.reason}" for cell in cells if cell.within is None and cell.published is not None
     )
-    return Grid(benchmark(name).title, _COLUMNS, rows, tuple(notes))
+    title = name if name.startswith("study ") else benchmark(name).title
+    return Grid(title, _COLUMNS, rows, tuple(notes))
 
 
 def _verdict(cell: Cell) -> str:

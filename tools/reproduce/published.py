@@ -1,13 +1,20 @@
 """The published figures that a run is compared with, each with its source, its tolerance and the reason for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import published as tables
 
 PAPER = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
 CLIPSCORE = "Hessel et al., CLIPScore, EMNLP 2021, arXiv:2104.08718"
 SUGARCREPE = "Hsieh et al., SugarCrepe, NeurIPS 2023, table of github.com/RAIVNLab/sugar-crepe"
 
-# Items of the released files; figures of fewer are shown and not judged.
-ITEMS = {"sugarcrepe": 7511, "flickr8k-expert": 5664, "pascal50s": 4000}
+# Items of the released files; figures of fewer are shown and not judged. None: the paper's items are not released
+# (COCO-CF), or not counted in it (DocENT), so that no figure is judged.
+ITEMS: dict[str, int | None] = {
+    "sugarcrepe": 7511, "flickr8k-expert": 5664, "pascal50s": 4000, "flickr8k-cf": 47830, "composite": 11985,
+    "caparena": 6523, "docent": None, "coco-cf": None,
+}  # fmt: skip
 
 SAME = "same weights, images and protocol; what may differ is rounding to half precision and the decoder of JPEG files"
 ONE_LESS = "the table counts 246 pairs, the released file has 245, and one pair is 0.4 points"
@@ -77,6 +84,17 @@ def _expert(encoder: str, metric: str, figure: str, value: float, tolerance: flo
     )  # fmt: skip
 
 
+def _papers(benchmark: str, metric: str, figures: Mapping[str, float], table: str) -> list[Published]:
+    """The figures of one row of a table of the paper, with plain CLIP ViT-L/14."""
+    return [
+        Published(
+            encoder="clip-l14", benchmark=benchmark, metric=metric, figure=figure, value=value, tolerance=3.0,
+            reason=ALIGNER, source=f"{PAPER}, {table}",
+        )
+        for figure, value in figures.items()
+    ]  # fmt: skip
+
+
 _LEGACY = {"reason": ALIGNER, "source": f"{PAPER}, comparison on legacy benchmarks"}
 
 PUBLISHED: tuple[Published, ...] = (
@@ -90,4 +108,14 @@ PUBLISHED: tuple[Published, ...] = (
     ),
     *_pascal("clip-b32", "clipscore", (56.5, 99.3, 96.4, 70.4, 80.7), 1.0, reason=VOTES, source=CLIPSCORE),
     *_pascal("clip-l14", "soft-msd", (69.4, 99.7, 97.1, 81.2, 86.9), 3.0, **_LEGACY),
+    *(
+        row
+        for name in ("flickr8k-cf", "composite")
+        for row in _papers(name, "soft-msd", tables.LEGACY[name]["Soft-MSD"], "comparison on legacy benchmarks")
+    ),
+    *_papers("caparena", "soft-msd", tables.CAPARENA["Soft-MSD"], "table of CapArena"),
+    *_papers("docent", "soft-msd", tables.DOCENT["Soft-MSD"], "table of DocENT"),
+    *_papers("coco-cf", "cosine", tables.COCO_CF_FIGURES["CLIPScore"], "table of COCO-CF"),
+    *_papers("coco-cf", "msd", tables.COCO_CF_FIGURES["MSD"], "table of COCO-CF"),
+    *_papers("coco-cf", "soft-msd", tables.COCO_CF_FIGURES["Soft-MSD"], "table of COCO-CF"),
 )

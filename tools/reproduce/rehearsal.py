@@ -184,12 +184,14 @@ _SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att",
 
 
 def write_benchmarks(folder: Path, *, images: int = 8, size: tuple[int, int] = (320, 240)) -> Path:
-    """Small benchmarks of drawn scenes in the formats in which the three are released."""
+    """Small benchmarks of drawn scenes: three in the formats in which they are released, the others as rows."""
     draw = random.Random(0)
     scenes = [(draw.choice(_COLOURS), draw.choice(_COLOURS), draw.choice(_SHAPES)) for _ in range(images)]
     _write_sugarcrepe(folder / "sugarcrepe", scenes, size)
     _write_expert(folder / "flickr8k-expert", scenes, size)
     _write_pascal(folder / "pascal50s", scenes, size)
+    for name in ("flickr8k-cf", "composite", "caparena", "docent", "coco-cf"):
+        _write_rows(folder / name, name, scenes, size)
     return folder
 
 
@@ -233,6 +235,26 @@ def _write_pascal(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[
         row = {"image": name, "captions": [wrong, _caption(scene)], "label": 1, "references": [_caption(scene)] * 5}
         list(categories.values())[number % len(categories)].append(row)
     _write_json(folder / "pascal_50s.json", categories)
+
+
+def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
+    """A benchmark in the rows form, which every reader takes."""
+    names = [f"{number}.jpg" for number in range(len(scenes))]
+    _draw_all(folder / "images", names, scenes, size)
+    rows = []
+    for number, (file, scene) in enumerate(zip(names, scenes, strict=True)):
+        right, wrong = _caption(scene), _caption(scenes[(number + 1) % len(scenes)]) + " in the rain"
+        row: dict[str, Any] = {"id": str(number), "image": file, "subset": ("easy", "hard")[number % 2]}
+        aspects = dict.fromkeys(("mistakes", "omissions", "overall_quality"), 1 - number % 3)
+        first, second = number % 3, (number + 1) % 3  # systems of which the first is the best
+        battle = {"caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
+                  "system_a": f"s{first}", "system_b": f"s{second}", "level": f"level {number % 4 + 1}"}  # fmt: skip
+        row |= {
+            "caparena": battle, "docent": battle | {"aspects": aspects},
+            "coco-cf": {"caption": right, "negative_caption": wrong},
+        }.get(name, {"caption": (right, wrong)[number % 2], "ratings": [1.0 - number % 2]})  # fmt: skip
+        rows.append(json.dumps(row))
+    (folder / f"{name.replace('-', '_')}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 def _draw_all(folder: Path, names: list[str], scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:

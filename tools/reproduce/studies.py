@@ -1,0 +1,187 @@
+"""Figures of the paper that come from studies: each is one value in the result file of a step of `make paper`."""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+import paper_run
+import published as tables
+from msdscore.errors import ConfigError
+from reproduce.campaign import Campaign, Cell
+from reproduce.published import ALIGNER, PAPER, STARTS
+
+OTHER_DEVICE = "not judged: milliseconds depend on the device"
+NO_ITEMS = "not judged: the items of the published figure are not known"
+_DRAWN = "the mean over captions depends on which captions and starts are drawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFigure:
+    """A published figure, and its place in a study's result: table, values that choose the row, and column.
+
+    An `open` text says why the figure is reported without a verdict.
+    """
+
+    step: str  # of tools/paper_run.py
+    table: str
+    row: Mapping[str, Any]
+    column: str  # "headline" is the table's own
+    value: float
+    tolerance: float
+    reason: str
+    encoder: str = "clip-l14"
+    scale: float = 100.0
+    open: str = ""
+    label: str = ""  # in the place of the values that choose the row
+
+    @property
+    def name(self) -> str:
+        """The figure in words.
+
+        >>> FIGURES[0].name
+        'vMF, fixed kappa, msd, headline'
+        """
+        return ", ".join([self.label or ", ".join(map(str, self.row.values())), self.column])
+
+    def found(self, result: Mapping[str, Any]) -> float | None:
+        """The value in a result file, times its scale; None if it has no such table or row."""
+        for table in result["tables"]:
+            for position, row in enumerate(table["rows"] if table["name"] == self.table else ()):
+                known = {**row, "position": position}
+                if all(known.get(name) == value for name, value in self.row.items()):
+                    value = row.get(table["headline"] if self.column == "headline" else self.column)
+                    value = value["value"] if isinstance(value, Mapping) else value
+                    return None if value is None else round(self.scale * value, 2)
+        return None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 2)
+
+
+def _variants(step: str, table: str, values: Mapping[str, float], **more: Any) -> list[StudyFigure]:
+    """One figure of MSD per variant of a sweep."""
+    return [
+        StudyFigure(
+            step=step, table=table, row={"variant": name, "metric": "msd"}, column="headline", value=value, **more
+        )
+        for name, value in values.items()
+    ]
+
+
+_MIXTURES = {name: _mean(tables.MIXTURES[name]) for name in ("vMF, fixed kappa", "vMF, adaptive kappa")}
+_MIXTURES["Gaussian, diagonal"] = _mean(tables.MIXTURES["Gaussian"])
+_KAPPA = {name: _mean(row) for name, row in tables.KAPPA.items()}
+FIGURES: tuple[StudyFigure, ...] = (
+    *_variants("mixtures", "same_alpha", _MIXTURES, tolerance=2.0, reason=STARTS),
+    *_variants("kappa", "sugarcrepe", _KAPPA, tolerance=2.0, reason=STARTS),
+    *(
+        StudyFigure(step="stability", table="clusterings", row={"mixture": name}, column="ari", value=100 * value,
+                    tolerance=5.0, reason=_DRAWN)
+        for name, value in (("vMF, fixed kappa", 0.534), ("Gaussian, diagonal", 0.358))
+    ),
+    *(
+        StudyFigure(step="direction", table="caparena", row={"variant": name, "metric": "soft-msd"},
+                    column="headline", value=value, tolerance=3.0, reason=ALIGNER)
+        for name, value in tables.DIRECTION.items()
+    ),
+    *(
+        StudyFigure(step="direction", table="by_length", row={"position": at}, column="bi-kl", value=values[2],
+                    tolerance=5.0, reason=ALIGNER, label=f"{name} tokens")
+        for at, (name, values) in enumerate(tables.BY_LENGTH.items())
+    ),
+    *(
+        StudyFigure(step="margin", table=f"gains-{split}", row={"metrics": "soft-msd − cosine"}, column="difference",
+                    value=value, tolerance=2.0, reason=ALIGNER, open=NO_ITEMS)
+        for split, value in (("easy", 4.70), ("hard", 3.18))
+    ),
+    *(
+        StudyFigure(step="ood", table="encoders", row={"dataset": f"{data}, easy negatives"}, column="soft-msd",
+                    value=tables.OOD[name][2], tolerance=3.0, reason="the paper's negatives are drawn by another seed",
+                    encoder=encoder)
+        for data, name, encoder in (("rsicd", "RSICD, RemoteCLIP", "remoteclip-l14"),
+                                    ("rocov2", "ROCOv2, BiomedCLIP", "biomedclip"))
+    ),
+    *(
+        StudyFigure(step="faithfulness", table="masking", row={"kind": kind, "masking": "patches"}, column="top",
+                    value=values[0], tolerance=0.05, reason=ALIGNER, scale=1.0)
+        for kind, values in tables.FAITHFULNESS.items()
+    ),
+    *(
+        StudyFigure(step="reconstruction", table="encoders", row={"dataset": data, "encoder": name}, column="soft-msd",
+                    value=tables.RECONSTRUCTION[name][at], tolerance=3.0, reason="another run of the training")
+        for data, at in (("docent", 0), ("caparena", 3))
+        for name in ("without reconstruction", "with reconstruction")
+    ),
+    StudyFigure(step="timing", table="buckets", row={"tokens": "overall"}, column="Soft-MSD",
+                value=tables.LATENCY["overall"][5], tolerance=43.44, reason=OTHER_DEVICE, scale=1.0, open=OTHER_DEVICE),
+)  # fmt: skip
+STUDIES = tuple(dict.fromkeys(one.step for one in FIGURES))
+NONE = "none"
+
+
+def check_studies(names: Sequence[str]) -> None:
+    """Raise `ConfigError` unless all names are known."""
+    for name in names:
+        if name not in (*STUDIES, NONE):
+            raise ConfigError(f"expected a known study, got {name!r}; known: {', '.join(STUDIES)}, none")
+
+
+def run_studies(
+    campaign: Campaign, names: Sequence[str], *, say: Callable[[str], None] = lambda line: None
+) -> list[Cell]:
+    """Run the steps of the studies and compare; a step that cannot run gives cells with the reason.
+
+    Studies of CLIP ViT-L/14 and of the encoders of other domains run if the campaign has clip-l14.
+    """
+    cells: list[Cell] = []
+    if "clip-l14" not in campaign.encoders:
+        return cells
+    for step, encoder in dict.fromkeys((one.step, one.encoder) for one in FIGURES if one.step in names):
+        chosen = [one for one in FIGURES if (one.step, one.encoder) == (step, encoder)]
+        cells += _step_cells(campaign, step, encoder, chosen, say)
+    return cells
+
+
+def _step_cells(
+    campaign: Campaign, name: str, encoder: str, figures: Sequence[StudyFigure], say: Callable[[str], None]
+) -> list[Cell]:
+    output = campaign.output / "studies" / encoder
+    output.mkdir(parents=True, exist_ok=True)
+    asked = argparse.Namespace(
+        data=campaign.data, output=output, encoder=str(campaign.checkpoints.get(encoder, encoder)), local=None,
+        limit=campaign.limit, samples=campaign.samples, device=campaign.device,
+    )  # fmt: skip
+    (step,) = (one for one in paper_run.STEPS if one.name == name)
+    reason = paper_run.run_step(step, asked)
+    if reason:
+        say(f"{encoder}, study {name}: not run: {reason}")
+    result = {"tables": []} if reason else _read(output / step.output)
+    command = join(["msdscore", *step.words(asked)])
+    return [study_cell(one, result, reason and f"not run: {reason}", command, campaign.limit) for one in figures]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def study_cell(figure: StudyFigure, result: Mapping[str, Any], reason: str, command: str, limit: int | None) -> Cell:
+    """One figure of a study next to the published one; judged if nothing was limited."""
+    ours = figure.found(result)
+    cell = Cell(
+        encoder=figure.encoder, benchmark=f"study {figure.step}", metric=figure.table, figure=figure.name, ours=ours,
+        published=figure.value, tolerance=figure.tolerance, command=command, source=PAPER,
+        reason=reason or (figure.reason if ours is not None else "no figure: the study has no such row"),
+    )  # fmt: skip
+    if ours is None:
+        return cell
+    difference = round(ours - figure.value, 2 if figure.scale > 1 else 4)
+    cell = replace(cell, difference=difference)
+    if figure.open or limit:
+        return replace(cell, reason=figure.open or f"not judged: at most {limit} items were scored")
+    return replace(cell, within=abs(difference) <= figure.tolerance)
