@@ -247,12 +247,13 @@ def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], siz
         row: dict[str, Any] = {"id": str(number), "image": file, "subset": ("easy", "hard")[number % 2]}
         aspects = dict.fromkeys(("mistakes", "omissions", "overall_quality"), 1 - number % 3)
         first, second = number % 3, (number + 1) % 3  # systems of which the first is the best
-        battle = {"caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
+        battle: dict[str, Any] = {"caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
                   "system_a": f"s{first}", "system_b": f"s{second}", "level": f"level {number % 4 + 1}"}  # fmt: skip
-        row |= {
+        kinds: dict[str, dict[str, Any]] = {
             "caparena": battle, "docent": battle | {"aspects": aspects},
             "coco-cf": {"caption": right, "negative_caption": wrong},
-        }.get(name, {"caption": (right, wrong)[number % 2], "ratings": [1.0 - number % 2]})  # fmt: skip
+        }  # fmt: skip
+        row |= kinds.get(name, {"caption": (right, wrong)[number % 2], "ratings": [1.0 - number % 2]})
         rows.append(json.dumps(row))
     (folder / f"{name.replace('-', '_')}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
 

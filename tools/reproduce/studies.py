@@ -55,7 +55,7 @@ class StudyFigure:
                 if all(known.get(name) == value for name, value in self.row.items()):
                     value = row.get(table["headline"] if self.column == "headline" else self.column)
                     value = value["value"] if isinstance(value, Mapping) else value
-                    return None if value is None else round(self.scale * value, 2)
+                    return None if value is None else round(self.scale * float(value), 2)
         return None
 
 
@@ -160,7 +160,7 @@ def _step_cells(
     reason = paper_run.run_step(step, asked)
     if reason:
         say(f"{encoder}, study {name}: not run: {reason}")
-    result = {"tables": []} if reason else _read(output / step.output)
+    result: Mapping[str, Any] = {"tables": []} if reason else _read(output / step.output)
     command = join(["msdscore", *step.words(asked)])
     return [study_cell(one, result, reason and f"not run: {reason}", command, campaign.limit) for one in figures]
 
