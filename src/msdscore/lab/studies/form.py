@@ -27,8 +27,8 @@ Floats = npt.NDArray[np.float64]
 SETS = ("sugarcrepe", "flickr8k-expert", "thumb", "composite", "pascal50s", "long-captions", "rsicd")
 # Values of the settings whose curves are drawn.
 CURVES: Mapping[str, tuple[float, ...]] = {
-    "balance": tuple(step / 8 for step in range(9)),
-    "delta": (0.0, 0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3),
+    "balance": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "delta": (0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
 }
 FORM, BASELINE = "evidence", "cosine"
 FURTHER = {"pairs/matched length": "equal length"}  # figures beside the headline that are a set of their own

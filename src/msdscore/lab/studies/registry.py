@@ -37,6 +37,7 @@ STUDIES = {
     "backbones": ("msdscore.lab.studies.transfer:backbones", "Every part of the score with several encoders."),
     "ood": ("msdscore.lab.studies.transfer:ood", "Own against other captions in domains not trained on."),
     "faithfulness": ("msdscore.lab.studies.faithfulness:faithfulness", "Do maps show what moves the score?"),
+    "boxes": ("msdscore.lab.studies.boxes:boxes", "Do maps of words and captions lie on annotated boxes?"),
     "localisation": ("msdscore.lab.studies.localisation:localisation", "Is the changed word the least supported one?"),
     "form": ("msdscore.lab.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
     "words": ("msdscore.lab.studies.words:words", "Do terms of words find what a caption invents?"),

@@ -1,0 +1,185 @@
+"""Do maps show where things are? Maps of words and captions against annotated boxes.
+
+For every word that names an annotated object, and for every caption as a whole, two figures of a map: whether its
+highest patch lies in a box (the pointing game), and the share of its mass in the boxes. An even map and one that
+prefers the centre are the baselines.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import InputError
+from msdscore.explain.maps import PROJECTIONS, Terms, project
+from msdscore.explain.terms import terms_of
+from msdscore.forms.base import Unit
+from msdscore.intervals import bootstrap_mean
+from msdscore.lab.benchmarks.base import image_source
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.studies.context import Study, every_nth
+from msdscore.lab.studies.table import Column, Row, Table, per_cent
+from msdscore.lab.studies.words import read_synonyms
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.text.words import stem
+
+Floats = npt.NDArray[np.float64]
+Box = tuple[float, float, float, float]  # centre and size, relative to the image
+Seen = tuple[str, str, str, float, float]  # image, level, map, whether the highest patch hits, share of the mass
+LEVELS = ("word", "caption")
+CLASSES = "coco_classes.txt"  # one class per line, in the order of the numbers in boxes
+_STEPS = 8  # samples per patch along each side, for the share of a patch that boxes cover
+_SPREAD = 0.25  # standard deviation of the centre prior, relative to the image
+
+
+@dataclass(frozen=True, slots=True)
+class BoxedImage:
+    """An image with its captions, and the boxes of its objects by class."""
+
+    entry: CaptionedImage
+    boxes: Mapping[str, Sequence[Box]]
+
+
+def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
+    """Pointing game and share of mass in boxes, of the maps of words and of captions.
+
+    The root is a file of captioned images, NAME.jsonl; NAME.objects.jsonl has the boxes, and `coco_classes.txt` next to
+    it the classes. `synonyms` names further words of each class, a line per class.
+    """
+    names = _names(study.root.with_name(CLASSES), synonyms)
+    chosen = every_nth(read_boxed(study.root), study.limit)
+    pipeline = study.pipeline()
+    seen: list[Seen] = [
+        (entry, level, name, hit, share)
+        for entry, level, name, hit, share in study.rows(
+            "boxes", chosen, lambda batch: [row for one in batch for row in _measure(pipeline, one, names)], pipeline
+        )
+    ]
+    if not seen:
+        raise InputError(f"expected captions that name an annotated object, got none in {len(chosen)} images")
+    return [_table(level, seen, pipeline.signature) for level in LEVELS]
+
+
+def read_boxed(path: Path) -> list[BoxedImage]:
+    """Captioned images with their boxes; images without boxes are left out."""
+    objects, classes = path.with_suffix(".objects.jsonl"), path.with_name(CLASSES)
+    for needed in (objects, classes):
+        if not needed.is_file():
+            raise InputError(f"{needed}: expected the boxes of {path.name} and their classes, found no such file")
+    known = [line.strip() for line in classes.read_text(encoding="utf-8").splitlines() if line.strip()]
+    found: dict[str, dict[str, list[Box]]] = {}
+    for line in objects.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for number, *box in row["objects"]:
+            found.setdefault(row["image"], {}).setdefault(known[int(number)], []).append((*box,))
+    entries = captioned_images(path)
+    return [BoxedImage(entry, found[name]) for entry in entries if (name := Path(_name(entry)).name) in found]
+
+
+def _name(entry: CaptionedImage) -> str:
+    return str(getattr(entry.image, "name", entry.image))
+
+
+def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
+    """The class that each word names, by its stem."""
+    names = {stem(name): name for name in classes.read_text(encoding="utf-8").splitlines() if name.strip()}
+    for first, others in (read_synonyms(synonyms) if synonyms else {}).items():
+        names |= {stem(other): first for other in others}
+    return names
+
+
+def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) -> list[Seen]:
+    """The figures of all maps of an image's captions and of their words that name one of its objects."""
+    captions = boxed.entry.captions
+    images = pipeline.embed_images(pipeline.decode([image_source(boxed.entry.image)])).require()
+    texts = pipeline.embed_texts(captions).require()
+    measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
+    rows, columns = measured.patches[0].grid
+    seen: list[Seen] = []
+    for number, terms in enumerate(terms_of(pipeline.config, images, texts, measured)):
+        named: dict[str, Unit] = {}
+        for unit in pipeline.config.units(measured, number):
+            thing = names.get(stem(unit.text.casefold()))
+            if unit.judged and unit.tokens and thing in boxed.boxes:
+                named.setdefault(thing, unit)
+        covers = [coverage_of(boxed.boxes[thing], rows, columns) for thing in named]
+        levels: list[tuple[str, Mapping[str, Floats], Floats]] = [
+            ("word", word_maps(terms, unit), cover) for unit, cover in zip(named.values(), covers, strict=True)
+        ]
+        if covers:
+            levels.append(("caption", caption_maps(terms), np.max(covers, axis=0)))
+        for level, drawn, cover in levels:
+            drawn = {**drawn, "even": np.ones(rows * columns), "centre": centre(rows, columns)}
+            seen += [(boxed.entry.id, level, name, *figures(values, cover)) for name, values in drawn.items()]
+    return seen
+
+
+def word_maps(terms: Terms, unit: Unit) -> dict[str, Floats]:
+    """Maps of one word: where its tokens lean, and which patches raise the density at its tokens."""
+    own = list(unit.tokens)
+    sharp = terms.affinity[own] ** 4  # the affinity of four times the concentration
+    return {
+        "leaning": terms.affinity[own].mean(axis=0),
+        "leaning, four times kappa": (sharp / sharp.sum(axis=1, keepdims=True)).mean(axis=0),
+        "influence": -terms.removal[own].mean(axis=0),
+    }
+
+
+def caption_maps(terms: Terms) -> dict[str, Floats]:
+    """The support map of a caption by every projection."""
+    return {name: project(terms, name).support for name in PROJECTIONS}
+
+
+def coverage_of(boxes: Sequence[Box], rows: int, columns: int) -> Floats:
+    """The share of every patch that boxes cover, row by row.
+
+    >>> coverage_of([(0.25, 0.5, 0.5, 1.0)], 2, 2).tolist()
+    [1.0, 0.0, 1.0, 0.0]
+    """
+    down, across = ((np.arange(count * _STEPS) + 0.5) / (count * _STEPS) for count in (rows, columns))
+    inside = np.zeros((len(down), len(across)), dtype=bool)
+    for x, y, width, height in boxes:
+        inside |= (np.abs(across[None, :] - x) <= width / 2) & (np.abs(down[:, None] - y) <= height / 2)
+    shares: Floats = inside.reshape(rows, _STEPS, columns, _STEPS).mean(axis=(1, 3)).ravel()
+    return shares
+
+
+def centre(rows: int, columns: int) -> Floats:
+    """A map that prefers the centre of the image."""
+    y, x = np.meshgrid((np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5, indexing="ij")
+    prior: Floats = np.exp(-(x**2 + y**2) / (2 * _SPREAD**2)).ravel()
+    return prior
+
+
+def figures(values: Floats, cover: Floats) -> tuple[float, float]:
+    """The share of the highest patches that is covered, and the share of the positive mass in the boxes.
+
+    >>> figures(np.array([3.0, 1.0, -9.0]), np.array([1.0, 0.0, 0.5]))
+    (1.0, 0.75)
+    """
+    mass = np.maximum(values, 0)
+    highest = values == values.max()
+    whole = float(mass.sum())
+    return float((cover[highest] >= 0.5).mean()), float(mass @ cover) / whole if whole > 0 else float(cover.mean())
+
+
+def _table(level: str, seen: Sequence[Seen], signature: str) -> Table:
+    own = [row for row in seen if row[1] == level]
+    rows: list[Row] = []
+    for name in dict.fromkeys(row[2] for row in own):
+        chosen = [row for row in own if row[2] == name]
+        images = np.array([row[0] for row in chosen])
+        values: dict[str, Any] = {
+            "pointing": bootstrap_mean([row[3] for row in chosen], clusters=images),
+            "mass": bootstrap_mean([row[4] for row in chosen], clusters=images),
+        }
+        rows.append({"map": name, "n": len(chosen), **values})
+    columns = [Column("map"), Column("n"), per_cent("pointing", "highest patch in a box"),
+               per_cent("mass", "mass in the boxes")]  # fmt: skip
+    things = "words that name an annotated object" if level == "word" else "captions, boxes of all objects they name"
+    return Table(name=f"{level}s", title=f"Maps against boxes: {things}, per cent; higher is better", columns=columns,
+                 rows=rows, signature=signature)  # fmt: skip
