@@ -152,7 +152,7 @@ def test_useless_inputs_are_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
     (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
-    with pytest.raises(InputError, match="no image with a caption among 1 rows; first reason: a.png: no caption"):
+    with pytest.raises(InputError, match="no image with a caption among 1 rows; first error: a.png: no caption"):
         open_pairs(source(tmp_path / "empty.jsonl"))
     with pytest.raises(InputError, match="no such folder or Parquet file of images"):
         open_pairs(source(tmp_path / "empty.jsonl", images=(str(tmp_path / "none"),)))
@@ -199,7 +199,7 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
     assert both == items(0, 1)
     with pytest.raises(ConfigError, match="train.batch is 9 but there are only 8 pairs"):
         check_batch(9, 8, World())
-    with pytest.raises(ConfigError, match="cannot be shared by 3 processes"):
+    with pytest.raises(ConfigError, match="cannot be divided among 3 processes"):
         check_batch(4, 8, World(0, 3))
 
 

@@ -71,7 +71,7 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),
         ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),
         ("steps", ConfigError, r"should look like train.steps=100, got 'steps'"),
-        ("name.x=1", ConfigError, r"'name.x' is no setting: 'name' is a value"),
+        ("name.x=1", ConfigError, r"'name.x' is not a setting: 'name' is a value"),
         ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
     ],
 )
@@ -85,7 +85,7 @@ def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
         load_recipe("papr")
     with pytest.raises(
-        InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper, paper-llama"
+        InputError, match="no such recipe file 'none.toml'; included recipes are mini, paper, paper-llama"
     ):
         load_recipe("none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")

@@ -299,7 +299,7 @@ def test_the_run_folder_is_complete(rows, tmp_path):
     assert [row["step"] for row in steps_of(run, "evaluation")] == [3, 6]
     assert "## To be written by a person" in (run / "README.md").read_text()
     assert [event.done for event in events if event.kind == "step"] == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(RunError, match="holds a run already; go on with it by --resume"):
+    with pytest.raises(RunError, match="contains a run; continue it with --resume"):
         train(small, rows, run, options=CPU)
     with pytest.raises(RunError, match="was started with another recipe"):
         train(replace(small, seed=5), rows, run, options=replace(CPU, resume=True))
@@ -387,14 +387,14 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
 
 
 def test_exports_that_cannot_work_say_why(rows, tmp_path):
-    with pytest.raises(RunError, match="has no config.toml; give the folder of a run"):
+    with pytest.raises(RunError, match="has no config.toml; pass the folder of a run"):
         export(tmp_path, tmp_path / "x")
     train(recipe(), rows, tmp_path / "run", options=CPU)
     with pytest.raises(ConfigError, match="dtype must be one of int8, float16, float32, got 'int4'"):
         export(tmp_path / "run", tmp_path / "x", dtype="int4")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("x")
-    with pytest.raises(RunError, match="holds other files"):
+    with pytest.raises(RunError, match="contains other files"):
         export(tmp_path / "run", tmp_path / "taken")
     folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
     (folder / "SHA256SUMS").unlink()  # it would refuse what is written here

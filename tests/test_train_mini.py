@@ -469,7 +469,7 @@ def test_data_gives_machine_captions_objects_and_names(rows):
     ("change", "message"),
     [
         ("train.resident=false", r"train.tune needs train.resident = true"),
-        ("sample.noisy=2", r"noisy must lie between 0 and 1, got 2"),
+        ("sample.noisy=2", r"noisy must be between 0 and 1, got 2"),
         ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
         ("loss.evidence=0", r"loss.objects shares the line of loss.evidence; set loss.evidence too"),
         ("sample.captions=1", r"train.resident shows two captions of each image, got 1"),

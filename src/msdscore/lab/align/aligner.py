@@ -38,22 +38,22 @@ class Aligner(nn.Module):
         self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
 
     def image_features(self, batch: TrainingBatch) -> Features:
-        """What the image head reads: the features of the frozen tower."""
+        """Inputs of the image head: the features of the frozen tower."""
         if batch.images is None:
             raise AssertionError("a batch without image features")
         return batch.images
 
     def scale(self, name: str) -> Float[Tensor, ""]:
-        """One over the learned temperature of a term."""
+        """Return the inverse of the learned temperature of a term."""
         return self.log_scales[name].exp()
 
     def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
-        """Parameters with their learning rate as a share of `train.lr`."""
+        """Yield parameters with their learning rate as a share of `train.lr`."""
         return [(list(self.parameters()), 1.0)]
 
     @torch.no_grad()
     def limit_scales(self) -> None:
-        """Keep temperatures within the recipe's limit; the value moves, so that its gradient never dies."""
+        """Clip temperatures to the recipe's limit; the value itself is clipped, so that its gradient never vanishes."""
         for parameter in self.log_scales.values():
             parameter.clamp_(max=math.log(self._max_scale))
 
@@ -90,13 +90,13 @@ def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Set the rate of all parameter groups, each by its own share."""
+    """Set the learning rate of all parameter groups, each by its share."""
     for group in optimiser.param_groups:
         group["lr"] = value * group["share"]
 
 
 def moving_average(module: nn.Module, decay: float) -> AveragedModel:
-    r"""The module with weights averaged over steps, :math:`a \leftarrow d a + (1-d) w`; decay 0 keeps the weights.
+    r"""The module with weights averaged over steps, :math:`a \leftarrow d a + (1-d) w`; decay 0 copies the weights.
 
     Early steps count more, so that the start is forgotten: :math:`d` grows as :math:`(1+n)/(10+n)` up to `decay`.
     """

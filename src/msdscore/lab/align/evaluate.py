@@ -1,4 +1,4 @@
-"""Retrieval of captions by images and of images by captions: how a run is evaluated."""
+"""Evaluation of a run: retrieval of captions by images and of images by captions."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,17 +25,17 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Recall in percent at ranks 1, 5 and 10, both ways; of an image the best of its captions counts."""
+    """Recall in percent at ranks 1, 5 and 10, in both directions; for an image its best caption counts."""
 
     image_to_text: tuple[float, ...]
     text_to_image: tuple[float, ...]
     images: int
     captions: int
-    unreadable: int = 0  # images that could not be read and are left out
+    unreadable: int = 0  # images that could not be read, and are ignored
 
     @property
     def mean(self) -> float:
-        """Mean of both recalls at rank 1: what early stopping watches."""
+        """Mean of both recalls at rank 1, the criterion of early stopping."""
         return (self.image_to_text[0] + self.text_to_image[0]) / 2
 
 
@@ -49,7 +49,7 @@ class Evaluation:
     local: Retrieval
 
     def rows(self) -> list[dict[str, str]]:
-        """One row per similarity and direction: recall in percent at every rank."""
+        """Return one row per similarity and direction: recall in percent at every rank."""
         ranks = [f"R@{rank}" for rank in RANKS]
         return [
             {"similarity": name, "direction": way} | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
@@ -62,7 +62,7 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
     """Measure the retrieval of a run on captioned images.
 
     Raises:
-        RunError: the folder holds no run with a checkpoint.
+        RunError: If the folder has no run with a checkpoint.
     """
     where = place(device, "auto").device
     finished, known = read_run(Path(run)), read_known_towers(Path(run))
@@ -72,7 +72,7 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
     towers = tune_towers(towers, finished.trunk)
     heads, chunk = finished.heads.to(where), recipe.train.tower_batch
     cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
-    assert local is not None, "measured unless told otherwise"
+    assert local is not None, "local retrieval is measured by default"
     return Evaluation(str(run), finished.step, cosine, local)
 
 
@@ -80,9 +80,9 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
 def measure_retrieval(
     pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True
 ) -> tuple[Retrieval, Retrieval | None]:
-    """Recall by pooled vectors, and with `local` by the mean over tokens of the best patch.
+    """Compute recall by pooled vectors, and with `local` by the mean over tokens of the best patch.
 
-    Unreadable images are left out.
+    Unreadable images are ignored.
 
     Raises:
         InputError: no image can be read.
@@ -114,13 +114,13 @@ def measure_retrieval(
 
 
 def _kept(side: Embeddings, local: bool) -> Embeddings:
-    """Without `local` only the pooled vectors, which is all that retrieval by cosine needs."""
+    """Encode the pairs; without `local` only pooled vectors, which are sufficient for retrieval by cosine."""
     return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])
 
 
 def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:
     own = owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
-    # The rank of the best own caption: how many foreign ones stand before it. Ties count against the model.
+    # The rank of the image's best caption: the number of other captions before it. Ties count against the model.
     best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
     before_texts = ((table >= best) & ~own).sum(dim=1)
     mine = table.gather(0, owner.unsqueeze(0))

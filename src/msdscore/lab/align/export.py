@@ -28,11 +28,11 @@ from msdscore.version import __version__
 DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
-# With background images alone: they calibrate support, and cannot weigh words; `msdscore bank --pairs` builds a bank
+# With background images only: they calibrate support, and cannot weigh words; `msdscore bank --pairs` builds a bank
 # that can, and with it the evidence form is the default.
 RECOMMENDED = {"preset": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
 _LEAST = 2  # background images, and members of a joined encoder
-_SAME = ("text", "image_dims", "text_dims")  # what members must have in common, beside the image tower
+_SAME = ("text", "image_dims", "text_dims")  # settings that members must share, besides the image tower
 
 
 def export(
@@ -45,15 +45,15 @@ def export(
 ) -> Path:
     """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
 
-    With background images, of which a hundred serve well, it brings its own bank, which
+    With background images (about a hundred), it includes a bank, which
     calibrates support, and recommends the paper's form with it.
 
     Raises:
-        RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
+        RunError: If the run has no checkpoint, or the folder has other files, or an encoder without `overwrite`.
         ConfigError: the heads do not fit the dtype, or there are too few images.
     """
     if background and len(background) < _LEAST:
-        raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 serve well")
+        raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 are typical")
     source, target = Path(run), Path(folder)
     finished = read_run(source)
     weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
@@ -78,11 +78,11 @@ def _write(
     dtype: str,
     overwrite: bool,
 ) -> None:
-    """Write the files of an encoder; what an earlier export left there is removed, above all its bank and its sums.
+    """Write the files of an encoder; files of an earlier export are removed, in particular its bank and checksums.
 
     Raises:
         ConfigError: the numbers do not fit the dtype, or it is none that a weight folder may have.
-        RunError: the folder holds other files, or an encoder and no `overwrite`.
+        RunError: If the folder has other files, or an encoder without `overwrite`.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -98,7 +98,7 @@ def _write(
     known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
     others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
     if not all(path.match(BRANCHES) for path in others):
-        raise RunError(f"{folder}: holds other files; choose an empty or new folder")
+        raise RunError(f"{folder}: contains other files; choose an empty or new folder")
     refuse_existing([] if overwrite else [folder / "config.json"])
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
@@ -119,7 +119,7 @@ def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
         "recipe": recipe.name,
         "seed": recipe.seed,
         "step": finished.step,
-        # The image network of `mini` is known by its numbers, whatever file they come in.
+        # The image network of `mini` is identified by its weights, independent of the file.
         "image": plain(replace(image, sha256="" if image.kind == "mini" else known.image_sha256)),
         "text": plain(replace(text, sha256=known.text_sha256)),
         "heads": plain(recipe.heads),
@@ -129,7 +129,7 @@ def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
 
 
 def _lasting(source: str) -> str:
-    """A local path that holds wherever the encoder is loaded from; names stay as they are."""
+    """Return a local path that does not depend on the working directory; names are unchanged."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source and path.exists() else source
 
@@ -137,13 +137,13 @@ def _lasting(source: str) -> str:
 def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int8", overwrite: bool = False) -> Path:
     """Write an encoder whose similarities are the means of those of several exported ones.
 
-    Heads that were trained apart err partly independently, so the mean errs less. The members must stand on the
-    same backbones; tuned stages of the image network are kept for each of them, what they share is computed once. A
-    bank is not taken over: make one with `msdscore bank`.
+    The errors of separately trained heads are partly independent, so the mean has a smaller error. The members must
+    have the same backbones; tuned stages of the image network are stored for each of them, shared stages are computed
+    once. A bank is not copied: build one with `msdscore bank`.
 
     Raises:
-        ConfigError: there are fewer than two, they stand on different backbones, or the target is one of them.
-        RunError: the target holds other files, or an encoder and no `overwrite`.
+        ConfigError: If there are fewer than two, they have different backbones, or the target is one of them.
+        RunError: If the target has other files, or an encoder without `overwrite`.
     """
     members = [Path(folder) for folder in folders]
     if len(members) < _LEAST:
@@ -153,7 +153,7 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
     out = Path(target)
     if out.resolve() in [folder.resolve() for folder in members]:
         raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
-    # Everything is read before anything is removed: a damaged member leaves an earlier export as it is.
+    # Everything is read before anything is removed: a damaged member does not destroy an earlier export.
     heads, trunks = dict[str, Tensor](), dict[str, Mapping[str, Tensor]]()
     for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
         own = widened(read_tensors([folder / "model.safetensors"]))
@@ -189,13 +189,13 @@ def _read_member(folder: Path) -> dict[str, Any]:
 
 
 def _tuned(config: Mapping[str, Any]) -> str:
-    """The file of tuned stages, which every member has for itself; of other towers `weights` is the backbone."""
+    """Return the file of tuned stages, one per member; for other towers `weights` is the backbone."""
     image = config["image"]
     return str(image.get("weights", "")) if image.get("kind") == "mini" else ""
 
 
 def _backbone(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The image tower without what is a member's own."""
+    """Return the image tower without settings that differ between members."""
     return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned(config)}
 
 

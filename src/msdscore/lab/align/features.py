@@ -1,6 +1,6 @@
 """Features of the frozen towers, and the batch that the loss reads.
 
-They are computed when they are needed, or once for all epochs and kept on disk.
+They are computed on demand, or once for all epochs and stored on disk.
 """
 
 import json
@@ -43,12 +43,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """Frozen features of a step's samples, and what the terms of the loss need beside them.
+    """Frozen features of a step's samples, and further inputs of the terms of the loss.
 
-    Captions lie image by image, the same number of each.
+    Captions are ordered by image, the same number per image.
     """
 
-    images: Features | None  # None where the image network is trained too
+    images: Features | None  # None if the image network is trained too
     texts: Features
     negatives: Features | None
     negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
@@ -56,7 +56,7 @@ class TrainingBatch:
     items: Int[Tensor, " batch"]
     token_words: Int[Tensor, "captions points"]  # a number for the word of every token
     image_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of an image; -1: padding
-    sentences: Float[Tensor, "captions dim"] | None = None  # frozen sentence vectors, where a term grades relevance
+    sentences: Float[Tensor, "captions dim"] | None = None  # frozen sentence vectors, if a term uses graded relevance
     references: Float[Tensor, "batch dim"] | None = None  # their mean over all captions of each image
 
     @property
@@ -66,7 +66,7 @@ class TrainingBatch:
 
 
 class TowerFeatures:
-    """Features computed when they are needed; the towers read `chunk` items at once."""
+    """Features computed on demand, in batches of `chunk` items."""
 
     def __init__(self, image: ImageTower, text: TextTower, chunk: int) -> None:
         self.image, self.text, self.chunk = image, text, chunk
@@ -88,7 +88,7 @@ class TowerFeatures:
 
 
 def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """Split items into runs of `size`; the last one may be shorter."""
+    """Split items into batches of `size`; the last one may be shorter."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -120,7 +120,7 @@ def make_batch(
     device: torch.device,
     references: Float[Tensor, "pairs dim"] | None = None,
 ) -> TrainingBatch:
-    """Run the frozen towers over samples; nothing in the result has a history."""
+    """Run the frozen towers over samples, without gradients."""
     images, texts = source.images(samples), source.texts(samples)
     captions = tuple(caption for sample in samples for caption in sample.captions)
     negatives = [own for sample in samples for own in sample.negatives]
@@ -151,19 +151,19 @@ def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int 
 
 
 def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
-    """Unit sentence vectors of captions, by the frozen text tower alone.
+    """Return unit sentence vectors of captions, by the frozen text tower.
 
     Raises:
-        ConfigError: the tower gives none.
+        ConfigError: If the tower has none.
     """
     if texts.pooled is None:
-        raise ConfigError("loss.relevance needs a text tower that gives sentence vectors; this one gives none")
+        raise ConfigError("loss.relevance needs a text tower with sentence vectors; this one has none")
     return unit(texts.pooled.float())
 
 
 @torch.no_grad()
 def image_references(pairs: Pairs, tower: TextTower, *, chunk: int) -> Float[Tensor, "pairs dim"]:
-    """The mean sentence vector of all captions of every image: products with it are mean cosines."""
+    """Return the mean sentence vector of all captions of every image: products with it are mean cosines."""
     captions = (caption for pair in pairs.items for caption in pair.captions)
     parts = []
     while texts := list(islice(captions, chunk)):
@@ -176,7 +176,7 @@ def image_references(pairs: Pairs, tower: TextTower, *, chunk: int) -> Float[Ten
 
 
 class MatrixWriter:
-    """Appends matrices of one width to a file; `close` writes where each of them begins."""
+    """Appends matrices of one width to a file; `close` writes their offsets."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self._path, self._dtype = path, DTYPES[dtype]
@@ -209,7 +209,7 @@ class MatrixWriter:
 
 
 class MatrixStore:
-    """Reads matrices by number; the file is mapped, not loaded."""
+    """Reads matrices by index; the file is mapped, not loaded."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         known = np.load(path.with_suffix(".npy"))
@@ -226,15 +226,15 @@ class MatrixStore:
 
     @property
     def nbytes(self) -> int:
-        """The memory that all matrices take."""
+        """Size of all matrices in bytes."""
         return self._values.numel() * self._values.element_size()
 
     def load(self, device: torch.device) -> None:
-        """Move all matrices to a device; from then on they are read there."""
+        """Move all matrices to a device, from which they are read afterwards."""
         self._values = self._values.to(device)
 
     def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Matrices as one padded batch, with its mask, on the device of the store."""
+        """Return matrices as one padded batch, with its mask, on the device of the store."""
         wanted = np.asarray(numbers)
         starts, heights = self.ends[wanted], self.ends[wanted + 1] - self.ends[wanted]
         places = np.arange(heights.max())
@@ -247,7 +247,7 @@ class MatrixStore:
 
 
 def cache_key(recipe: Recipe, pairs: Pairs, live: TowerFeatures, dtype: str) -> str:
-    """A hash of everything that can change a cached feature."""
+    """Return a hash of everything that can change a cached feature."""
     sample = recipe.sample
     parts = [
         plain(recipe.image),
@@ -268,7 +268,7 @@ def build_cache(
     workers: int = 1,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Write the features of all views and captions; what a killed run left is removed first.
+    """Write the features of all views and captions; incomplete files of a killed run are removed first.
 
     `workers` threads decode images and draw their views while the towers compute. Of several runs that want the same
     features one computes them, and the others wait for it.
@@ -286,7 +286,7 @@ def build_cache(
 
 
 def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
-    """Refuse before hours of work what the disk cannot hold."""
+    """Raise `ConfigError` if the disk is too small, before hours of work."""
     probe = live.image.features([live.image.prepare(Image.new("RGB", (64, 64)))])
     numbers = probe.points.numel() + (probe.whole.points.numel() if probe.whole is not None else 0)
     needed = numbers * DTYPES[dtype].itemsize * len(reader.pairs) * reader.recipe.sample.views
@@ -294,14 +294,14 @@ def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: 
     if needed > 0.95 * free:
         raise ConfigError(
             f"cached features need about {needed / 2**30:.1f} GiB and {folder} has {free / 2**30:.1f} GiB free; "
-            "train without a cache, with fewer views, or put it elsewhere"
+            "train without a cache, with fewer views, or choose another folder"
         )
 
 
 def _write_features(
     folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str, workers: int, on_progress: OnProgress | None
 ) -> dict[int, str]:
-    """Write the features of all pairs; gives the reasons why images cannot be read, by number of the pair."""
+    """Write the features of all pairs; return the errors of unreadable images, by index of the pair."""
     writers: dict[str, MatrixWriter] = {"text-spans": MatrixWriter(folder / "text-spans", "int32")}
 
     def write(side: str, features: Features) -> None:
@@ -336,7 +336,7 @@ def _write_features(
 
 
 def _decode(reader: SampleReader, item: int) -> tuple[list[Image.Image], str]:
-    """All views of one pair's image; of an unreadable one grey views, and the reason."""
+    """Return all views of one pair's image; for an unreadable one grey views, and the error."""
     numbers, sample = range(reader.recipe.sample.views), reader.recipe.sample
     try:
         return reader.views(item, numbers), ""
@@ -346,7 +346,7 @@ def _decode(reader: SampleReader, item: int) -> tuple[list[Image.Image], str]:
 
 
 class CachedFeatures(TowerFeatures):
-    """Features from a cache, moved to the device of the training; unknown texts go to the text tower."""
+    """Features from a cache, moved to the device of the training; unknown texts are encoded by the text tower."""
 
     def __init__(self, folder: Path, pairs: Pairs, live: TowerFeatures) -> None:
         super().__init__(live.image, live.text, live.chunk)
@@ -361,14 +361,14 @@ class CachedFeatures(TowerFeatures):
         # The number of each pair's first caption.
         self._first = [0, *accumulate(len(pair.captions) for pair in pairs.items)]
         device = live.image.device
-        # In the memory of a GPU where it takes little enough of what is free: steps then wait for no disk.
+        # In GPU memory if enough is free: steps then do not wait for the disk.
         needed = sum(store.nbytes for store in self._stores.values())
         if device.type == "cuda" and needed < _SHARE * torch.cuda.mem_get_info(device)[0]:
             for store in self._stores.values():
                 store.load(device)
 
     def usable(self) -> frozenset[int]:
-        """Numbers of the pairs whose image could be read."""
+        """Indices of the pairs whose image could be read."""
         return frozenset(range(self._pairs)) - self.bad.keys()
 
     def images(self, samples: Sequence[Sample]) -> Features:

@@ -22,7 +22,7 @@ _IGNORED = -100
 
 
 class FrozenLanguageModel:
-    """A causal language model that never learns; gradients only pass through it to the prefix."""
+    """A frozen causal language model; gradients only pass through it to the prefix."""
 
     def __init__(self, model: Any, tokenizer: Any, *, batch: int) -> None:
         self.model, self._tokenizer, self._batch = model, tokenizer, batch
@@ -33,13 +33,13 @@ class FrozenLanguageModel:
 
     @property
     def width(self) -> int:
-        """Size of the embeddings that it reads."""
+        """Size of its input embeddings."""
         return int(self.model.get_input_embeddings().weight.shape[1])
 
     def nll(
         self, prefix: Float[Tensor, "batch points width"], mask: Bool[Tensor, "batch points"], captions: Sequence[str]
     ) -> tuple[Float[Tensor, ""], int]:
-        """Negative log-likelihood of all caption tokens, summed, and how many they are."""
+        """Return the summed negative log-likelihood of all caption tokens, and their number."""
         ids = [[*self._ids(caption), self._end] for caption in captions]
         sums = prefix.new_zeros((), dtype=torch.float32)
         starts = range(0, len(ids), self._batch)
@@ -55,7 +55,7 @@ class FrozenLanguageModel:
 
     @torch.inference_mode()
     def log_likelihoods(self, captions: Sequence[str]) -> list[float]:
-        """Log-likelihood of each caption and its end, in nats, without any prefix."""
+        """Return the log-likelihood of each caption and its end, in nats, without a prefix."""
         before = [*(self._before or (self._end,))]  # a model without a token to begin with begins after an end
         values: list[float] = []
         for start in range(0, len(captions), self._batch):
@@ -85,14 +85,14 @@ class FrozenLanguageModel:
         inputs = torch.cat([embed(before), prefix.to(embed.weight.dtype), embed(read)], dim=1)
         seen = torch.cat([before >= 0, mask, targets[:, :-1] != _IGNORED], dim=1)
         places = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
-        # No cache of keys: it would only be kept for words that are never generated.
+        # No cache of keys: no words are generated.
         output = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
         logits = output.logits[:, before.shape[1] + count - 1 :]
         return cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
 
 
 def load_language_model(spec: LanguageSpec, *, device: torch.device) -> FrozenLanguageModel:
-    """The frozen language model of a recipe: float32 on a CPU, bfloat16 on CUDA.
+    """Load the frozen language model of a recipe: float32 on a CPU, bfloat16 on CUDA.
 
     Raises:
         WeightsError: its files are missing or damaged.
@@ -108,7 +108,7 @@ def load_language_model(spec: LanguageSpec, *, device: torch.device) -> FrozenLa
 
 
 def _load_gguf(folder: Path, name: str) -> tuple[Any, Any]:
-    """A quantised model, unpacked; transformers needs two more libraries for it."""
+    """Load a quantised model, dequantised; transformers needs two more libraries for it."""
     for library in ("gguf", "accelerate"):
         require(library, extra="train")
     transformers = require("transformers", extra="hf")
@@ -117,7 +117,7 @@ def _load_gguf(folder: Path, name: str) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
     except Exception as error:  # damaged files raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise WeightsError(f"{folder / name}: cannot be loaded ({reason}); fetch it again") from error
+        raise WeightsError(f"{folder / name}: cannot be loaded ({reason}); download it again") from error
     return model, tokenizer
 
 

@@ -12,7 +12,7 @@ from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.base import Embeddings
 
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
-TABLE_ROOM = 1 << 27  # similarities held at once by the token-to-patch table
+TABLE_ROOM = 1 << 27  # largest number of similarities of the token-to-patch table in memory
 PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 
 Table = Float[Tensor, "images captions"]
@@ -20,7 +20,7 @@ Scalar = Float[Tensor, ""]
 
 
 def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " captions"]:
-    """The image of every caption; captions lie image by image, the same number of each.
+    """Return the image index of every caption; captions are ordered by image, the same number per image.
 
     >>> owners(2, 4, torch.device("cpu"))
     tensor([0, 0, 1, 1])
@@ -29,7 +29,7 @@ def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " ca
 
 
 def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
-    """True where a caption belongs to the same image in another row of the batch: no negative of it.
+    """Return True for captions of the same image in another row of the batch, which are not negatives.
 
     >>> same_images(torch.tensor([4, 7, 4]))[0]
     tensor([False, False,  True])
@@ -40,11 +40,11 @@ def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor
 
 
 def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar:
-    r"""Symmetric InfoNCE; captions lie image by image, so with one caption each the diagonal holds the pairs.
+    r"""Symmetric InfoNCE; captions are ordered by image, so that with one caption each the diagonal has the pairs.
 
     .. math:: -\frac{1}{2B}\sum_i \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ij}}} + \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ji}}}
 
-    An image with several captions should retrieve each of them as often: its part is the mean over them.
+    An image with several captions should retrieve all of them equally: its part is the mean over them.
 
     >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
     tensor(0.6931)
@@ -61,7 +61,7 @@ def negatives_loss(
     real: Bool[Tensor, "batch count"],
     scale: Scalar,
 ) -> Scalar:
-    """Each caption against its own hard negatives, for its own image."""
+    """Each caption against its hard negatives, for its image."""
     logits = torch.cat([similarity.unsqueeze(1), negatives.masked_fill(~real, -torch.inf)], dim=1) * scale
     return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
@@ -69,14 +69,14 @@ def negatives_loss(
 def token_table(images: Embeddings, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
     r"""Best patch of each image for each token, :math:`\max_i x_i \cdot y_j` over the real patches.
 
-    On CUDA products are computed in bfloat16, with the gradients of the winners alone.
+    On CUDA products are computed in bfloat16, with gradients of the maxima only.
     """
     table: Tensor = _BestPatch.apply(tokens, images.points, images.mask)  # type: ignore[no-untyped-call]
     return table
 
 
 class _BestPatch(torch.autograd.Function):
-    """The best patch of every image for every token; only the winners are kept for the backward pass."""
+    """The best patch of every image for every token; only the maxima are saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, points: Tensor, mask: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class _BestPatch(torch.autograd.Function):
 
 
 def _rows(patches: Tensor) -> int:
-    """Tokens whose similarities to all patches are held at once."""
+    """Return the number of tokens whose similarities to all patches fit in memory."""
     return max(1, TABLE_ROOM // max(1, patches.numel()))
 
 
@@ -126,23 +126,23 @@ def word_loss(
     absent: Bool[Tensor, "tokens batch"],
     scale: Scalar,
 ) -> Scalar:
-    """Each word's own image against images that lack the word, and each image's words against absent ones.
+    """Each word's image against images without the word, and each image's words against absent ones.
 
-    `absent[t, b]` says that no caption of image b holds the word of token t; a pair that is neither own nor absent
-    is left out, since the word may well be visible there.
+    `absent[t, b]` is True if no caption of image b has the word of token t; a pair that is neither present nor absent
+    is ignored, since the word may be visible there.
     """
     logits = table * scale
     own = logits.gather(1, owner.unsqueeze(1))
     over_images = torch.cat([own, logits.masked_fill(~absent, _CLOSED)], dim=1)
     to_images = over_images.logsumexp(dim=1) - own.squeeze(1)
-    # The absent words of an image are the same for all its own words: one sum serves them all.
+    # The absent words of an image are the same for all its words, so that one sum is sufficient.
     rest = logits.masked_fill(~absent, _CLOSED).logsumexp(dim=0)[owner]
     to_words = torch.logaddexp(own.squeeze(1), rest) - own.squeeze(1)
     return (to_images.mean() + to_words.mean()) / 2
 
 
 def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
-    """True where a token's word is in no caption of an image; words are numbers, negative ones are padding.
+    """Return True if a token's word is in no caption of an image; words are ids, negative ones are padding.
 
     >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
     tensor([[False,  True],
@@ -194,7 +194,7 @@ def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[T
 
 
 def _directed(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
-    """KL of every item's own mixture from all mixtures of the other side, on the item's own points."""
+    """Return the KL divergence of every item's mixture from all mixtures of the other side, on the item's points."""
     owner = side.mask.nonzero()[:, 0]
     other = densities(side.points[side.mask], others)
     mine = log_density(own, side.points)[side.mask].unsqueeze(1)
@@ -203,7 +203,7 @@ def _directed(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, 
 
 
 def centred(table: Table) -> Table:
-    """Similarities less the mean of each caption over the images: what the text alone contributes is removed.
+    """Similarities minus the mean of each caption over the images: removes the contribution of the text alone.
 
     >>> import torch
     >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
@@ -231,14 +231,14 @@ def graded_loss(similarity: Table, wanted: Table, gain: Scalar, offset: Scalar |
 def grounded_loss(
     margins: Float[Tensor, "images negatives"], owner: Int[Tensor, " negatives"], scale: Scalar
 ) -> Scalar:
-    r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the image contributes is rewarded.
+    r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only the contribution of the image is rewarded.
 
-    `margins` are those of captions over their own hard negatives, under every image of a batch; `owner` is the image of
+    `margins` are those of captions over their hard negatives, under every image of a batch; `owner` is the image of
     each negative.
     """
     return softplus(-scale * centred(margins).gather(0, owner.unsqueeze(0)).squeeze(0)).sum()
 
 
 def bias_loss(margins: Float[Tensor, "images negatives"], scale: Scalar) -> Scalar:
-    r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the image; the scale cannot shrink it."""
+    r"""Sum of :math:`(t\,\overline m)^2`: the gain of a text independent of the image; the scale has no gradient."""
     return (scale.detach() * margins.mean(dim=0)).square().sum()

@@ -20,7 +20,7 @@ from msdscore.lab.align.recipe import LossSpec
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same over all steps of a run."""
+    """Inputs that are constant over all steps of a run."""
 
     loss: LossSpec
     world: World
@@ -29,7 +29,7 @@ class Setting:
 
 
 class Step:
-    """A batch with both sides projected; what several terms share is computed once."""
+    """A batch with both sides projected; values that several terms share are computed once."""
 
     def __init__(self, aligner: Aligner, batch: TrainingBatch, setting: Setting) -> None:
         self.aligner, self.batch, self.setting = aligner, batch, setting
@@ -41,12 +41,12 @@ class Step:
         self.texts = gather_embeddings(self.own_texts, self.world)
 
     def autocast(self) -> torch.autocast:
-        """bfloat16 for heads and prefix, where the run asks for it."""
+        """Autocast to bfloat16 for heads and prefix, if the run is configured for it."""
         return torch.autocast(self.batch.items.device.type, torch.bfloat16, enabled=self.setting.half)
 
     @cached_property
     def excluded(self) -> Bool[Tensor, "images captions"]:
-        """Captions that are no negatives of an image: those of the same image in another row."""
+        """Captions that are not negatives of an image: those of the same image in another row."""
         return losses.same_images(gather_rows(self.batch.items, self.world), self.batch.each)
 
     @cached_property
@@ -89,7 +89,7 @@ class Step:
 
     @cached_property
     def negatives(self) -> Float[Tensor, "negatives dim"]:
-        """Pooled vectors of the own hard negatives; none where no caption has one."""
+        """Pooled vectors of the hard negatives of this process; None if no caption has one."""
         if self.batch.negatives is None:
             return self.own_texts.pooled[:0]
         with self.autocast():
@@ -97,16 +97,16 @@ class Step:
 
     @cached_property
     def margins(self) -> Float[Tensor, "images negatives"]:
-        """Margins over the own hard negatives, under the images of all processes."""
+        """Margins over the hard negatives of this process, under the images of all processes."""
         return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
 
     def mean_over_negatives(self, sums: Scalar) -> Scalar:
-        """A sum over the own negatives as a mean over those of all processes."""
+        """Return a sum over the negatives of this process as a mean over those of all processes."""
         count = total(torch.tensor(float(len(self.batch.negative_owner)), device=sums.device), self.world)
         return sums * self.world.size / count.clamp_min(1.0)
 
     def fit_settings(self, side: int) -> FitSettings:
-        """How mixtures are fitted: of images (0) or of captions (1)."""
+        """Return the fit settings of the mixtures of images (0) or captions (1)."""
         loss = self.loss
         return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
 
@@ -117,7 +117,7 @@ Term = Callable[[Step], Scalar]
 def objective(
     aligner: Aligner, batch: TrainingBatch, setting: Setting, terms: Mapping[str, Term] | None = None
 ) -> tuple[Scalar, dict[str, Tensor]]:
-    """The weighted sum of all terms of the recipe, and the value of each, without history.
+    """Return the weighted sum of all terms of the recipe, and the detached value of each.
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
@@ -125,7 +125,7 @@ def objective(
     weights = {name: getattr(setting.loss, name) for name in terms or TERMS}
     values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
-    # Some terms see only the pairs of one process: what is reported is the mean of all.
+    # Some terms only use the pairs of one process: the mean over processes is reported.
     means = total(torch.stack([value.detach() for value in values.values()]), setting.world) / setting.world.size
     return loss, dict(zip(values, means, strict=True))
 
@@ -143,7 +143,7 @@ def _word(step: Step) -> Scalar:
 
 
 def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
-    """The word loss over content words: function words are in no image's set of words, not even in their own's."""
+    """The word loss over content words: function words are in no image's set of words."""
     real = ~absent.gather(1, step.owner.unsqueeze(1)).squeeze(1)
     if not bool(real.any()):
         return 0.0 * step.tokens.sum()
@@ -151,7 +151,7 @@ def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
 
 
 def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch width"]:
-    """Numbers padded with -1, which is no word."""
+    """Return word ids padded with -1, which is not a word."""
     missing = width - words.shape[1]
     return torch.cat([words, words.new_full((len(words), missing), -1)], dim=1) if missing > 0 else words[:, :width]
 
@@ -169,7 +169,7 @@ def _support(step: Step) -> Scalar:
 
 
 def _negatives(step: Step) -> Scalar:
-    """Own hard negatives of every caption, laid out as a padded table of similarities."""
+    """Return the similarities of the hard negatives of every caption as a padded table."""
     texts, owner = step.own_texts, step.batch.negative_owner
     images = step.own_images.pooled.repeat_interleave(step.batch.each, dim=0)
     # Without a single negative the term is zero, and every process still takes part in it.
@@ -188,7 +188,7 @@ def _grounded(step: Step) -> Scalar:
 
 
 def _reconstruction(step: Step) -> Scalar:
-    """Mean over all caption tokens of all processes."""
+    """Return the mean over all caption tokens of all processes."""
     language, prefix_head, each = step.setting.language, step.aligner.prefix, step.batch.each
     if prefix_head is None or language is None:
         raise AssertionError("reconstruction without a language model and a visual prefix")

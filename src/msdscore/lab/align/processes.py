@@ -1,4 +1,4 @@
-"""Several processes that train one model: their ranks, and tensors of all of them with their gradients."""
+"""Distributed training: ranks, and collective operations with gradients."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -48,16 +48,16 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The GPU of this process: each process of a machine takes the one of its local rank."""
+    """Return the GPU of this process, that of its local rank."""
     if str(device) == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes in order of rank; gradients of all processes come back to the rows' owner.
+    """Gather rows of all processes in order of rank; gradients of all processes return to the process of a row.
 
-    With `torch.distributed.nn.functional.all_gather` in its place two processes over gloo do not learn what one learns.
+    With `torch.distributed.nn.functional.all_gather` instead, two processes over gloo do not learn the same as one.
     """
 
     @staticmethod
@@ -76,7 +76,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor, world: World) -> Tensor:
-    """Rows of all processes in order of rank; every process must bring the same number of them.
+    """Gather rows of all processes in order of rank; every process must pass the same number of rows.
 
     Every process computes the same loss of all rows. Its gradient comes back once from each process, and
     `average_gradients` divides by their number: what remains is the gradient of one process with all rows.
@@ -89,7 +89,7 @@ def gather_rows(rows: Tensor, world: World) -> Tensor:
 
 
 def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
-    """Aligned points of all processes, padded to the widest."""
+    """Gather aligned points of all processes, padded to the widest."""
     if world.size == 1:
         return side
     width = most(side.mask.shape[1], world, side.mask.device)
@@ -102,7 +102,7 @@ def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
 
 
 def most(value: int, world: World, device: torch.device) -> int:
-    """The largest of the processes' values."""
+    """Return the maximum over processes."""
     if world.size == 1:
         return value
     largest = torch.tensor(value, device=device)
@@ -111,7 +111,7 @@ def most(value: int, world: World, device: torch.device) -> int:
 
 
 def total(value: Tensor, world: World) -> Tensor:
-    """The sum of the processes' values, without gradients."""
+    """Return the sum over processes, without gradients."""
     sums = value.detach().clone()
     if world.size > 1:
         dist.all_reduce(sums)
@@ -119,7 +119,7 @@ def total(value: Tensor, world: World) -> Tensor:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Give every process the mean of all gradients; heads are light, so one message carries them all."""
+    """Average the gradients over processes; heads are small, so one message is sufficient."""
     if world.size == 1:
         return
     every = list(parameters)
@@ -136,13 +136,13 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
 
 
 def wait(world: World) -> None:
-    """Block until all processes have come here."""
+    """Block until all processes have reached this point."""
     if world.size > 1:
         dist.barrier()
 
 
 def broadcast(value: float, world: World, device: torch.device) -> float:
-    """The first process's value, in every process."""
+    """Return the first process's value in every process."""
     if world.size == 1:
         return value
     shared = torch.tensor(value, dtype=torch.float64, device=device)

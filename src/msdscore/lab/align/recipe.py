@@ -30,7 +30,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 def _require(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
-    """Refuse a spec with one of these numbers outside of the bound, which an error words."""
+    """Raise `ConfigError` if one of these numbers is out of bounds; `bound` is the text of the error."""
     for name in names.split():
         if not least <= getattr(spec, name) < below:
             raise ConfigError(f"{name} must {bound}, got {getattr(spec, name)}")
@@ -38,7 +38,7 @@ def _require(spec: object, names: str, least: float, below: float = math.inf, *,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpec:
-    """Weights of the terms, each of which can be zero, and what the terms need.
+    """Weights of the terms, each of which can be zero, and settings of the terms.
 
     >>> LossSpec(contrastive=0.0)
     Traceback (most recent call last):
@@ -50,17 +50,17 @@ class LossSpec:
     local: float = 0.0  # token-to-patch max-similarity InfoNCE
     word: float = 0.0  # each content word against images and words that lack it
     kl: float = 0.0  # divergence through unrolled EM
-    negatives: float = 0.0  # the caption against its own hard negatives
+    negatives: float = 0.0  # the caption against its hard negatives
     relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
     local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
-    grounded: float = 0.0  # hard negatives, by the margin that the image adds to the text's own
+    grounded: float = 0.0  # hard negatives, by the margin that the image adds to that of the text
     bias: float = 0.0  # the margin over hard negatives that the text has without its image
-    support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the images
+    support: float = 0.0  # InfoNCE on calibrated support: log density minus its mean over the images
     evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
     objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every image
     omission: float = 0.0  # a second true caption covers more, a false one does not
     over_machine: float = 0.0  # captions by people fit the image better than a machine's
-    shrink: float = 1e-3  # holds the zero of each word near that of all words
+    shrink: float = 1e-3  # shrinks the zero of each word towards that of all words
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
@@ -86,12 +86,12 @@ class LossSpec:
 
     @property
     def wants_negatives(self) -> bool:
-        """Whether any term looks at hard negatives."""
+        """Whether any term uses hard negatives."""
         return bool(self.negatives or self.grounded or self.bias)
 
     @property
     def wants_relevance(self) -> bool:
-        """Whether any term looks at graded relevance."""
+        """Whether any term uses graded relevance."""
         return bool(self.relevance or self.local_relevance)
 
 
@@ -102,7 +102,7 @@ class LanguageSpec:
     source: str = ""  # a folder, a hub name, package:NAME/path
     revision: str = ""
     gguf: str = ""  # name of a .gguf file in the source
-    batch: int = 16  # captions read at once; more are read in turns, with memory for one turn
+    batch: int = 16  # captions per batch; more are read in several batches, which limits the memory
 
     def __post_init__(self) -> None:
         _require(self, "batch", 1, bound="be at least 1")
@@ -110,28 +110,28 @@ class LanguageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSpec:
-    """What is drawn from the data at every step."""
+    """Sampling from the data at every step."""
 
     captions: int = 1  # of each image in a batch; an image that has fewer shows some twice
     views: int = 1  # augmented views of an image; 1: the image as it is
     crop: float = 0.5  # smallest share of an image that a view shows
-    flip: bool = False  # mirror views; never where a caption says left or right
+    flip: bool = False  # mirror views, unless a caption says left or right
     contrast: float = 0.0  # largest change of contrast in a view, as a share
     brightness: float = 0.0  # and of brightness
     negatives: int = 0  # hard negatives per caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
-    group: int = 1  # resident: similar images side by side in a batch, whose words are hard absent ones
+    group: int = 1  # resident: similar images per group in a batch, whose words are hard absent ones
     whole: float = 0.15  # resident: share of views that show the image as it is
     resaved: float = 0.0  # resident: share of images that look like a JPEG of them
     shrunk: float = 0.0  # resident: share of images that are shrunk and enlarged again
     noisy: float = 0.0  # resident: share of images with a little noise
-    stored: int = 0  # resident: side in pixels of the images kept on the device; 0: as the tower reads them
+    stored: int = 0  # resident: side in pixels of the images stored on the device; 0: as the tower reads them
     made: int = 2  # resident: short and long texts by rule per image, hard negatives per caption
     joined: float = 0.25  # resident: share of second captions that are several captions joined
     alike: float = 0.6  # resident: words whose embeddings are more alike are neither present nor absent
     classes: str = ""  # resident: file of object classes, one line each: a name and its synonyms
-    held_out: int = 0  # resident: one image of so many, by the hash of its name, is left for calibration; 0: none
+    held_out: int = 0  # resident: one image of so many, by the hash of its name, is reserved for calibration; 0: none
 
     def __post_init__(self) -> None:
         if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
@@ -141,27 +141,27 @@ class SampleSpec:
                 f"contrast and brightness must be at least 0 and under 1, got {self.contrast} and {self.brightness}"
             )
         if not 0 < self.crop <= 1:
-            raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
+            raise ConfigError(f"crop must be between 0 and 1, got {self.crop}")
         if min(self.group, self.made) < 1 or min(self.stored, self.held_out) < 0:
             raise ConfigError("group and made must be at least 1, stored and held_out at least 0")
         for name in ("whole", "joined", "resaved", "shrunk", "noisy"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.negative_source not in RULES:
             raise unknown_name("negative_source", self.negative_source, RULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """How the heads are trained. `batch` counts pairs over all processes, so it is the number of negatives too."""
+    """Training of the heads. `batch` counts pairs over all processes, so it is also the number of negatives."""
 
     epochs: float = 1.0
     steps: int = 0  # of the optimiser; 0: as `epochs` says
     batch: int = 128
     accumulate: int = 1  # batches whose gradients are added up before a step
-    tower_batch: int = 64  # items that the frozen towers read at once
+    tower_batch: int = 64  # items per batch of the frozen towers
     lr: float = 1e-3
-    weight_decay: float = 0.0  # of matrices alone
+    weight_decay: float = 0.0  # of matrices only
     beta2: float = 0.999  # how long AdamW remembers squared gradients
     warmup: float = 0.03  # share of the steps
     clip: float = 1.0  # of the gradient's length; 0: none
@@ -169,7 +169,7 @@ class TrainSpec:
     precision: str = "auto"  # bfloat16 autocast on CUDA, float32 elsewhere
     eval_every: int = 0  # steps; 0: after every epoch
     save_every: int = 0  # steps; 0: after every epoch, and not within 100 steps
-    keep: int = 2  # newest checkpoints that are kept, besides the best
+    keep: int = 2  # newest checkpoints to retain, besides the best
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
     log_every: int = 10
@@ -220,12 +220,12 @@ class Recipe:
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 
     def without_reconstruction(self) -> "Recipe":
-        """The paper's ablation: the same recipe, no language model."""
+        """Return the paper's ablation: the same recipe without language model."""
         return replace(self, loss=replace(self.loss, reconstruction=0.0))
 
 
 def list_recipes() -> tuple[str, ...]:
-    """The names of the recipes that come with the package.
+    """Return the names of the recipes in the package.
 
     >>> list_recipes()
     ('mini', 'paper', 'paper-llama')
@@ -235,7 +235,7 @@ def list_recipes() -> tuple[str, ...]:
 
 
 def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
-    """A recipe by name or from a TOML file, with changes such as `train.steps=100`.
+    """Load a recipe by name or from a TOML file, with changes such as `train.steps=100`.
 
     >>> load_recipe("paper", changes=["train.lr=0.002"]).train.lr
     0.002
@@ -254,12 +254,12 @@ def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruct
 
 
 def recipe_from(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from the tables of a TOML document."""
+    """Build a recipe from the tables of a TOML document."""
     return read_spec(Recipe, values)
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The whole recipe as TOML, every setting written out; loading it gives the same recipe."""
+    """Return the whole recipe as TOML with all settings; loading it returns the same recipe."""
     return _dump(plain(recipe), ())
 
 
@@ -267,7 +267,7 @@ def _read(name: str | Path) -> dict[str, Any]:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         if not path.is_file():
-            raise InputError(f"there is no recipe file {str(name)!r}; shipped recipes are {', '.join(list_recipes())}")
+            raise InputError(f"no such recipe file {str(name)!r}; included recipes are {', '.join(list_recipes())}")
         text = path.read_text(encoding="utf-8")
     else:
         if str(name) not in list_recipes():
@@ -288,10 +288,10 @@ def _set(values: dict[str, Any], change: str) -> None:
     for name in tables:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"{key.strip()!r} is no setting: {name!r} is a value, not a table")
+            raise ConfigError(f"{key.strip()!r} is not a setting: {name!r} is a value, not a table")
     try:
         values[last] = tomllib.loads(f"value = {given.strip()}")["value"]
-    except tomllib.TOMLDecodeError:  # what is no TOML value is a text, so that quotes can be left out
+    except tomllib.TOMLDecodeError:  # other values are texts, so that quotes can be omitted
         values[last] = given.strip()
 
 

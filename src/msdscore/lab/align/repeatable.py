@@ -1,4 +1,4 @@
-"""What makes two runs with one seed the same run: pure draws, generators of their own, sums in a fixed order."""
+"""Reproducibility: pure draws, separate generators, and sums in a fixed order."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def draw(seed: int, *purpose: int | str) -> int:
-    """A 63-bit integer for this seed and purpose.
+    """Return a 63-bit integer for this seed and purpose.
 
     >>> draw(0, "caption", 3, 7) == draw(0, "caption", 3, 7) != draw(1, "caption", 3, 7)
     True
@@ -23,16 +23,16 @@ def draw(seed: int, *purpose: int | str) -> int:
 
 
 def stream(seed: int, *purpose: int | str) -> Random:
-    """A generator of its own for this seed and purpose."""
+    """Return a separate generator for this seed and purpose."""
     return Random(draw(seed, *purpose))
 
 
 def epoch_order(blocks: npt.NDArray[np.int64], *, seed: int, epoch: int, window: int) -> npt.NDArray[np.int64]:
-    """All item numbers in the order of one epoch.
+    """Return all item indices in the order of one epoch.
 
     Blocks (shards, row groups) come in a random order, and the items of `window` neighbouring blocks are shuffled
-    together: images that lie side by side are read at about the same time. Where every item is a block of its own,
-    this is a full shuffle.
+    together: adjacent images are read at about the same time. If every item is a separate block, this is a full
+    shuffle.
 
     >>> sorted(epoch_order(np.array([0, 0, 1, 1]), seed=0, epoch=0, window=1).tolist())
     [0, 1, 2, 3]
@@ -47,7 +47,7 @@ def epoch_order(blocks: npt.NDArray[np.int64], *, seed: int, epoch: int, window:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout that depends on the seed alone, and leaves the generators of everyone else as they were."""
+    """Make dropout depend only on the seed, without changing other generators."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -55,14 +55,14 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def ordered_sums(device: torch.device) -> Iterator[None]:
-    """Ask a GPU for kernels that add up in a fixed order; those of a CPU do so anyway.
+    """Use deterministic GPU kernels, which sum in a fixed order; those of a CPU always do.
 
-    A kernel that has no such form runs as it is, and warns. Attention has two such kernels, which are not asked.
+    An operation without a deterministic kernel runs with a warning. Two attention kernels are disabled.
     """
     if device.type != "cuda":
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is made
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

@@ -26,7 +26,7 @@ NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negativ
 MACHINE = ("machine", "machine_captions")
 OBJECTS, TIMES = "objects", "times"
 FORMATS = ("llava", "coco", "rows", "table", "shards")
-_REASONS = 5  # skipped rows whose reason is kept
+_REASONS = 5  # skipped rows whose error is stored
 
 ImageRef: TypeAlias = Path | StoredImage | TarImage
 
@@ -35,7 +35,7 @@ ImageRef: TypeAlias = Path | StoredImage | TarImage
 class DataSource:
     """Files of captioned images; `images` are folders, or Parquet files of images by `file_name`.
 
-    `format` is detected from the file where it is not given.
+    By default `format` is detected from the file.
     """
 
     rows: tuple[str, ...]
@@ -51,18 +51,18 @@ class DataSource:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPair:
-    """One image with all its captions, and annotations where the data has them."""
+    """One image with all its captions, and annotations if the data has them."""
 
     image: ImageRef
     captions: tuple[str, ...]
     negatives: tuple[str, ...] = ()  # hard ones, wrong on purpose
     machine: tuple[str, ...] = ()  # captions by a model: likely, not certain
     objects: tuple[str, ...] | None = None  # names of annotated classes; None: not annotated
-    name: str = ""  # of the image, as its row gives it
+    name: str = ""  # of the image, as in its row
     times: int = 1  # how often an epoch of resident training shows it
 
 
-_Row = TrainingPair | str  # a pair, or the reason why a row gives none
+_Row = TrainingPair | str  # a pair, or why a row has none
 _Find = Callable[[str], ImageRef]
 
 
@@ -80,7 +80,7 @@ class Pairs:
         return len(self.items)
 
     def take(self, numbers: Sequence[int]) -> "Pairs":
-        """The pairs of these numbers, with a fingerprint of their own."""
+        """Return the pairs with these indices, with a new fingerprint."""
         items = tuple(self.items[number] for number in numbers)
         blocks = self.blocks[np.array(numbers, dtype=np.int64)]
         return Pairs(items, blocks, _fingerprint(items), self.skipped, self.reasons)
@@ -90,16 +90,16 @@ def open_pairs(source: DataSource) -> Pairs:
     """Index all pairs of all files without opening an image.
 
     Raises:
-        InputError: a file is missing or of no known format, or there is no pair.
+        InputError: If a file is missing or of an unknown format, or there is no pair.
     """
     return collect(_read(source), source=", ".join(source.rows))
 
 
 def collect(rows: Iterable[_Row], *, source: str) -> Pairs:
-    """Merge rows of the same image into one pair, so that no caption is a negative of its own image.
+    """Merge rows of the same image into one pair, so that no caption is a negative of its image.
 
     Raises:
-        InputError: there is no pair at all.
+        InputError: If there is no pair.
     """
     merged: dict[ImageRef, TrainingPair] = {}
     reasons: list[str] = []
@@ -111,7 +111,7 @@ def collect(rows: Iterable[_Row], *, source: str) -> Pairs:
         else:
             merged[row.image] = _merge(merged[row.image], row) if row.image in merged else row
     if not merged:
-        why = f"; first reason: {reasons[0]}" if reasons else ""
+        why = f"; first error: {reasons[0]}" if reasons else ""
         raise InputError(f"{source}: no image with a caption among {skipped} rows{why}")
     items = tuple(merged.values())
     numbers, blocks = dict[object, int](), list[int]()
@@ -123,16 +123,16 @@ def collect(rows: Iterable[_Row], *, source: str) -> Pairs:
 
 
 def image_content(image: ImageRef) -> Path | bytes:
-    """The path of an image file, or the bytes of an image inside a table or a shard.
+    """Return the path of an image file, or the bytes of an image in a table or a shard.
 
     Raises:
-        ImageError: there are no bytes.
+        ImageError: If there are no bytes.
     """
     return image if isinstance(image, Path) else image.read()
 
 
 def image_name(image: ImageRef) -> str:
-    """A name of an image that stays when folders move."""
+    """Return a name of an image that does not depend on its folder."""
     if isinstance(image, StoredImage):
         return f"{image.file.name}:{image.row}"
     return f"{image.path.name}:{image.offset}" if isinstance(image, TarImage) else image.name
@@ -149,7 +149,7 @@ def _merge(first: TrainingPair, second: TrainingPair) -> TrainingPair:
 
 
 def _fingerprint(items: Sequence[TrainingPair]) -> str:
-    """A hash of names and captions in order; folders may move."""
+    """Return a hash of names and captions in order, independent of folders."""
     digest = blake2b(digest_size=16)
     for item in items:
         name = item.name or image_name(item.image)
@@ -174,7 +174,7 @@ def _read(source: DataSource) -> Iterator[_Row]:
 
 
 def _detect(path: Path) -> str:
-    """The format of a file, by its ending and, for JSON, by how it begins."""
+    """Return the format of a file, by its suffix and, for JSON, by its beginning."""
     ending = path.suffix.lower()
     if ending != ".json":
         return {".tar": "shards", ".parquet": "table"}.get(ending, "rows")
@@ -194,7 +194,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
-    """Look images up by the name in a row: in Parquet files of images, in folders, beside the rows."""
+    """Look images up by the name in a row: in Parquet files of images, in folders, and next to the rows."""
     folders = [path for path in sources if path.is_dir()] or [beside]
     stored: dict[str, StoredImage] = {}
     for path in sources:
@@ -267,7 +267,7 @@ def _read_table(path: Path, find: _Find) -> Iterator[_Row]:
 
 
 def _read_shard(path: Path) -> Iterator[_Row]:
-    """A WebDataset shard: files of one key before the first dot make one pair."""
+    """A WebDataset shard: files with the same key before the first dot are one pair."""
     for sample in read_samples(path, ("txt", "caption", "json")):
         if sample.error is not None or sample.image is None:
             yield sample.error or f"{path.name}: {sample.key} has no image"
@@ -289,7 +289,7 @@ def _named_pair(values: Mapping[str, Any], find: _Find, source: Path) -> _Row:
 
 
 def _pair(image: ImageRef, values: Mapping[str, Any], name: str = "") -> _Row:
-    """The pair of a row without blank texts, or the reason why it has no caption."""
+    """Return the pair of a row without blank texts, or why it has no caption."""
     captions, negatives, machine = (
         tuple(text.strip() for text in _listed(values, names) if isinstance(text, str) and text.strip())
         for names in (CAPTIONS, NEGATIVES, MACHINE)
@@ -307,7 +307,7 @@ def _pair(image: ImageRef, values: Mapping[str, Any], name: str = "") -> _Row:
 
 
 def _listed(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """The first of these columns as a list of texts; COCO-like sentences are objects with a `raw` text."""
+    """Return the first of these columns as a list of texts; COCO-like sentences are objects with a `raw` text."""
     value = next((values[name] for name in names if name in values), None)
     items = value if isinstance(value, list) else [] if value is None else [value]
     return [item.get("raw") if isinstance(item, dict) else item for item in items]

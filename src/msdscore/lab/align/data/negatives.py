@@ -47,19 +47,19 @@ KINDS = dict(head.split(":") for head, *_ in _ROWS)
 # A word of two classes counts for the first.
 CLASS_OF = {word: name for name in reversed(CLASSES) for word in CLASSES[name]}
 
-# Whatever stands or moves somewhere can be replaced by anything else that does.
+# Objects that can be in a location can replace each other.
 MOVABLE = ("animals", "vehicles", "things")
 
 _WORD = re.compile(r"[A-Za-z]+")
-_TRIES = 8  # draws per negative before it is given up
-_DRAWS = 30  # words drawn before a place is given up
+_TRIES = 8  # draws per negative before it is skipped
+_DRAWS = 30  # words drawn before a position is skipped
 
 Weights = Mapping[str, float]
 _Places = Mapping[str, Sequence[re.Match[str]]]  # words of a caption that belong to a class, by kind
 
 
 def class_weights(captions: Iterable[str]) -> dict[str, float]:
-    """How often each word of a class is drawn: with the root of its frequency, so that negatives sound natural."""
+    """Return sampling weights of the words of a class: the root of their frequency, so that negatives sound natural."""
     counts = Counter(word for caption in captions for word in _WORD.findall(caption.lower()) if word in CLASS_OF)
     return {word: count**0.5 + 1 for word, count in counts.items()}
 
@@ -67,7 +67,7 @@ def class_weights(captions: Iterable[str]) -> dict[str, float]:
 def make_negatives(
     caption: str, banned: Collection[str], count: int, chance: Random, *, weights: Weights | None = None
 ) -> tuple[str, ...]:
-    """Up to `count` different captions that say something else; no word of `banned` is put in.
+    """Return up to `count` different captions with another meaning; no word of `banned` is inserted.
 
     >>> make_negatives("a red car", {"blue"}, 1, Random(0))
     ('a red glove',)
@@ -91,7 +91,7 @@ def make_negatives(
 def _draw_edits(
     places: _Places, option: str, banned: Collection[str], chance: Random, weights: Weights
 ) -> list[tuple[int, int, str]]:
-    """Two words of a kind changing places, or one word replaced by another of its class; none where nothing fits."""
+    """Swap two words of a kind, or replace one word by another of its class; None if nothing fits."""
     if option == "swap":
         kind = places[chance.choice(_swappable(places))]
         first = chance.choice(kind)
@@ -103,14 +103,14 @@ def _draw_edits(
 
 
 def _swappable(places: _Places) -> list[str]:
-    """Kinds with two different words."""
+    """Return kinds with two different words."""
     return [
         kind for kind in ("attribute", "object") if len({place.group().lower() for place in places.get(kind, ())}) > 1
     ]
 
 
 def _other(old: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
-    """Another word of the class; a noun keeps its number."""
+    """Return another word of the class; a noun has the same number."""
     name = CLASS_OF[old]
     if name in MOVABLE and chance.random() < 0.5:
         name = chance.choice(MOVABLE)

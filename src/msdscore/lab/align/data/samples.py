@@ -22,7 +22,7 @@ from msdscore.lab.align.repeatable import draw, epoch_order, stream
 from msdscore.text.edits import words_of
 from msdscore.text.words import content_words, each_word, stem
 
-_IN_A_ROW = 100  # images that may fail one after the other before the data is given up
+_IN_A_ROW = 100  # consecutive images that may fail before an error is raised
 _AHEAD = 2  # batches read before they are needed
 _REMEMBERED = 1 << 16  # pairs whose words are cached
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
@@ -32,24 +32,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One pair as a step sees it; `image` is None where its features are cached."""
+    """One pair as a training step uses it; `image` is None if its features are cached."""
 
     item: int
     view: int
     image: Image.Image | None
     captions: tuple[str, ...]
-    choices: tuple[int, ...]  # numbers of the captions among the pair's own
+    choices: tuple[int, ...]  # indices into the captions of the pair
     negatives: tuple[tuple[str, ...], ...]  # of each caption
     words: frozenset[str]  # stems of the content words of all captions of the image
 
 
 class SampleReader:
-    """Draws samples; every choice depends on (seed, epoch, pair) alone, so any step can be made again."""
+    """Draws samples; every choice depends only on (seed, epoch, pair), so that any step can be repeated."""
 
     def __init__(self, pairs: Pairs, recipe: Recipe, *, cached: Collection[int] | None = None) -> None:
         self.pairs, self.recipe = pairs, recipe
         self.bad: dict[int, str] = {}  # pairs whose image could not be read, and why
-        # Numbers of the pairs whose features are cached; None: images are read.
+        # Indices of the pairs whose features are cached; None: images are read.
         self._cached = cached
         # The same in every epoch.
         self._words = lru_cache(_REMEMBERED)(self._find_words)
@@ -58,7 +58,7 @@ class SampleReader:
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
     def sample(self, item: int, epoch: int) -> Sample:
-        """The sample of a pair; a pair whose image cannot be read is replaced by the next one that can.
+        """Return the sample of a pair; a pair with an unreadable image is replaced by the next readable one.
 
         Raises:
             InputError: too many images in a row cannot be read.
@@ -100,7 +100,7 @@ class SampleReader:
     def _find_words(self, pair: TrainingPair) -> frozenset[str]:
         if not self.recipe.loss.word:
             return frozenset()
-        # A tower that reads content words alone has its own list: then every word counts that it lets through.
+        # A tower that only reads content words has a list of them: then every word that it reads counts.
         every = self.recipe.text.words == "content"
         words = (each_word(caption) if every else content_words(caption) for caption in pair.captions)
         return frozenset(stem(word) for own in words for word in own)
@@ -141,7 +141,7 @@ def make_view(image: Image.Image, spec: SampleSpec, captions: Sequence[str], *, 
 
 
 def says_side(captions: Sequence[str]) -> bool:
-    """Whether a caption says left or right, so that its image must not be mirrored."""
+    """Return whether a caption says left or right, so that its image must not be mirrored."""
     return any(_SIDES.search(caption) for caption in captions)
 
 
@@ -156,23 +156,23 @@ def _lit(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
 
 
 def check_batch(batch: int, pairs: int, world: World) -> None:
-    """Refuse a batch that the pairs cannot fill, or that cannot be shared out.
+    """Check the batch size.
 
     Raises:
-        ConfigError: with what to change.
+        ConfigError: If there are not enough pairs, or the batch cannot be divided among the processes.
     """
     if batch > pairs:
-        raise ConfigError(f"train.batch is {batch} but there are only {pairs} pairs; make it smaller")
+        raise ConfigError(f"train.batch is {batch} but there are only {pairs} pairs; reduce it")
     if batch % world.size:
-        raise ConfigError(f"train.batch {batch} cannot be shared by {world.size} processes; make it a multiple")
+        raise ConfigError(f"train.batch {batch} cannot be divided among {world.size} processes; use a multiple")
 
 
 def read_batches(
     reader: SampleReader, *, start: int, stop: int, workers: int, world: World = ALONE
 ) -> Generator[list[Sample], None, None]:
-    """Samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
+    """Yield samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
 
-    Which pairs a batch holds is a function of its number alone; the rest of an epoch's pairs waits for the next order.
+    The pairs of a batch depend only on its number; the remaining pairs of an epoch are left out.
     Threads, not worker processes: decoding releases the interpreter's lock, and images need not be copied between
     processes.
     """
@@ -195,7 +195,7 @@ def read_batches(
 def in_order(
     pool: ThreadPoolExecutor, groups: Iterable[Iterable[Callable[[], T]]], *, ahead: int
 ) -> Generator[list[T], None, None]:
-    """The results of groups of jobs, group by group, while threads work on the next `ahead` groups."""
+    """Yield the results of groups of jobs, group by group, while threads work on the next `ahead` groups."""
     waiting: deque[list[Future[T]]] = deque()
     for jobs in groups:
         waiting.append([pool.submit(job) for job in jobs])

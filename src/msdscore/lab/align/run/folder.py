@@ -1,8 +1,8 @@
 """The folder of a run: recipe, environment, towers, curves, checkpoints, report, and a draft of a model card.
 
-A checkpoint holds weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle. This is why
-`accelerate`'s own checkpoints do not serve here: they pickle the optimiser and the states of random number generators.
-No such state exists in a run, since every draw is a function of the seed and its purpose.
+A checkpoint has weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle. The checkpoints
+of `accelerate` are not used, because they pickle the optimiser and the states of random number generators. No such
+state exists in a run, since every draw is a function of the seed and its purpose.
 """
 
 import json
@@ -45,27 +45,27 @@ def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> Non
     """Create the folder of a new run, or check that an existing one is of the same recipe and data.
 
     Raises:
-        RunError: the folder holds another run, or a run that was not asked to go on.
+        RunError: If the folder has another run, or a run that was not requested to resume.
     """
     config = run / CONFIG
     if not config.is_file():
-        # A run that was killed at its very start leaves no more than these.
+        # A run that was killed at its start leaves only these files.
         if run.is_dir() and any(path.name not in (LOCK, ENVIRONMENT) for path in run.iterdir()):
-            raise RunError(f"{run}: holds other files; choose an empty or new folder for a run")
+            raise RunError(f"{run}: contains other files; choose an empty or new folder for a run")
         run.mkdir(parents=True, exist_ok=True)
         write_text(run / ENVIRONMENT, json.dumps(_environment(data), indent=2) + "\n")
         write_text(config, dump_recipe(recipe))
         return
     if not resume:
-        raise RunError(f"{run}: holds a run already; go on with it by --resume, or choose another folder")
+        raise RunError(f"{run}: contains a run; continue it with --resume, or choose another folder")
     if load_recipe(config) != recipe:
-        raise RunError(f"{run}: was started with another recipe; resume it with its own {CONFIG}")
+        raise RunError(f"{run}: was started with another recipe; resume it with its {CONFIG}")
     if json.loads((run / ENVIRONMENT).read_text(encoding="utf-8")).get("data") != data:
         raise RunError(f"{run}: was started with other data; resume it with the same files")
 
 
 def _environment(data: str) -> dict[str, Any]:
-    """What a run depends on beside its recipe."""
+    """Return the environment of a run: everything besides the recipe that it depends on."""
     libraries: dict[str, str | None] = dict.fromkeys(_LIBRARIES)
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -102,11 +102,11 @@ def read_known_towers(run: Path) -> KnownTowers:
     try:
         return read_spec(KnownTowers, json.loads((run / TOWERS).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise RunError(f"{run}: has no readable {TOWERS}; give the folder of a run") from error
+        raise RunError(f"{run}: has no readable {TOWERS}; pass the folder of a run") from error
 
 
 def open_curves(run: Path, *, step: int) -> Callable[[Mapping[str, Any]], None]:
-    """A function that appends a measurement to the curves; a resumed run drops those after the step it goes on from."""
+    """Return a function that appends a measurement to the curves; a resumed run drops those after its first step."""
     path = run / CURVES
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
@@ -119,7 +119,7 @@ def open_curves(run: Path, *, step: int) -> Callable[[Mapping[str, Any]], None]:
 
 
 def read_curves(run: Path) -> list[dict[str, Any]]:
-    """All measurements of a run, in order."""
+    """Return all measurements of a run, in order."""
     return [json.loads(line) for line in (run / CURVES).read_text(encoding="utf-8").splitlines()]
 
 
@@ -131,12 +131,12 @@ def _step_of(line: str) -> int:
 
 
 def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Callable[[Mapping[str, float], int], None]:
-    """A function that adds values at a step to the curves of a logger, which is open until a stack closes.
+    """Return a function that adds values at a step to the curves of a logger, which is closed with the stack.
 
-    TensorBoard writes into the run's folder; a run on W&B that is resumed goes on where it stopped.
+    TensorBoard writes into the run's folder; a resumed run continues on W&B.
 
     Raises:
-        UnknownNameError: there is no such logger.
+        UnknownNameError: If there is no such logger.
         MissingExtraError: its library is not installed.
     """
     if name == "tensorboard":
@@ -165,7 +165,7 @@ def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Calla
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: finished steps, and what early stopping remembers."""
+    """Progress of a run: finished steps, and the state of early stopping."""
 
     step: int = 0
     best: float = -1.0  # of the retrieval that is watched
@@ -190,7 +190,7 @@ def save_checkpoint(
 
 
 def save_best(run: Path, average: AveragedModel, progress: Progress) -> None:
-    """Keep the averaged weights of the best evaluation."""
+    """Save the averaged weights of the best evaluation."""
     _write_folder(run / FOLDER / BEST, {_AVERAGE: average.module.state_dict()}, progress)
 
 
@@ -210,7 +210,7 @@ def _write_folder(folder: Path, files: Mapping[str, dict[str, torch.Tensor]], pr
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """All whole checkpoints of a run, oldest first."""
+    """Return all complete checkpoints of a run, oldest first."""
     return sorted(path for path in (run / FOLDER).glob("step-*") if (path / _STATE).is_file())
 
 
@@ -226,7 +226,7 @@ def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: 
         parameters = dict(module.named_parameters())
         for full, value in load_file(folder / _OPTIMISER).items():
             name, _, key = full.rpartition(":")
-            # The count of steps stays on the CPU, where the optimiser keeps it.
+            # The count of steps stays on the CPU, like in the optimiser.
             parameter = parameters[name]
             optimiser.state[parameter][key] = value if key == "step" else value.to(parameter.device)
         progress = Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
@@ -235,12 +235,12 @@ def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: 
     except Exception as error:  # damaged files raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(
-            f"{folder}: cannot be resumed ({reason}); delete this checkpoint to go on from the one before"
+            f"{folder}: cannot be resumed ({reason}); delete this checkpoint to resume from the previous one"
         ) from error
 
 
 def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
-    """The weights that a run is evaluated and exported by: of its best evaluation, else of its newest checkpoint.
+    """Return the weights for evaluation and export: of the best evaluation, else of the newest checkpoint.
 
     Raises:
         RunError: there are none.
@@ -248,14 +248,14 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
     best = run / FOLDER / BEST
     folder = best if (best / _STATE).is_file() else next(iter(reversed(checkpoints(run))), None)
     if folder is None:
-        raise RunError(f"{run}: no checkpoint here; train first, or give the folder of a run")
+        raise RunError(f"{run}: no checkpoint here; train first, or pass the folder of a run")
     state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return load_file(folder / _AVERAGE), Progress(**state)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run as it is evaluated and exported: recipe, averaged heads, their step, tuned tensors of the image network."""
+    """A run for evaluation and export: recipe, averaged heads, their step, tuned tensors of the image network."""
 
     recipe: Recipe
     heads: AlignedHeads
@@ -264,13 +264,13 @@ class FinishedRun:
 
 
 def read_run(run: Path) -> FinishedRun:
-    """The averaged weights of a run with its recipe.
+    """Load the averaged weights of a run with its recipe.
 
     Raises:
-        RunError: the folder holds no run with a checkpoint.
+        RunError: If the folder has no run with a checkpoint.
     """
     if not (run / CONFIG).is_file():
-        raise RunError(f"{run}: has no {CONFIG}; give the folder of a run")
+        raise RunError(f"{run}: has no {CONFIG}; pass the folder of a run")
     recipe = load_recipe(run / CONFIG)
     weights, progress = averaged_weights(run)
     known = read_known_towers(run)
@@ -280,7 +280,7 @@ def read_run(run: Path) -> FinishedRun:
 
 
 def tuned_tensors(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a tuned image network among all trained ones, by their names in the whole network."""
+    """Return the tensors of a tuned image network among all trained ones, by their names in the whole network."""
     return _under(_TRUNK, weights)
 
 
@@ -297,7 +297,7 @@ def _sync(path: Path) -> None:
 
 
 def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
-    """Write how a run ended as JSON, and a draft of a model card; what only a person can know is marked there."""
+    """Write the report of a run as JSON, and a draft of a model card; parts to be filled in by people are marked."""
     write_text(run / REPORT, json.dumps(values, indent=2) + "\n")
     weights = {name: getattr(recipe.loss, name) for name in TERMS}
     terms = ", ".join(f"{name} {weight:g}" for name, weight in weights.items() if weight)
@@ -331,6 +331,6 @@ def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file in one step."""
+    """Write a small file atomically."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""Everything that one process of a run holds: towers, trainable parts, batches, and its progress."""
+"""The state of one process of a run: towers, trainable parts, batches, and progress."""
 
 import json
 from collections.abc import Callable, Generator, Mapping
@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """How a run is carried out; nothing here changes what it learns, but for `cache_dtype`."""
+    """Execution options of a run; only `cache_dtype` changes the result."""
 
     device: str = "auto"
     resume: bool = False
@@ -87,7 +87,7 @@ def open_towers(recipe: Recipe, device: torch.device) -> Towers:
 
 
 def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
-    """Replace tensors of the image network; without tensors the towers stay as they are."""
+    """Replace tensors of the image network; without tensors the towers are unchanged."""
     if not tensors:
         return towers
     image, text = towers
@@ -98,10 +98,10 @@ def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a recipe trains: its batches, its trainable module, the terms of its loss.
+    """The parts of a training run: batches, the trainable module, and the terms of the loss.
 
-    `batches(start, stop)` gives those of these numbers; the same number gives the same batch. `bad` grows: images that
-    could not be read so far, and why.
+    `batches(start, stop)` yields the batches with these numbers; the same number yields the same batch. `bad` has the
+    errors of the images that could not be read so far.
     """
 
     batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
@@ -116,7 +116,7 @@ Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
 
 
 def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
-    """The parts of a recipe over frozen towers: heads, and what the terms of its loss learn.
+    """Build the parts of a recipe over frozen towers: heads, and trainable parts of the loss.
 
     Images are read by threads; with `options.cache` the frozen features are computed first.
     """
@@ -148,7 +148,7 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One process of a run, ready to go on from `progress`."""
+    """One process of a run, ready to continue from `progress`."""
 
     recipe: Recipe
     setting: Setting
@@ -162,12 +162,12 @@ class Session:
 
     @property
     def averaged(self) -> Aligner:
-        """The trainable parts with their averaged weights: what is evaluated and exported."""
+        """The trainable parts with averaged weights, for evaluation and export."""
         return cast(Aligner, self.average.module)
 
     @property
     def averaged_towers(self) -> Towers:
-        """The towers with averaged weights where the image network is trained too."""
+        """The towers, with averaged weights if the image network is trained too."""
         return tune_towers(self.towers, tuned_tensors(self.averaged.state_dict()))
 
     @property

@@ -34,13 +34,13 @@ from msdscore.lab.align.run.folder import (
 from msdscore.lab.align.run.session import Assemble, Event, Session, TrainOptions, assemble_heads, start_session
 
 _DEFAULTS = TrainOptions()
-_SAVE_EVERY = 100  # least steps between checkpoints, where the recipe does not say
+_SAVE_EVERY = 100  # least steps between checkpoints, unless set in the recipe
 _BAD_NAMED = 20  # unreadable images that the report names
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """How a run ended; `best` is the mean R@1 that early stopping watches, None where nothing was measured."""
+    """Outcome of a run; `best` is the best mean R@1, the criterion of early stopping, or None without evaluation."""
 
     run: str
     step: int
@@ -67,18 +67,18 @@ def train(
 ) -> RunReport:
     """Train an aligner into the folder `out`; a killed run resumes with `options.resume` to the same weights.
 
-    `assemble` builds what is trained; the default trains heads over frozen towers.
+    `assemble` builds the trainable parts; the default trains heads over frozen towers.
 
     Raises:
-        RunError: the folder holds another run, or the loss is no longer finite.
+        RunError: If the folder has another run, or the loss is no longer finite.
         ConfigError, InputError, WeightsError: the recipe, the data or a backbone cannot be used.
     """
     if recipe.train.patience and val is None:
-        raise ConfigError("train.patience stops on retrieval and needs validation data; give some, or set it to 0")
+        raise ConfigError("train.patience stops on retrieval and needs validation data; pass some, or set it to 0")
     if recipe.train.resident and assemble is assemble_heads:
         raise ConfigError(
-            f"recipe {recipe.name!r} trains in memory, which the package alone does not: run `python tools/train_mini` "
-            "(or `make train-mini`) in the source repository, with the same options"
+            f"recipe {recipe.name!r} trains in memory, which the package does not support: run "
+            "`python tools/train_mini` (or `make train-mini`) in the source repository, with the same options"
         )
     device = own_device(place(options.device, "auto").device)
     with ordered_sums(device), joined(device) as world, ExitStack() as stack:
@@ -102,7 +102,7 @@ class _Run:
         self._loggers: list[Callable[[Mapping[str, float], int], None]] = []
 
     def go(self) -> RunReport:
-        """All steps that are left, then the report."""
+        """Run the remaining steps, then return the report."""
         s, each, start = self._s, self._s.recipe.train.accumulate, self._progress.step
         with ExitStack() as stack:
             if self._world.is_first:
@@ -117,7 +117,7 @@ class _Run:
         return self._report()
 
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
-        """One step of the optimiser over all batches that it accumulates; values stay on the device."""
+        """Run one step of the optimiser over all accumulated batches; values stay on the device."""
         s, spec, aligner, optimiser = self._s, self._s.recipe.train, self._s.parts.aligner, self._s.optimiser
         set_learning_rate(optimiser, learning_rate(step, steps=s.steps, spec=spec))
         aligner.train()
@@ -143,7 +143,7 @@ class _Run:
         Reading the values of a step waits for the device, so it is not done at every step.
 
         Raises:
-            RunError: the loss is no longer finite.
+            RunError: If the loss is no longer finite.
         """
         s, spec, done = self._s, self._s.recipe.train, self._progress.step
         last = done == s.steps
@@ -166,7 +166,7 @@ class _Run:
             wait(self._world)
 
     def _evaluate(self, val: Pairs) -> None:
-        """Retrieval with the averaged weights; all processes get the result."""
+        """Measure retrieval with the averaged weights; all processes get the result."""
         s, spec, before, recall = self._s, self._s.recipe.train, self._progress, 0.0
         if self._world.is_first:
             cosine, local = measure_retrieval(
