@@ -206,7 +206,7 @@ def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
 
 def test_a_folder_serves_one_run_at_a_time(rows, tmp_path):
     def second(_):
-        with pytest.raises(RunError, match="is at work on it"):
+        with pytest.raises(RunError, match="is using it"):
             train(recipe(), rows, tmp_path / "run", options=replace(CPU, resume=True))
 
     train(recipe(train={"steps": 1}), rows, tmp_path / "run", options=replace(CPU, on_event=second))

@@ -230,7 +230,7 @@ def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
         alien = out / f"sugarcrepe{suffix}"
         alien.write_text(said)
         with pytest.raises(
-            RunError, match=rf"{suffix}: exists, and no run is known that wrote it; choose another -o or"
+            RunError, match=rf"{suffix}: exists, but was not written by a known run; choose another -o or"
         ):
             attempt(out / "sugarcrepe.json")
         assert alien.read_text() == said

@@ -120,7 +120,7 @@ def test_an_empty_picture_cell_is_named(tmp_path: Path) -> None:
     _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
-    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) holds no image bytes"):
+    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) contains no image bytes"):
         image_source(load("sugarcrepe", tmp_path).items[0].image)
 
 
@@ -325,7 +325,7 @@ def test_retrieval_pairs_need_other_captions() -> None:
 
 def test_parquet_files_with_other_columns_are_named(tmp_path: Path) -> None:
     _pictures(tmp_path / "test-0.parquet", "name", ["a"])
-    with pytest.raises(InputError, match="lacks the columns filename, captions; it has name, image"):
+    with pytest.raises(InputError, match="is missing the columns filename, captions; it has name, image"):
         load("rsicd", tmp_path)
     (tmp_path / "test-0.parquet").write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):

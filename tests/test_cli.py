@@ -283,7 +283,7 @@ def test_a_finished_run_is_not_replaced_by_one_picture(red, tmp_path):
     before = output.read_bytes()
     refused = msdscore("score", red, "red", "-e", "toy", "-o", output)
     assert refused.returncode == 2
-    assert "out.parquet: holds a finished run; choose another -o or pass --overwrite" in refused.stderr
+    assert "out.parquet: is the output of a finished run; choose another -o or pass --overwrite" in refused.stderr
     assert output.read_bytes() == before
     assert msdscore("score", red, "red", "-e", "toy", "-o", output, "--overwrite").returncode == 0
     assert output.read_bytes() != before

@@ -526,7 +526,9 @@ def test_numbers_that_json_does_not_have_are_told(tmp_path):
         run(Scorer("toy"), tmp_path / name, tmp_path / f"{name}.out.jsonl")
         rows = read_rows(tmp_path / f"{name}.out.jsonl")
         assert rows[0]["loss"] is None
-        assert "loss, box holds NaN or Infinity, which is not JSON; a JSON output has null there" in rows[0]["warnings"]
+        assert (
+            "loss, box contains NaN or Infinity, which is not JSON; a JSON output has null there" in rows[0]["warnings"]
+        )
         assert not [row for row in rows[1:3] if "NaN" in (row["warnings"] or "")]
         for row in rows[3:]:
             assert (row["loss"], "loss holds NaN or Infinity" in row["warnings"]) == (None, True)
@@ -871,7 +873,7 @@ def test_an_input_deleted_during_a_run_is_named_and_not_the_output(tmp_path):
         if done == total:
             path.unlink(missing_ok=True)
 
-    with pytest.raises(RunError, match=r"rows\.jsonl: cannot be read any more \(No such file"):
+    with pytest.raises(RunError, match=r"rows\.jsonl: can no longer be read \(No such file"):
         run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
 
 

@@ -259,7 +259,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["a.tar", "-o", "out", "--part", "4/4"], "a part looks like 0/100 to 99/100, got '4/4'"),
         (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix, --input-format and --excel-safe are for files of rows"),
         (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
-        (["*.tar", "-o", "out"], "no shards there"),
+        (["*.tar", "-o", "out"], "no shards found"),
     ],
 )
 def test_wrong_usage_is_told_in_one_line(tmp_path, monkeypatch, arguments, message):

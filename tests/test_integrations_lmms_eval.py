@@ -116,5 +116,5 @@ def test_the_shared_task_works_with_any_column_of_images():
     assert found == named
     assert captions.visual({"image": photo, "other": photo})[0].size == (64, 64)  # the usual name goes first
     for wrong in ({"id": 3}, {"left": photo, "right": photo}):
-        with pytest.raises(ConfigError, match="process_results_use_image: true in the task, or name the column"):
+        with pytest.raises(ConfigError, match="process_results_use_image: true in the task, or pass the column"):
             captions.visual(wrong)

@@ -126,7 +126,9 @@ def test_thinking_that_never_ends_is_not_judged():
 
 
 def test_a_batch_without_pictures_is_refused():
-    with pytest.raises(ConfigError, match="expected one image per completion, got 0 for 2; give the dataset"):
+    with pytest.raises(
+        ConfigError, match="expected one image per completion, got 0 for 2; add a column image or images to the dataset"
+    ):
         MSDReward("toy")(["say", "say"], ["one", "two"])
 
 
@@ -234,7 +236,7 @@ def test_a_busy_service_is_asked_again_and_a_refusal_is_told(monkeypatch):
         with pytest.raises(RunError, match=r"/v1/reward answered 401 .*wrong token"):
             RemoteReward(url=url)(completions=["a dog"], image=[RED])
         server.shutdown()
-    with pytest.raises(RunError, match="gave no rewards in 2 tries"):
+    with pytest.raises(RunError, match="returned no rewards in 2 tries"):
         RemoteReward(url=url, retries=2)(completions=["a dog"], image=[RED])
     with pytest.raises(ConfigError, match="url must begin with http"):
         RemoteReward(url="localhost:8000")

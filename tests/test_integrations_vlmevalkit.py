@@ -64,7 +64,7 @@ def test_predictions_find_their_pictures_by_index(dataset, tmp_path, kind):
         assert source.count() == 3
     assert [row.caption for row in rows[:2]] == ["a red square", "a blue square"]
     assert [Path(row.image).name for row in rows] == ["7.jpg", "12.jpg", "15.jpg"]
-    assert "prediction says that the model gave no answer: Failed to obtain" in rows[2].error
+    assert "prediction reports that the model did not answer: Failed to obtain" in rows[2].error
 
 
 def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsys):
@@ -79,7 +79,7 @@ def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, cap
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (["../x", "A" * 100], "cannot be the name of a file"),
+        (["../x", "A" * 100], "is not a valid file name"),
         (["1", "9"], "shares the image of row 9, which does not come before it"),
         (["1", "!" * 100], "not valid base64"),
     ],

@@ -191,13 +191,13 @@ def test_an_output_is_not_lost(tmp_path):
     path, other = tmp_path / "out.csv", pa.table({"a": [2]})
     write_table(pa.table({"a": [1]}), path)
     write_table(pa.table({"a": [1]}), path)  # the same work again
-    with pytest.raises(RunError, match=r"out\.csv: exists and holds something else; choose another -o or pass --over"):
+    with pytest.raises(RunError, match=r"out\.csv: exists with other content; choose another -o or pass --over"):
         write_table(other, path)
     assert path.read_text() == "a\n1\n"
     write_table(other, path, overwrite=True)
     assert path.read_text() == "a\n2\n"
     (tmp_path / "out.csv.run.json").write_text('{"manifest": {}}')
-    with pytest.raises(RunError, match=r"out\.csv: holds a finished run"):
+    with pytest.raises(RunError, match=r"out\.csv: is the output of a finished run"):
         write_table(other, path)
     write_table(other, path, overwrite=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.csv"]
@@ -222,7 +222,7 @@ def test_an_input_is_never_an_output(tmp_path):
 def test_several_files_are_written_all_or_none(tmp_path):
     (tmp_path / "b.md").write_text("mine")
     files = {tmp_path / "deep" / "a.json": b"1", tmp_path / "b.md": b"2"}
-    with pytest.raises(RunError, match=r"b\.md: exists and holds something else"):
+    with pytest.raises(RunError, match=r"b\.md: exists with other content"):
         put_all(files)
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.md"]
     put_all(files, overwrite=True)

@@ -137,7 +137,7 @@ def test_bad_json_lines_are_rows_with_a_reason(tmp_path):
     assert reasons[1] == "line 3: not valid JSON (Expecting value at column 30)"
     assert reasons[2] == 'line 4: expected an object such as {"image": …}, got list'
     assert reasons[3] == "line 6: not valid UTF-8"
-    assert reasons[4] == "line 7: holds half a surrogate pair, which is no valid Unicode"
+    assert reasons[4] == "line 7: contains half a surrogate pair, which is not valid Unicode"
     assert rows[4].columns["caption"] == "half \ufffd"
     assert (reasons[5] or "").startswith("line 8: not")
     assert (reasons[6] or "").startswith("line 9: not usable JSON")
@@ -330,7 +330,7 @@ def test_lists_of_captions_beside_single_ones(tmp_path):
 
 def test_a_text_table_cannot_hold_lists_of_captions(tmp_path):
     path = write_csv(tmp_path / "rows", [{"image": "a.jpg", "captions": "['x', 'y']"}])
-    with pytest.raises(InputError, match="the column captions cannot hold a list in this format; use JSON lines or"):
+    with pytest.raises(InputError, match="the column captions cannot contain lists in this format; use JSON lines or"):
         open_rows(path)
 
 
@@ -435,7 +435,7 @@ def test_parquet_text_that_is_not_text(tmp_path):
     pq.write_table(pa.table({"image": ["a", "b", "c"], "caption": captions}), tmp_path / "rows.parquet")
     assert [row.error for row in rows_of(tmp_path / "rows.parquet")] == [
         None,
-        "holds text that is not valid UTF-8",
+        "contains text that is not valid UTF-8",
         None,
     ]
 
@@ -535,7 +535,7 @@ def test_json_lists_may_hold_strange_items(tmp_path):
         '\ufeff [ {"image": "a", "caption": "\\ud800"} , 3, {"image":"a","caption":"b"}]\n ',
     )
     assert [row.error for row in rows_of(path)] == [
-        "item 1: holds half a surrogate pair, which is no valid Unicode",
+        "item 1: contains half a surrogate pair, which is not valid Unicode",
         'item 2: expected an object such as {"image": …}, got int',
         None,
     ]
@@ -571,7 +571,7 @@ def test_saved_datasets_with_pictures_and_splits(tmp_path):
     datasets.disable_progress_bars()
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "set")
     (tmp_path / "b.jpg").unlink(missing_ok=True)
-    with pytest.raises(InputError, match=r"several splits; name one of them: .*set/train, .*set/test"):
+    with pytest.raises(InputError, match=r"several splits; pass one of them: .*set/train, .*set/test"):
         open_rows(tmp_path / "set")
     found = rows_of(tmp_path / "set" / "test")
     assert found[0].image == b"abc"

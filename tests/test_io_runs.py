@@ -98,11 +98,11 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     with open_run(output, MANIFEST) as run:
         assert run.done() == [0, 2]
         assert ".part-000001.parquet.0123.tmp" not in names(folder)
-        with pytest.raises(RunError, match="part 1 is missing; run again to make it"):
+        with pytest.raises(RunError, match="part 1 is missing; run again to compute it"):
             run.finish()
         for number in (1, 3, 4):
             run.write(number, part(number))
-        with pytest.raises(RunError, match="the parts hold 20 rows, expected 21"):
+        with pytest.raises(RunError, match="the parts have 20 rows, expected 21"):
             run.finish(rows=21)
         run.finish(rows=20)
     assert [json.loads(line)["index"] for line in output.read_text().splitlines()] == list(range(20))
@@ -135,7 +135,7 @@ def test_other_work_is_refused(tmp_path, change, line):
 
 def test_foreign_and_changed_outputs_are_refused(tmp_path):
     (tmp_path / "mine.csv").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.csv: exists, and no run is known that wrote it"):
+    with pytest.raises(RunError, match=r"mine\.csv: exists, but was not written by a known run"):
         open_run(tmp_path / "mine.csv", MANIFEST)
     assert names(tmp_path) == ["mine.csv"]
     complete(tmp_path / "out.csv")
@@ -153,7 +153,7 @@ def test_discard_starts_afresh(tmp_path):
     assert names(tmp_path) == []
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
-        with pytest.raises(RunError, match="is at work on it"):
+        with pytest.raises(RunError, match="is using it"):
             discard(tmp_path / "out.csv")
     discard(tmp_path / "out.csv")
     discard(tmp_path / "never.csv")
@@ -226,7 +226,7 @@ def test_ctrl_c_while_merging_leaves_everything_to_go_on(tmp_path):
 
 def test_one_process_at_a_time(tmp_path):
     run = open_run(tmp_path / "out.csv", MANIFEST)
-    owner = rf"out\.csv\.parts: process {os.getpid()} is at work on it; wait for it"
+    owner = rf"out\.csv\.parts: process {os.getpid()} is using it; wait for it"
     with pytest.raises(RunError, match=owner):
         open_run(tmp_path / "out.csv", MANIFEST)
     run.close()
@@ -266,7 +266,7 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", WRITER, str(output)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         reported = max(int(child.stdout.readline()) for _ in range(3))
-        with pytest.raises(RunError, match=f"process {child.pid} is at work on it"):
+        with pytest.raises(RunError, match=f"process {child.pid} is using it"):
             open_run(output, {"input": "abc"})
         time.sleep(0.004)  # so that it is writing the next part, most of the time
         child.send_signal(signal.SIGKILL)
@@ -319,7 +319,7 @@ def test_a_folder_of_parts_that_no_run_has_made_is_left_alone(tmp_path):
     folder.mkdir()
     (folder / "part-000000.parquet").write_text("precious")
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
-        with pytest.raises(RunError, match=r"out\.csv\.parts: was not made by msdscore .*; move it away or choose"):
+        with pytest.raises(RunError, match=r"out\.csv\.parts: was not created by msdscore .*; move it away or choose"):
             attempt()
     assert names(folder) == ["part-000000.parquet"]
 
@@ -355,7 +355,7 @@ def test_an_output_that_comes_during_a_run_is_not_replaced(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv").write_text("precious")
-        with pytest.raises(RunError, match=r"out\.csv: came or was changed during the run; finished parts are kept"):
+        with pytest.raises(RunError, match=r"out\.csv: appeared or changed during the run; finished parts are kept"):
             run.finish()
     assert (tmp_path / "out.csv").read_text() == "precious"
 

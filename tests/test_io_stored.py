@@ -47,9 +47,9 @@ def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
     path = tmp_path / "odd.parquet"
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [None, b"plain bytes"]}), path)
     assert StoredImage("b.jpg", path, 1).read() == b"plain bytes"
-    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) holds no image bytes"):
+    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) contains no image bytes"):
         StoredImage("a.jpg", path, 0).read()
-    with pytest.raises(InputError, match="lacks the columns caption; it has file_name, image"):
+    with pytest.raises(InputError, match="is missing the columns caption; it has file_name, image"):
         read_columns(path, ("caption",))
 
 
@@ -73,7 +73,7 @@ def test_samples_of_a_shard(tmp_path):
     assert second.image is not None
     assert third.image is not None, "one list of endings serves folders and tars"
     assert (first.image.read(), second.image.read()) == (b"one", b"two")
-    with pytest.raises(ImageError, match="is cut off before byte"):
+    with pytest.raises(ImageError, match="is truncated before byte"):
         TarImage(path, path.stat().st_size - 1, 5).read()
     (tmp_path / "no.tar").write_text("text" * 400)
     with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
@@ -170,7 +170,7 @@ def test_samples_before_and_behind_an_odd_header_are_those_of_tarfile(tmp_path, 
     path.write_bytes(cut)
     *found, last = read_samples(path, ("txt",))
     assert [sample.key for sample in found] == [sample_key(one[0]) for one in expected[:-2:2]]
-    assert "the tar is cut off" in str(last.error)
+    assert "the tar is truncated" in str(last.error)
 
 
 @settings(max_examples=200, deadline=None)

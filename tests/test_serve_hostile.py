@@ -313,7 +313,7 @@ def test_a_taken_port_is_one_line():
     with bind(ServeSettings(port=0)) as listener:
         listener.listen()
         port = listener.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*in use.*\); give another"):
+        with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*in use.*\); pass another"):
             bind(ServeSettings(port=port))
 
 

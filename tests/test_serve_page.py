@@ -544,7 +544,7 @@ def test_what_goes_wrong_is_said_once_and_where_it_arose(browser, tmp_path, pict
     browser.wait("document.querySelectorAll('#captions .card').length === 1")
     focus(browser)
     browser.type("a dog")
-    browser.wait("document.getElementById('empty')?.textContent.match(/decoded|cut off/)")
+    browser.wait("document.getElementById('empty')?.textContent.match(/decoded|truncated/)")
     assert browser.run("return document.querySelectorAll('.note, #status.error').length") == 0
     shot(browser, "broken-image")
     opened(browser, picture, "a dog")

@@ -53,7 +53,7 @@ package = false
 
 
 class CapevalkitSample(Protocol):
-    """What capevalkit hands to a metric."""
+    """A sample that capevalkit passes to a metric."""
 
     id: str
     image: str
@@ -63,7 +63,7 @@ class CapevalkitSample(Protocol):
 def caption_metric(
     scorer: ScorerLike = DEFAULT_ENCODER, *, by: str = "msd"
 ) -> Callable[[Sequence[CapevalkitSample]], dict[str, float]]:
-    """A callable for `capevalkit.evaluate_metric(benchmark=…, metric=caption_metric())`."""
+    """Create a callable for `capevalkit.evaluate_metric(benchmark=…, metric=caption_metric())`."""
 
     def metric(samples: Sequence[CapevalkitSample]) -> dict[str, float]:
         ids = [sample.id for sample in samples]
@@ -80,7 +80,7 @@ def caption_metric(
 def run(
     predictions: Path, output: Path, *, image_dir: Path | None, scorer: ScorerLike, references: Path | None = None
 ) -> None:
-    """Score capevalkit's rows (`id`, `caption` or `prediction`, `image`) and write what it reads."""
+    """Score capevalkit's rows (`id`, `caption` or `prediction`, `image`) and write its output file."""
     known_references = None if references is None else ReferenceFile(references)
     with open_rows(predictions, images=image_dir, format="jsonl", references=known_references) as source:
         rows = list(source.read())
@@ -105,7 +105,7 @@ def run(
 
 
 def install(root: Path | None = None, *, requirement: str = _REQUIREMENT) -> Path:
-    """Write the manifest and the environment of the metric under capevalkit's folder; gives the manifest's path."""
+    """Write manifest and environment of the metric under capevalkit's folder; return the path of the manifest."""
     if root is None:
         context: Any = require("capevalkit.infrastructure.runtime.context", extra="capevalkit")
         root = Path(context.default_context().project_root)
@@ -120,20 +120,24 @@ def install(root: Path | None = None, *, requirement: str = _REQUIREMENT) -> Pat
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The runner; `install` as the first word writes the manifest."""
+    """Run the metric; with `install` as the first argument, write the manifest."""
     given = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit", description=main.__doc__)
     try:
         if given[:1] == ["install"]:
-            parser.add_argument("--root", type=Path, help="capevalkit's folder; its own answer where it is installed")
-            parser.add_argument("--requirement", default=_REQUIREMENT, help="what uv installs for the runner")
+            parser.add_argument(
+                "--root", type=Path, help="capevalkit's folder (default: that of the installed package)"
+            )
+            parser.add_argument(
+                "--requirement", default=_REQUIREMENT, help="requirement that uv installs for the runner"
+            )
             asked = parser.parse_args(given[1:])
             sys.stdout.write(f"{install(asked.root, requirement=asked.requirement)}\n")
         else:
             parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
-            parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
-            parser.add_argument("--references", type=Path, help="captions by people, JSON lines by id; adds Ref-MSD")
-            parser.add_argument("--image-dir", type=Path, help="folder of images for rows that name none")
+            parser.add_argument("--output", type=Path, required=True, help="output file of the scores, JSON")
+            parser.add_argument("--references", type=Path, help="human captions, JSON lines by id; adds Ref-MSD")
+            parser.add_argument("--image-dir", type=Path, help="folder of images for rows without an image")
             parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
             asked = parser.parse_args(given)
             own = asked.references
@@ -151,7 +155,7 @@ def _scored(
     captions: Sequence[str],
     references: Sequence[Sequence[str] | None],
 ) -> Scores:
-    """Scores of all, each distinct image encoded once; capevalkit's statistics have no place for a missing one."""
+    """Score all samples, each distinct image encoded once; raise if one fails, as capevalkit has no missing values."""
     distinct = {source_key(image): image for image in images}
     place = {key: number for number, key in enumerate(distinct)}
     owner = [place[source_key(image)] for image in images]
@@ -172,7 +176,7 @@ def _scored(
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Tells capevalkit's progress bar, where it waits for counts in a file."""
+    """Report to capevalkit's progress bar, if it expects counts in a file."""
     path, reported = os.environ.get("CAPEVALKIT_PROGRESS_FILE"), [0]
 
     def report(done: int, total: int) -> None:

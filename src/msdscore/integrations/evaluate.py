@@ -1,4 +1,4 @@
-"""A module of Hugging Face `evaluate`: predictions and the paths of their images in, means and rows out."""
+"""Module for Hugging Face `evaluate`: scores predictions against the paths of their images."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,12 @@ from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
-evaluate: Any = require("evaluate", extra="evaluate")  # no name of its base class here: `evaluate.load` takes the first
+evaluate: Any = require(
+    "evaluate", extra="evaluate"
+)  # its base class is not imported by name: `evaluate.load` takes the first class
 _CITATION = "See CITATION.cff of msdscore."
 _INPUTS = (
-    "predictions: captions; images: paths of their images; references: a list of captions by people for each image "
+    "predictions: captions; images: paths of their images; references: a list of human captions for each image "
     "(optional); scorer: an encoder's name, a ScorerSpec or a Scorer."
 )
 
@@ -21,8 +23,8 @@ _INPUTS = (
 class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
     """MSD for `evaluate`: `MSDModule().compute(predictions=captions, images=paths)`, without a download.
 
-    Gives the mean `msd` over what could be scored, the list `scores` (None where there is none), `errors` and the
-    `signature`; with `references`, a list of captions by people for each image, also `ref_msd` and `ref_scores`.
+    Returns the mean `msd` over the scored captions, the list `scores` (None for the others), `errors` and the
+    `signature`; with `references`, a list of human captions for each image, also `ref_msd` and `ref_scores`.
     """
 
     def _info(self) -> Any:
@@ -37,7 +39,7 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
 
     def compute(self, *, predictions: Any = None, references: Any = None, **given: Any) -> Any:
         """Score captions, with a list of references for each if there are any."""
-        # `evaluate` hands references to `_compute` only if every call has them.
+        # `evaluate` passes references to `_compute` only if every call has them.
         people = {} if references is None else {"people": references}
         return super().compute(predictions=predictions, **people, **given)
 
@@ -63,7 +65,7 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
 
 
 def _mean(scores: Scores, name: str) -> tuple[float | None, list[float | None]]:
-    """The mean of a number over the captions that have it, and the number of every caption."""
+    """Return the mean of a score over the captions that have it, and the score of every caption."""
     values = [None if math.isnan(value) else float(value) for value in scores.columns[name]]
     judged = [value for value in values if value is not None]
     return sum(judged) / len(judged) if judged else None, values

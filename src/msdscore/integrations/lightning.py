@@ -1,4 +1,4 @@
-"""A Lightning callback: after every validation, captions of a fixed sample are scored and logged."""
+"""Lightning callback that scores and logs captions of a fixed sample after every validation."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ else:
 
 
 class MSDCallback(Callback):
-    """Logs `msd/msd` and others with `log_dict`, so that checkpoints can monitor them, and the table to each logger.
+    """Log `msd/msd` and others with `log_dict`, so that checkpoints can monitor them, and the table to each logger.
 
-    It runs on the first process alone, with the module in evaluation mode and without gradients.
+    It runs on the first process only, with the module in evaluation mode and without gradients.
     """
 
     def __init__(self, captions: ValidationCaptions, *, prefix: str = "msd") -> None:
@@ -22,7 +22,7 @@ class MSDCallback(Callback):
         self._prefix = prefix
 
     def on_validation_epoch_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Score and log; nothing in the check before the training."""
+        """Score and log, except in the sanity check before training."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         checked = self._captions.check_trained(pl_module)

@@ -1,4 +1,4 @@
-"""One loaded scorer per description and process, shared by everything that scores inside another tool."""
+"""Scorers shared by all integrations, loaded once per spec and process."""
 
 import threading
 from functools import lru_cache
@@ -8,17 +8,17 @@ from msdscore.errors import ConfigError
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 
-# What every integration takes: a scorer, the description of one, or the name of an encoder.
+# Accepted by every integration: a scorer, a spec, or the name of an encoder.
 ScorerLike: TypeAlias = Scorer | ScorerSpec | str
 
-# What logs and tables show of a score, in this order, where its form has it and it is known.
+# Columns of logs and tables, in this order, if the score has them.
 SHOWN = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
-_KEPT = 4  # scorers that stay loaded; a process rarely needs two
+_KEPT = 4  # cached scorers; a process rarely needs two
 _LOADING = threading.Lock()
 
 
 def described(given: ScorerLike) -> Scorer | ScorerSpec:
-    """The same, with a name as a description: small, picklable, and loaded when it is first needed.
+    """Convert a name to a spec, which is small, picklable and loaded on first use; others are unchanged.
 
     >>> described("toy").encoder
     'toy'
@@ -31,7 +31,7 @@ def described(given: ScorerLike) -> Scorer | ScorerSpec:
 
 
 def shared_scorer(given: ScorerLike) -> Scorer:
-    """The scorer of a description, loaded once per process; a scorer is given back as it is.
+    """Return the scorer of a spec, loaded once per process; a scorer is returned unchanged.
 
     >>> shared_scorer("toy") is shared_scorer(ScorerSpec(encoder="toy"))
     True

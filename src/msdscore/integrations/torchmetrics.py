@@ -1,4 +1,4 @@
-"""MSD as a torchmetrics `Metric`: takes what CLIPScore takes, and keeps every pair."""
+"""MSD as a torchmetrics `Metric`, with the arguments of CLIPScore and per-pair scores."""
 
 import warnings
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class UnscoredWarning(UserWarning):
 
 
 class MSDScore(Metric):
-    """Mean MSD of pairs of an image and a caption; with `return_rows`, the numbers of every pair too.
+    """Mean MSD of image-caption pairs; with `return_rows`, the scores of every pair too.
 
-    The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` names
-    the number that is averaged: msd, similarity, precision, information, match, ref_msd or
+    The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` is
+    the score to average: msd, similarity, precision, information, match, ref_msd or
     reference_score. A pair that cannot be scored is NaN
     in the rows and left out of the mean, with an `UnscoredWarning`.
 
@@ -82,7 +82,7 @@ class MSDScore(Metric):
 
     @property
     def scorer(self) -> Scorer:
-        """What it scores with; loaded when it is first needed, and shared by all copies of the metric."""
+        """The scorer; loaded on first use, and shared by all copies of the metric."""
         return shared_scorer(self._given)
 
     @property
@@ -98,9 +98,9 @@ class MSDScore(Metric):
     ) -> None:
         """Score images and captions, in either order; one caption per image.
 
-        `references[i]` are captions of image i by people, or None; without them `ref_msd` is NaN.
+        `references[i]` are human captions of image i, or None; without them `ref_msd` is NaN.
         """
-        images, captions = _told_apart(source, target)
+        images, captions = _images_and_captions(source, target)
         if not images:
             return  # a process whose share of the last batch is empty
         scores = self.scorer.score_batch(images, captions, references=references)
@@ -111,7 +111,7 @@ class MSDScore(Metric):
             getattr(self, name).append(column.to(self.device))
 
     def compute(self) -> Tensor | dict[str, Tensor]:
-        """The mean, or a dictionary with the `mean` and every number of every pair in the order of the updates."""
+        """Return the mean, or a dictionary with the `mean` and all scores of every pair in the order of the updates."""
         # After a synchronisation a state is one tensor, before it a list of them.
         nothing = torch.zeros(0, dtype=self.dtype, device=self.device)
         rows = {name: torch.cat([nothing, *_listed(getattr(self, name))]) for name in _COLUMNS}
@@ -125,13 +125,13 @@ class MSDScore(Metric):
         return {"mean": mean, **rows} if self._return_rows else mean
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Draw one mean or several."""
+        """Plot one mean or several."""
         found = self.compute() if val is None else val
         return self._plot(found["mean"] if isinstance(found, dict) else found, ax)
 
 
-def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:
-    """Images and captions as lists of one length."""
+def _images_and_captions(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:
+    """Return images and captions as lists of the same length."""
     first, second = _batch(source), _batch(target)
     if not first and not second:
         return [], []
@@ -141,21 +141,21 @@ def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]
         raise ConfigError(f"expected images and captions, got {got} twice; the path of an image is a pathlib.Path")
     images, captions = (second, first) if texts else (first, second)
     if odd := [text for text in captions if not isinstance(text, str)]:
-        raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; a caption that is not there is ''")
+        raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; pass '' for a missing caption")
     if len(images) != len(captions):
         raise ConfigError(f"expected one caption per image, got {len(images)} images and {len(captions)} captions")
     return [_levels(image) for image in images], captions
 
 
 def _batch(given: Any) -> list[Any]:
-    """Images or captions as a list: a batch of either in an array, a tensor or a column of a table is many."""
+    """Convert a batch of images or captions (list, array, tensor or table column) to a list."""
     dimensions = getattr(given, "ndim", 0)
     many = dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor))
     return list(given) if many else _listed(given)
 
 
 def _levels(image: Any) -> Any:
-    """Whole numbers of any width as the bytes that they stand for; what is no level stays as it is, and is refused."""
+    """Convert integer levels of any width to uint8; other values are unchanged, and raise later."""
     if not isinstance(image, Tensor) or image.is_floating_point() or image.dtype == torch.uint8 or not image.numel():
         return image
     return image.to(torch.uint8) if int(image.min()) >= 0 and int(image.max()) <= 255 else image

@@ -1,4 +1,4 @@
-"""Captions of a fixed sample of images, scored while a model trains: means with intervals, words in colour."""
+"""Score captions of a fixed sample of images during training: means with intervals, coloured words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ _NAMED = 3  # words per row
 
 @dataclass(frozen=True, slots=True)
 class CheckedCaptions:
-    """What a model says of the sample: the scores of all captions, explanations of those that are shown."""
+    """Captions of the sample: the scores of all, and explanations of those that are shown."""
 
     scores: Scores
     shown: tuple[Explanation, ...]
 
     def means(self) -> dict[str, Interval]:
-        """Every number's mean over the captions that have it, with a 95 % bootstrap interval."""
+        """Return the mean of each score over the captions that have it, with a 95 % bootstrap interval."""
         columns = {name: self.scores.columns[name] for name in SHOWN if name in self.scores.columns}
         known = {name: values[~np.isnan(values)] for name, values in columns.items()}
         return {name: bootstrap_mean(values) for name, values in known.items() if len(values)}
 
     def scalars(self, prefix: str) -> dict[str, float]:
-        """Curves: means and the ends of their intervals, words per caption, the share of captions that were scored."""
+        """Return scalars to log: means and interval bounds, words per caption, share of scored captions."""
         values: dict[str, float] = {}
         for name, mean in self.means().items():
             values |= {f"{prefix}/{name}": mean.value}
@@ -49,9 +49,9 @@ class CheckedCaptions:
 
 
 class ValidationCaptions:
-    """A fixed sample of images, and how a model captions them.
+    """A fixed sample of images, and a function that captions them.
 
-    `generate(model, images)` gives one caption per image; the first `shown` of them are logged with their words in
+    `generate(model, images)` returns one caption per image; the first `shown` of them are logged with their words in
     colour.
 
     >>> from PIL import Image
@@ -75,7 +75,7 @@ class ValidationCaptions:
         self._generate, self._scorer, self._shown = generate, described(scorer), shown
 
     def check_trained(self, model: Any) -> CheckedCaptions:
-        """`check` of a torch module between two steps of training: in evaluation mode, and without gradients."""
+        """Call `check` on a torch module during training, in evaluation mode and without gradients."""
         training = model.training
         model.eval()
         try:
@@ -85,10 +85,10 @@ class ValidationCaptions:
             model.train(training)
 
     def check(self, model: Any) -> CheckedCaptions:
-        """Let the model caption the sample, and score what it says."""
+        """Caption the sample with the model, and score the captions."""
         captions = [caption if isinstance(caption, str) else "" for caption in self._generate(model, self._images)]
         if len(captions) != len(self._images):
-            raise ConfigError(f"generate gave {len(captions)} captions for {len(self._images)} images")
+            raise ConfigError(f"generate returned {len(captions)} captions for {len(self._images)} images")
         scorer = shared_scorer(self._scorer)
         scores = scorer.score_batch(self._images, captions)
         chosen = [number for number in range(min(self._shown, len(captions))) if scores.errors[number] is None]
@@ -98,7 +98,7 @@ class ValidationCaptions:
 
 
 def log_scalars(place: Any, values: Mapping[str, float], step: int) -> None:
-    """Add points to the curves of a TensorBoard writer or a Weights & Biases run."""
+    """Log scalars to a TensorBoard writer or a Weights & Biases run."""
     if not _is_tensorboard(place):
         place.log(dict(values), step=step)
         return
@@ -107,7 +107,7 @@ def log_scalars(place: Any, values: Mapping[str, float], step: int) -> None:
 
 
 def log_captions(place: Any, checked: CheckedCaptions, step: int, *, prefix: str) -> None:
-    """Add the table of images and coloured words to a TensorBoard writer or a Weights & Biases run."""
+    """Log the table of images and coloured words to a TensorBoard writer or a Weights & Biases run."""
     if not checked.shown:
         return
     if not _is_tensorboard(place):

@@ -1,4 +1,4 @@
-"""A callback of transformers' `Trainer`: after every evaluation, captions of a fixed sample are scored and logged."""
+"""Callback for transformers' `Trainer` that scores and logs captions of a fixed sample after every evaluation."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ else:
 
 
 class MSDCallback(TrainerCallback):
-    """Logs means with intervals and the table to `loggers`, and puts the means into the metrics of the evaluation.
+    """Log means with intervals and the table to `loggers`, and add the means to the evaluation metrics.
 
-    `loggers` are TensorBoard writers or Weights & Biases runs. `eval_msd`, `eval_msd_match` and others stand in what
-    `trainer.evaluate()` returns and in `trainer.state.log_history`, so `metric_for_best_model="eval_msd"` works. It
-    runs on the first process alone, with the model in evaluation mode and without gradients.
+    `loggers` are TensorBoard writers or Weights & Biases runs. `eval_msd`, `eval_msd_match` and others are in the
+    result of `trainer.evaluate()` and in `trainer.state.log_history`, so `metric_for_best_model="eval_msd"` works. It
+    runs on the first process only, with the model in evaluation mode and without gradients.
     """
 
     def __init__(self, captions: ValidationCaptions, *, loggers: Sequence[Any] = (), prefix: str = "msd") -> None:
@@ -34,7 +34,7 @@ class MSDCallback(TrainerCallback):
             "eval_msd" if name == "msd" else f"eval_msd_{name}": mean.value for name, mean in checked.means().items()
         }
         given.get("metrics", {}).update(means)
-        # The trainer logs an evaluation before it calls its callbacks: the means join what it has logged.
+        # The trainer logs an evaluation before it calls its callbacks: the means are added to that entry.
         if not state.log_history or state.log_history[-1].get("step") != state.global_step:
             state.log_history.append({"step": state.global_step})
         state.log_history[-1].update(means)

@@ -1,4 +1,4 @@
-"""Rewards for training captioners: functions in the form that TRL's `GRPOTrainer` calls, here or over HTTP."""
+"""Reward functions for training captioners with TRL's `GRPOTrainer`, local or over HTTP."""
 
 import json
 import time
@@ -28,21 +28,21 @@ from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import guarded_warnings
 
 By = Literal["msd", "match", "ref_msd"]
-GUARD = 1.0  # subtracted from the reward of a text that is made to score high
+GUARD = 1.0  # subtracted from the reward of a text that is optimised for the score
 Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))
-_BODY = 16 << 20  # characters of images per request; the service takes 64 MiB
-_LARGEST = 31 << 20  # characters of one image; it must find room in a request
-_IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service takes 64 of each
+_BODY = 16 << 20  # characters of images per request; the service accepts 64 MiB
+_LARGEST = 31 << 20  # characters of one image; it must fit in a request
+_IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service accepts 64 of each
 _THINKING, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """Completions that can be judged: `numbers[i]` says which one caption i is, `owner[i]` which image it belongs to.
+    """Completions that can be scored: `numbers[i]` is the completion of caption i, `owner[i]` the index of its image.
 
-    The others of the `total` have a reason by their number. Equal images stand here once.
+    The others of the `total` have an error by their index. Equal images are listed once.
     """
 
     total: int
@@ -61,9 +61,9 @@ def completions_of(
     column: str | None,
     caption_of: Callable[[str], str],
 ) -> Completions:
-    """Sort out a trainer's batch, whose columns are `given`.
+    """Collect the images and captions of a trainer's batch, whose columns are `given`.
 
-    Images are in `column`, else in images or image, else they are looked for in the messages of the prompts.
+    Images are in `column`, else in images or image, else in the messages of the prompts.
     """
     if column is not None and column not in given:
         raise ConfigError(f"the dataset has no column {column!r}; it has: {', '.join(sorted(given)) or 'none'}")
@@ -74,7 +74,7 @@ def completions_of(
     if len(images) != len(completions) or (from_prompts and not any(images) and completions):
         raise ConfigError(
             f"expected one image per completion, got {sum(map(bool, images)) if from_prompts else len(images)} for "
-            f"{len(completions)}; give the dataset a column image or images, or name its column of images (column=)"
+            f"{len(completions)}; add a column image or images to the dataset, or pass the name of its column (column=)"
         )
     known: dict[object, int] = {}
     sources: list[ImageSource] = []
@@ -95,7 +95,7 @@ def completions_of(
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion: as it stands, or the last message that has one.
+    """Return the text of a completion: the string itself, or the last message with text.
 
     >>> text_of([{"role": "assistant", "content": [{"type": "text", "text": "a dog"}]}])
     'a dog'
@@ -112,7 +112,7 @@ def text_of(completion: Any) -> str:
 
 
 def after_thinking(text: str) -> str:
-    """What a model says after it has thought, without white space at the ends; nothing where its thinking never ends.
+    """Return the stripped text after a model's thinking; empty if the thinking does not end.
 
     >>> after_thinking("<think>a dog, I guess</think> a dog on a beach "), after_thinking("<think>a dog, I")
     ('a dog on a beach', '')
@@ -125,7 +125,7 @@ def _single_image(given: Any) -> ImageSource:
         if len(given) != 1:
             raise ValueError(f"expected one image, got {len(given)}")
         given = given[0]
-    if isinstance(given, Mapping):  # as Hugging Face stores images that are not decoded
+    if isinstance(given, Mapping):  # undecoded image of Hugging Face datasets
         given = given.get("bytes") or given.get("path")
     if given is None:
         raise ValueError("no image")
@@ -134,7 +134,7 @@ def _single_image(given: Any) -> ImageSource:
 
 
 def _of_prompt(prompt: Any) -> list[Any]:
-    """Images inside the messages of a prompt."""
+    """Return the images in the messages of a prompt."""
     messages = prompt if isinstance(prompt, list | tuple) else []
     contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
     parts = [part for content in contents if isinstance(content, list | tuple) for part in content]
@@ -143,10 +143,10 @@ def _of_prompt(prompt: Any) -> list[Any]:
 
 
 def _key(source: ImageSource) -> object:
-    """The same for equal images: a trainer decodes the image of a group anew for each of its completions."""
+    """Return a key that is the same for equal images, which a trainer decodes again for each completion."""
     if isinstance(source, str | Path | bytes):
         return source_key(source)
-    with suppress(OSError, ValueError, SyntaxError):  # cannot be decoded: scoring says why
+    with suppress(OSError, ValueError, SyntaxError):  # cannot be decoded: scoring reports the error
         return pixel_key(source) if isinstance(source, Image) else id(source)
     return id(source)
 
@@ -154,12 +154,12 @@ def _key(source: ImageSource) -> object:
 class MSDReward:
     """A reward function that scores completions as captions of their images.
 
-    Given a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
-    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by`
-    is the number handed out (`ref_msd` needs a column `references`, lists of captions by people), `words` how many of
-    the least supported words go to the trainer's table of completions,
-    `column` the dataset's column of images where it is not `image` or `images`, `caption_of` what of a completion
-    is the caption; by default what comes after a model's thinking. `guard` is subtracted from the reward of lists of
+    With a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
+    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used unchanged. `by`
+    is the score to return (`ref_msd` needs a column `references` of lists of human captions), `words` the number of
+    least supported words in the trainer's table of completions, `column` the dataset's column of images if it is not
+    `image` or `images`, `caption_of` a function that extracts the caption from a completion; by default the text after
+    a model's thinking. `guard` is subtracted from the reward of lists of
     words, shuffled or repeated words and captions with invisible or look-alike characters; 0 turns it off.
 
     >>> from PIL import Image
@@ -193,10 +193,10 @@ class MSDReward:
         return shared_scorer(self._given).signature
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
-        """One reward per completion; None for what cannot be judged."""
+        """Return one reward per completion; None for those that cannot be scored."""
         read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
         scored: dict[int, Numbers | RowError] = {}
-        if read.captions:  # each distinct image goes through the encoder once
+        if read.captions:  # each distinct image is encoded once
             batch = Batch(read.images, read.captions, read.owner, self._references(read, given))
             (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
             scored = dict(zip(read.numbers, rows, strict=True))
@@ -206,7 +206,7 @@ class MSDReward:
         return guarded(rewards, read, given, guard=self._guard)
 
     def _references(self, read: Completions, given: Mapping[str, Any]) -> list[Sequence[str] | None]:
-        """The references of every caption, from the dataset's column `references`."""
+        """Return the references of every caption, from the dataset's column `references`."""
         lists = given.get(REFERENCES)
         if lists is None and self._by == "ref_msd":
             raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
@@ -220,9 +220,9 @@ def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteReward:
-    """The same through `/v1/reward` of a service (`msdscore serve`), so that trainers need no encoder of their own.
+    """Reward function that calls `/v1/reward` of a service (`msdscore serve`), so that trainers need no encoder.
 
-    `url` is the service's, as in http://localhost:8000. A service that is busy or restarting is waited for.
+    `url` is that of the service, as in http://localhost:8000. A busy or restarting service is retried.
     """
 
     url: str
@@ -232,7 +232,7 @@ class RemoteReward:
     column: str | None = None
     caption_of: Callable[[str], str] = after_thinking
     guard: float = GUARD
-    __name__ = "msd_reward"  # as trainers call it in their logs
+    __name__ = "msd_reward"  # name in the logs of trainers
 
     def __post_init__(self) -> None:
         if urlsplit(self.url).scheme not in ("http", "https"):
@@ -242,7 +242,7 @@ class RemoteReward:
         checked_guard(self.guard)
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
-        """One reward per completion; None for what cannot be judged."""
+        """Return one reward per completion; None for those that cannot be scored."""
         read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
         rewards: Rewards = [None] * read.total
         for chosen, body in _bodies(read):
@@ -270,7 +270,7 @@ class RemoteReward:
                     raise RunError(f"{address} answered {reason}") from error
             except (URLError, TimeoutError, ConnectionError) as error:
                 reason = str(error)
-        raise RunError(f"{address} gave no rewards in {self.retries} tries ({reason})")
+        raise RunError(f"{address} returned no rewards in {self.retries} tries ({reason})")
 
 
 def checked_guard(guard: float) -> float:
@@ -281,7 +281,7 @@ def checked_guard(guard: float) -> float:
 
 
 def guarded(rewards: Rewards, read: Completions, given: Mapping[str, Any], *, guard: float) -> Rewards:
-    """Lower the rewards of texts that are made to score high, and log which they are."""
+    """Lower and log the rewards of texts that are optimised for the score."""
     if not guard:
         return rewards
     why = {
@@ -297,7 +297,7 @@ def guarded(rewards: Rewards, read: Completions, given: Mapping[str, Any], *, gu
 
 
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
-    """The description with a fixed weight of coverage, unless it chooses one itself or its form has no such weight."""
+    """Return the spec with a fixed weight of coverage, unless it sets one or its form has no such weight."""
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
     form = spec.config or shared_scorer(spec).config
     if spec.config is not None or "gate" in dict(spec.changes) or not hasattr(form, "gate"):
@@ -306,7 +306,7 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
 
 
 def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | RowError]) -> None:
-    """Words and reasons for the trainer's table of completions, means for its curves."""
+    """Log words and errors to the trainer's table of completions, and means to its curves."""
     numbers = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
     why = {number: str(row) for number, row in scored.items() if isinstance(row, RowError)} | dict(read.reasons)
     if log_extra := given.get("log_extra"):
@@ -322,7 +322,7 @@ def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | R
 
 
 def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Requests within the service's limits, each with the places of its captions."""
+    """Yield requests within the limits of the service, each with the indices of its captions."""
     chosen: list[tuple[str, list[int]]] = []
     for content, own in chain(_parts(read), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
@@ -341,9 +341,9 @@ def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:
 
 
 def _parts(read: Completions) -> Iterator[tuple[str, list[int]]]:
-    """Every image with the places of some of its captions.
+    """Yield every image with the indices of some of its captions.
 
-    It goes as its file or without loss; what cannot be read or sent goes empty, to be refused.
+    An image is sent as its file or losslessly encoded; one that cannot be read or sent is empty, and is rejected.
     """
     places: list[list[int]] = [[] for _ in read.images]
     for place, image in enumerate(read.owner):

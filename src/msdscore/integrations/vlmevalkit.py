@@ -1,4 +1,4 @@
-"""VLMEvalKit's datasets: the images inside a dataset's TSV as files, which its prediction files do not hold.
+"""Unpack the images of VLMEvalKit datasets, which its prediction files do not contain.
 
 python -m msdscore.integrations.vlmevalkit COCO_VAL.tsv -o images/
 msdscore score MODEL_COCO_VAL.xlsx --images images/ -o scores.parquet
@@ -16,16 +16,16 @@ from msdscore.errors import InputError, MSDScoreError
 from msdscore.io.atomic import write_bytes
 
 _LONGEST = 1 << 30  # characters of one cell: an image in base64
-_SHARED = 64  # a cell up to this length names the row whose image it shares
+_SHARED = 64  # a cell up to this length is the index of the row whose image it shares
 
 
 def unpack(table: Path, folder: Path) -> int:
-    """Write the images of a dataset as `INDEX.jpg`; gives their number. Files that are there are kept."""
+    """Write the images of a dataset as `INDEX.jpg`; return their number. Existing files are not replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     with ExitStack() as stack:
         file = stack.enter_context(table.open(encoding="utf-8-sig", newline=""))
-        # The csv module's limit belongs to the whole process: it is put back.
+        # The limit of the csv module is global: it is restored.
         stack.callback(csv.field_size_limit, csv.field_size_limit(_LONGEST))
         reader = csv.DictReader(file, delimiter="\t")
         if not {"index", "image"} <= set(reader.fieldnames or ()):
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.vlmevalkit", description=main.__doc__)
     parser.add_argument("table", type=Path, help="the dataset's TSV, as in ~/LMUData/COCO_VAL.tsv")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the images")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        sys.stdout.write(f"{unpack(asked.table, asked.output)} images -> {asked.output}\n")
+        sys.stdout.write(f"{unpack(arguments.table, arguments.output)} images -> {arguments.output}\n")
     except (MSDScoreError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _name(index: str, table: Path) -> str:
     if not index or Path(index).name != index:
-        raise InputError(f"{table}: the index {index!r} cannot be the name of a file")
+        raise InputError(f"{table}: the index {index!r} is not a valid file name")
     return index
 
 
 def _image_bytes(cell: str, folder: Path, table: Path) -> bytes:
-    """The bytes of a cell; a short one names the row whose image it shares, as VLMEvalKit has it."""
+    """Return the bytes of a cell; a short one is the index of the row whose image it shares, as in VLMEvalKit."""
     if len(cell) <= _SHARED:
         shared = folder / f"{_name(cell, table)}.jpg"
         if not shared.exists():

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and folders that one process owns."""
+"""Atomic file writes, and folders locked by one process."""
 
 import os
 import re
@@ -14,14 +14,14 @@ from msdscore.errors import RunError
 
 TEMPORARY = ".tmp"
 LOCK = "lock"
-MARK = "made-by-msdscore"  # a file that says whose folder it is; without it a folder is never emptied
+MARK = "made-by-msdscore"  # marker file; a folder without it is never emptied
 
 
 @contextmanager
 def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
-    """Write to a temporary file in `folder` (default: beside `path`) that becomes `path` at the end.
+    """Write to a temporary file in `folder` (default: next to `path`) and rename it to `path` at the end.
 
-    The bytes are on the disk before the name changes: any crash leaves the old file or the new one.
+    The bytes are flushed to disk before the rename: a crash leaves either the old file or the new one.
     """
     # Not named after the file, whose name may be as long as the system allows.
     temporary = (folder or path.parent) / f".{uuid4().hex}{TEMPORARY}"
@@ -42,45 +42,45 @@ def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, content: bytes, *, folder: Path) -> None:
-    """Put a small file in place in one step, by way of `folder`."""
+    """Write a small file atomically, with the temporary file in `folder`."""
     with replacing(path, folder=folder) as file:
         file.write(content)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed writers left behind; only the owner of the folder may call this."""
+    """Remove temporary files of killed writers; only the owner of the folder may call this."""
     for path in folder.glob(f".*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def in_turn(path: Path) -> Iterator[None]:
-    """Wait until no other process holds this lock file, then hold it."""
+    """Wait for this lock file and hold the lock inside the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path):
         yield
 
 
 def take_folder(folder: Path) -> BaseFileLock:
-    """Own a folder of ours, made where there is none, through its lock; one without our mark is refused."""
+    """Lock a folder, created if missing; raise `RunError` if it exists without the marker file."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
     present: set[str] = set()
     with suppress(FileNotFoundError):
         present = {path.name for path in folder.iterdir()}
     if MARK not in present and not present <= {LOCK}:
-        raise RunError(f"{folder}: was not made by msdscore (it holds no {MARK}); move it away or choose another -o")
+        raise RunError(f"{folder}: was not created by msdscore (it has no {MARK}); move it away or choose another -o")
     lock = take_lock(folder / LOCK)
     (folder / MARK).touch()
     return lock
 
 
 def take_lock(path: Path) -> BaseFileLock:
-    """Own a folder through its lock file; `release` gives the folder back.
+    """Lock a folder through its lock file, until `release` is called.
 
-    The system drops the lock with the process, however that ends.
+    The system releases the lock when the process ends, however it ends.
     """
-    # Not bound to a thread: whoever closes a run gives its folder back.
+    # Not bound to a thread: any thread may close a run and release its folder.
     lock = FileLock(path, timeout=0, thread_local=False)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,24 +90,24 @@ def take_lock(path: Path) -> BaseFileLock:
             owner = "another process"
             with suppress(OSError):
                 owner = f"process {path.read_text(encoding='ascii') or 'unknown'}"
-            raise RunError(f"{path.parent}: {owner} is at work on it; wait for it or choose another -o") from error
+            raise RunError(f"{path.parent}: {owner} is using it; wait for it or choose another -o") from error
         except FileNotFoundError:  # the last owner has just removed the folder
             continue
         except OSError as error:
             raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
-        with suppress(OSError):  # Windows lets nobody touch a locked file; the message then names no process
+        with suppress(OSError):  # Windows does not allow writing to a locked file; the message then names no process
             path.write_text(str(os.getpid()), encoding="ascii")
         return lock
 
 
 def remove_owned(folder: Path, lock: BaseFileLock, names: re.Pattern[str]) -> None:
-    """Remove the files of a folder that we own whose names fit, then the folder, unless others' files are in it."""
+    """Remove the matching files of a locked folder, then the folder unless other files remain in it."""
     for path in folder.iterdir():
         if names.fullmatch(path.name) or (path.name.startswith(".") and path.suffix == TEMPORARY):
             path.unlink()
-    # The mark goes before the lock: who comes between finds the lock taken, and no folder of unknown owner.
+    # The marker is removed before the lock, so that another process never sees an unlocked folder without a marker.
     (folder / MARK).unlink(missing_ok=True)
-    if os.name == "nt":  # Windows keeps the lock file for as long as it is open
+    if os.name == "nt":  # Windows cannot delete the lock file while it is open
         lock.release()
     (folder / LOCK).unlink(missing_ok=True)
     lock.release()

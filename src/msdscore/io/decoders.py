@@ -1,8 +1,8 @@
-"""Files decoded by other processes into shared memory: the one which feeds a GPU has its interpreter for itself.
+"""Image decoding in other processes, into shared memory, so that the GPU process does not share its interpreter.
 
-Threads share one interpreter: sixteen of them decode half of what sixteen processes do, and hold up the thread that
-starts the work of the GPU (docs/performance.md). The processes are started once and kept until this one ends; they run
-this module (`serve`), without torch and without the script that asks for them, so that they are there in a moment.
+Threads share one interpreter: sixteen threads decode half as fast as sixteen processes, and block the thread that
+launches GPU work (docs/performance.md). The processes are started once and reused until this one ends; they run this
+module (`serve`), without torch and without the calling script, so that they start quickly.
 """
 
 import atexit
@@ -30,18 +30,18 @@ from msdscore.errors import ImageError, RowError
 from msdscore.io.images import source_name
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-# How a file is read: its pixels (height, width, 3), and what else is to be known of it.
+# Reads a file: its pixels (height, width, 3), and additional information.
 Read: TypeAlias = Callable[[Any], tuple[Pixels, Any]]
-Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # how to read (None: as before), what, and room for it
-Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # where pixels begin in that room, their shape, and what else
+Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # reader (None: as before), sources, range of shared memory
+Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # offset of the pixels in that range, their shape, information
 Answer: TypeAlias = list[Placed | tuple[Pixels, Any] | RowError] | Exception
-Seen: TypeAlias = tuple[Pixels, Any] | RowError  # what comes of one file: pixels and what else, or why not
+Seen: TypeAlias = tuple[Pixels, Any] | RowError  # result of one file: pixels and information, or an error
 TOGETHER = 8  # files per message
-AHEAD = 2  # messages that a process has, so that it never waits for the next one
+AHEAD = 2  # messages queued per process, so that it never waits for the next one
 READY = b"ready"
-# With one decoder per core, the process that feeds the GPU has to get a core at once whenever it can go on.
+# With one decoder per core, the process that feeds the GPU must be scheduled first.
 NICENESS = 10
-ARENA = 2 << 30  # bytes of shared memory at most; only what is written to is taken from the machine
+ARENA = 2 << 30  # maximum bytes of shared memory; only pages that are written are allocated
 
 
 class DecodersLostError(Exception):
@@ -53,12 +53,12 @@ class _Job:
     read: Read
     sources: Sequence[Any]
     answer: "Future[list[Seen]]" = field(default_factory=Future)
-    deaths: int = 0  # of processes that had it
+    deaths: int = 0  # number of processes that died with it
 
 
 @dataclass(eq=False)
 class _Member:
-    """A decoding process, the pipes to and from it, and how it was told to read."""
+    """A decoding process, its pipes, and its current reader."""
 
     process: "subprocess.Popen[bytes]"
     work: Connection
@@ -66,24 +66,24 @@ class _Member:
     read: Read | None = None
 
 
-_Given: TypeAlias = tuple[_Job, int | None]  # a job that a process has, and the number of the cell for its pixels
+_Sent: TypeAlias = tuple[_Job, int | None]  # a job that was sent to a process, and the index of its cell
 
 
 class Decoders:
-    """Processes that read and decode files; one thread here for each of them passes work on.
+    """Pool of processes that read and decode files, each served by one thread.
 
-    `cell` bytes hold the pixels of one message; what does not fit comes through the pipe. A cell is free again when
-    nothing refers to its pixels any more.
+    A cell of `cell` bytes contains the pixels of one message; pixels that do not fit are sent through the pipe. A cell
+    is free again when nothing refers to its pixels.
     """
 
     def __init__(self, count: int, cell: int, cells: int) -> None:
         self._cell, self._cells = cell, max(1, min(cells, ARENA // cell))
-        # An open file without a name, held in memory where the system can.
+        # An unnamed file, in memory if the system supports it.
         if hasattr(os, "memfd_create"):
             self._file = os.memfd_create("msdscore-pixels")
         else:
-            with TemporaryFile() as held:
-                self._file = os.dup(held.fileno())
+            with TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
         os.ftruncate(self._file, cell * self._cells)
         self._map = mmap.mmap(self._file, cell * self._cells)
         self._free = deque(range(self._cells))
@@ -95,9 +95,9 @@ class Decoders:
             Thread(target=self._attend, name="msdscore-decoder", daemon=True).start()
 
     def submit(self, read: Read, sources: Sequence[Any]) -> "list[Future[list[Seen]]]":
-        """Have files read; one future for every few of them, in order.
+        """Submit files; return one future per message of several files, in order.
 
-        Raises `DecodersLostError` here or in the futures where no process can be started.
+        Raises `DecodersLostError` here or in the futures if no process can be started.
         """
         jobs = [_Job(read, sources[start : start + TOGETHER]) for start in range(0, len(sources), TOGETHER)]
         with self._lock:
@@ -108,7 +108,7 @@ class Decoders:
         return [job.answer for job in jobs]
 
     def rest(self) -> None:
-        """Give unused shared memory back to the machine, where no pixels are in use."""
+        """Release the shared memory if no pixels are in use."""
         if len(self._free) == self._cells:
             os.ftruncate(self._file, 0)
             os.ftruncate(self._file, self._cell * self._cells)
@@ -121,7 +121,7 @@ class Decoders:
         self._jobs.put(None)
         for member in members:
             with suppress(OSError):
-                member.work.close()  # a process ends with its work
+                member.work.close()  # a process exits when its pipe is closed
         for member in members:
             try:
                 member.process.wait(timeout=2)
@@ -132,17 +132,17 @@ class Decoders:
                 member.answers.close()
 
     def _attend(self) -> None:
-        """Keep one process busy, with a new one in place of one that dies."""
+        """Serve one process, and start a new one if it dies."""
         while (member := self._start()) is not None:
-            given: deque[_Given] = deque()
+            sent: deque[_Sent] = deque()
             try:
-                while self._fill(member, given):
-                    if given:
+                while self._fill(member, sent):
+                    if sent:
                         answer = member.answers.recv()
-                        self._settle(given.popleft(), answer)
+                        self._settle(sent.popleft(), answer)
                 return
-            except Exception:  # noqa: BLE001, it has died, at best between two answers
-                self._bury(member, given)
+            except Exception:  # noqa: BLE001, the process has died
+                self._bury(member, sent)
         with self._lock:
             self._threads -= 1
             if not self._threads:
@@ -151,17 +151,17 @@ class Decoders:
                         _refuse(job)
 
     def _start(self) -> _Member | None:
-        """A process that has said that it is ready; None where there can be none."""
+        """Start a process and wait until it is ready; None if that fails."""
         if self._closed:
             return None
         (theirs, work), (answers, back) = Pipe(duplex=False), Pipe(duplex=False)
         handed = (theirs.fileno(), back.fileno(), self._file)
-        # Paths as this process has them; each process has one core, whatever libraries think.
+        # The same import paths; one core per process, whatever libraries assume.
         paths = os.pathsep.join(path for path in sys.path if path)
-        alone = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         command = [sys.executable, "-P", "-m", "msdscore.io.decoders", *map(str, handed), str(len(self._map))]
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed, env=os.environ | alone)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed, env=os.environ | environment)
         except OSError:
             for pipe in (theirs, work, answers, back):
                 pipe.close()
@@ -180,11 +180,11 @@ class Decoders:
             self._end(member)
         return member if ready else None
 
-    def _fill(self, member: _Member, given: "deque[_Given]") -> bool:
-        """Give a process what it may have at a time, or what there is; wait where it has nothing. False at the end."""
-        while len(given) < AHEAD:
+    def _fill(self, member: _Member, sent: "deque[_Sent]") -> bool:
+        """Send queued jobs to a process, and wait for one if it has none. False at the end."""
+        while len(sent) < AHEAD:
             try:
-                job = self._jobs.get(block=not given)
+                job = self._jobs.get(block=not sent)
             except Empty:
                 return True
             if job is None:
@@ -193,24 +193,24 @@ class Decoders:
             if not (job.answer.running() or job.answer.set_running_or_notify_cancel()):
                 continue
             cell = self._free.popleft() if self._free else None
-            given.append((job, cell))
+            sent.append((job, cell))
             try:
                 member.work.send((None if member.read is job.read else job.read, job.sources, self._room(cell)))
                 member.read = job.read
             except OSError:
                 raise
-            except Exception as error:  # noqa: BLE001, what cannot be sent was not begun to be sent
+            except Exception as error:  # noqa: BLE001, pickling failed and nothing was sent
                 reason = f"cannot be sent to a decoding process: {type(error).__name__}: {error}"
-                self._settle(given.pop(), RuntimeError(reason))
+                self._settle(sent.pop(), RuntimeError(reason))
         return True
 
     def _room(self, cell: int | None) -> slice:
         return slice(0, 0) if cell is None else slice(cell * self._cell, (cell + 1) * self._cell)
 
-    def _settle(self, done: _Given, answer: Answer) -> None:
+    def _settle(self, done: _Sent, answer: Answer) -> None:
         (job, cell), room = done, None
         if cell is not None:
-            # An array of its own: views refer to it and not to the whole, so that it lives as long as they do.
+            # A separate array: views refer to it rather than to the whole map, so that it lives as long as they do.
             room = np.frombuffer(memoryview(self._map)[self._room(cell)], dtype=np.uint8)
             weakref.finalize(room, self._free.append, cell).atexit = False
         if isinstance(answer, Exception):
@@ -221,15 +221,15 @@ class Decoders:
             if isinstance(image, RowError) or len(image) == 2:
                 images.append(image)
                 continue
-            assert room is not None, "pixels are placed where there was room"
+            assert room is not None, "pixels need a cell"
             begin, shape, more = image
             images.append((room[begin : begin + int(np.prod(shape))].reshape(shape), more))
         job.answer.set_result(images)
 
-    def _bury(self, member: _Member, given: "deque[_Given]") -> None:
-        """A process has died: what it had is done by others, and the one file that ended it twice has a reason."""
+    def _bury(self, member: _Member, sent: "deque[_Sent]") -> None:
+        """Requeue the jobs of a dead process; a file that has ended two processes becomes an error."""
         self._end(member)
-        for number, (job, cell) in enumerate(given):
+        for number, (job, cell) in enumerate(sent):
             if cell is not None:
                 self._free.append(cell)
             if self._closed:
@@ -245,7 +245,7 @@ class Decoders:
                 self._jobs.put(job)
 
     def _one_by_one(self, job: _Job) -> None:
-        """Files one of which has ended a process: each alone, so that it is known which one it was."""
+        """Retry the files of a job in separate jobs, to find the one that ended a process."""
         parts = [_Job(job.read, [source], deaths=1) for source in job.sources]
         left = len(parts)
         lock = Lock()
@@ -257,8 +257,8 @@ class Decoders:
                 if left:
                     return
             try:
-                job.answer.set_result([one for part in parts for one in part.answer.result()])
-            except (CancelledError, Exception) as error:  # noqa: BLE001, it is handed on
+                job.answer.set_result([image for part in parts for image in part.answer.result()])
+            except (CancelledError, Exception) as error:  # noqa: BLE001, it is passed on
                 job.answer.set_exception(error)
 
         for part in parts:
@@ -276,43 +276,43 @@ class Decoders:
 
 
 def _refuse(job: _Job) -> None:
-    with suppress(Exception):  # it was cancelled meanwhile
+    with suppress(Exception):  # it was cancelled in the meantime
         job.answer.set_exception(DecodersLostError())
 
 
 def serve(work: int, answers: int, memory: int, size: int) -> None:
-    """Answer what comes through a pipe through another one; `memory` is an open file of `size` bytes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked ends the others
+    """Decode the work from one pipe and answer through another; `memory` is an open file of `size` bytes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends the others
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    os.dup2(2, 1)  # whatever a library prints is no result of the program that asked
+    os.dup2(2, 1)  # prints of libraries must not mix with the output of the parent
     back = Connection(answers, readable=False)
     shared = np.frombuffer(mmap.mmap(memory, size), dtype=np.uint8)
-    asked: SimpleQueue[Work | Exception] = SimpleQueue()
-    # Read apart: whoever writes work and answers into full pipes on both sides would wait for ever.
-    Thread(target=_listen, args=(Connection(work, writable=False), asked), daemon=True).start()
+    jobs: SimpleQueue[Work | Exception] = SimpleQueue()
+    # Read in a thread: if both sides only wrote into full pipes, they would deadlock.
+    Thread(target=_listen, args=(Connection(work, writable=False), jobs), daemon=True).start()
     _send(back, READY)
     read: Read | None = None
     while True:
-        work_or_error = asked.get()
+        work_or_error = jobs.get()
         if isinstance(work_or_error, Exception):
             _send(back, work_or_error)
             os._exit(1)
-        given, sources, room = work_or_error
-        read = given or read
-        assert read is not None, "the first work says how it is done"
+        new_read, sources, room = work_or_error
+        read = new_read or read
+        assert read is not None, "the first job has a reader"
         _send(back, _answer(read, sources, shared[room]))
 
 
-def _listen(given: Connection, asked: "SimpleQueue[Work | Exception]") -> None:
-    """Take work until the other side closes its end or dies; then this process has nothing left to do."""
+def _listen(work: Connection, jobs: "SimpleQueue[Work | Exception]") -> None:
+    """Queue work until the other side closes its end or dies; then exit."""
     try:
         while True:
-            asked.put(given.recv())
+            jobs.put(work.recv())
     except (EOFError, OSError):
         os._exit(0)
-    except Exception as error:  # noqa: BLE001, a way to read that this process cannot have; whoever asked is told
-        asked.put(RuntimeError(f"a decoding process cannot read its work: {type(error).__name__}: {error}"))
+    except Exception as error:  # noqa: BLE001, unpickling failed; passed on to the parent
+        jobs.put(RuntimeError(f"a decoding process cannot read its work: {type(error).__name__}: {error}"))
 
 
 def _send(back: Connection, answer: Any) -> None:
@@ -330,7 +330,7 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
             pixels, more = read(source)
         except RowError as error:
             images.append(error)
-        except Exception as error:  # noqa: BLE001, a mistake of ours is raised where it can be seen
+        except Exception as error:  # noqa: BLE001, a bug is raised in the parent
             return RuntimeError(f"a decoding process failed on {str(source)[:200]}: {type(error).__name__}: {error}")
         else:
             if used + pixels.size > room.size:
@@ -342,47 +342,47 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
     return images
 
 
-_kept: dict[tuple[int, int, int], Decoders] = {}
-_keeping = Lock()
+_pools: dict[tuple[int, int, int], Decoders] = {}
+_pools_lock = Lock()
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def borrow(count: int, cell: int, cells: int) -> Decoders:
-    """Decoding processes, reused where they fit; return them with `give_back`."""
-    with _keeping:
+    """Return decoding processes, reused if possible; release them with `give_back`."""
+    with _pools_lock:
         key = (count, cell, cells)
-        for unused in [other for other, decoders in _kept.items() if other != key and not decoders.users]:
-            _kept.pop(unused).close()
-        if key not in _kept:
-            _kept[key] = Decoders(count, cell, cells)
-        _kept[key].users += 1
-        return _kept[key]
+        for unused in [other for other, decoders in _pools.items() if other != key and not decoders.users]:
+            _pools.pop(unused).close()
+        if key not in _pools:
+            _pools[key] = Decoders(count, cell, cells)
+        _pools[key].users += 1
+        return _pools[key]
 
 
 def give_back(decoders: Decoders) -> None:
-    """Return processes; they stay for the next run."""
-    with _keeping:
+    """Release decoding processes; they are reused by the next run."""
+    with _pools_lock:
         decoders.users -= 1
         if not decoders.users:
             decoders.rest()
 
 
 def close_all() -> None:
-    """End all decoding processes of this process; others are started when they are needed."""
-    with _keeping:
-        while _kept:
-            _kept.popitem()[1].close()
+    """End all decoding processes of this process; new ones are started when needed."""
+    with _pools_lock:
+        while _pools:
+            _pools.popitem()[1].close()
 
 
 def _forget() -> None:
-    """A forked process has neither the threads nor the children, and the lock may have been taken in the other one."""
-    global _keeping
-    _keeping = Lock()
-    _kept.clear()
+    """Reset after a fork: the child has neither the threads nor the processes, and the lock may be locked."""
+    global _pools_lock
+    _pools_lock = Lock()
+    _pools.clear()
 
 
 atexit.register(close_all)

@@ -1,4 +1,4 @@
-"""Stable keys of images, captions, sources and files, all from their content."""
+"""Stable keys of images, captions, sources and files, computed from their content."""
 
 import os
 import stat
@@ -13,11 +13,11 @@ _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
 _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
 _SAMPLES = 1024
-HASHED_BYTES = 8 << 20  # up to here a stamp is made from a file's content, beyond it from size and time
+HASHED_BYTES = 8 << 20  # up to this size a stamp is a hash of the content, beyond it size and time
 
 
 def pixel_key(image: Image.Image) -> int:
-    """A non-negative 63-bit integer from size and RGB pixels; the same pixels give the same key everywhere.
+    """Return a non-negative 63-bit hash of size and RGB pixels, the same on every machine.
 
     >>> pixel_key(Image.new("RGB", (2, 1))) == pixel_key(Image.new("RGB", (1, 2)))
     False
@@ -29,7 +29,7 @@ def pixel_key(image: Image.Image) -> int:
 
 
 def text_key(text: str) -> int:
-    """A non-negative 63-bit integer from the caption exactly as given; no normalisation.
+    """Return a non-negative 63-bit hash of the caption, without normalisation.
 
     >>> text_key("a dog")
     6155808132994360295
@@ -39,7 +39,7 @@ def text_key(text: str) -> int:
 
 
 def source_key(source: File) -> str:
-    """One name for equal sources before anything is decoded: the absolute path, the place in a tar, a hash of bytes.
+    """Return a key of an undecoded source: its absolute path, its offset in a tar, or a hash of its bytes.
 
     >>> source_key("a/../dog.jpg") == source_key(Path("dog.jpg"))
     True
@@ -52,14 +52,14 @@ def source_key(source: File) -> str:
 
 
 def file_stamp(path: str | Path, *, verify: bool = False) -> str:
-    """The state of a file: its size and a hash of its content, beyond 8 MiB its size and time unless `verify` is set.
+    """Return size and content hash of a file; beyond 8 MiB size and modification time, unless `verify` is set.
 
     >>> file_stamp("there is no such file")
     'missing'
     """
     try:
         status = os.stat(path)  # noqa: PTH116, runs name their images by text
-    except (OSError, ValueError):  # not there, no rights to look, or no name of a file at all
+    except (OSError, ValueError):  # missing, no permission, or not a valid file name
         return "missing"
     if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
         return "unreadable"
@@ -68,7 +68,7 @@ def file_stamp(path: str | Path, *, verify: bool = False) -> str:
         return f"{status.st_size} {status.st_mtime_ns}"
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            # In one go where it is small: `file_digest` takes a buffer of 256 KiB for every file.
+            # Small files are read at once: `file_digest` allocates a buffer of 256 KiB for every file.
             digest = blake2b(b"" if is_large else file.read(), digest_size=12)
             whole = file_digest(file, lambda: digest) if is_large else digest
             return f"{status.st_size} {whole.hexdigest()}"
@@ -77,10 +77,10 @@ def file_stamp(path: str | Path, *, verify: bool = False) -> str:
 
 
 def file_key(path: Path) -> str:
-    """A hash of a file's content, 32 hexadecimal digits.
+    """Return a hash of a file's content, 32 hexadecimal digits.
 
-    Files beyond 4 GiB are known by size, time of change and 1024 blocks spread over them, so that opening a
-    table of several hundred GiB takes a second and any rewriting of it is still noticed.
+    Files beyond 4 GiB are hashed by size, modification time and 1024 blocks spread over them, so that opening a
+    table of several hundred GiB takes a second and a rewritten file is still detected.
     """
     status = path.stat()
     digest = blake2b(b"%d\n" % status.st_size, digest_size=16)

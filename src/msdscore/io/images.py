@@ -1,4 +1,4 @@
-"""Safe decoding of images: whatever comes, an upright RGB image or one `ImageError`."""
+"""Safe image decoding: any source becomes an upright RGB image or raises `ImageError`."""
 
 import os
 import re
@@ -24,10 +24,10 @@ Pixels: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 @runtime_checkable
 class Tensor(Protocol):
-    """What a torch tensor can do; torch itself is not imported here."""
+    """The interface of a torch tensor; torch itself is not imported here."""
 
     def detach(self) -> Any:
-        """The values without their history."""
+        """Detach the values from the autograd graph."""
 
     def is_floating_point(self) -> bool:
         """Whether the values are floats."""
@@ -37,9 +37,9 @@ class Tensor(Protocol):
 # image, an array or a tensor; see `open_image`.
 ImageSource: TypeAlias = File | bytearray | IO[bytes] | Mapping[str, Any] | Image.Image | Pixels | Tensor
 
-# Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
+# Formats with magic bytes, decoded in process: EPS starts Ghostscript, TGA accepts nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
-_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # what is no path
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # not a path
 _TIFF = (b"II*\0", b"MM\0*")
 _JPEG_START, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _RGB = [*b"RGB"]
@@ -64,13 +64,13 @@ _HEADERS = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLimits:
-    """What an image may cost before it is refused.
+    """Size limits; larger images raise `ImageError`.
 
     >>> ImageLimits(max_pixels=1_000_000).max_pixels
     1000000
     """
 
-    max_pixels: int = 178_956_970  # where Pillow itself refuses; half a GiB in RGB, above any camera in use
+    max_pixels: int = 178_956_970  # Pillow's limit; half a GiB in RGB, above any camera in use
     max_bytes: int = 256 << 20  # of the file; ordinary photographs stay under 50 MiB
     max_aspect: int = 200  # long side over short side: encoders scale the short side to 224 and more
 
@@ -84,12 +84,12 @@ _DEFAULT = ImageLimits()
 
 
 def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> Image.Image:
-    """The image decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
+    """Decode an image, upright, in RGB mode; the first frame of an animation, transparency on white.
 
     Arrays are (height, width) for grey, else with 1, 3 or 4 channels last; tensors may have their channels first.
-    Their values are uint8, or floats from 0 to 1. Errors call the image by `name`, where one is given.
+    Their values are uint8, or floats from 0 to 1. Errors refer to the image by `name`, if passed.
 
-    Raises `ImageError` with one line that names the source and the reason, never anything else.
+    Raises only `ImageError`, with one line that names the source and the cause.
 
     >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
     (3, 2)
@@ -104,10 +104,10 @@ def open_reduced(
     limits: ImageLimits = _DEFAULT,
     name: str | None = None,
 ) -> tuple[Image.Image, Size]:
-    """The image as `open_image` gives it, and its size; that of a large JPEG file is decoded at reduced size.
+    """Decode an image as `open_image` does, a large JPEG at reduced size; return it with its full size.
 
-    `resized` says from the upright image's width and height how large it is needed. The decoder makes a half, a
-    quarter or an eighth as large ones in less time than whole ones; never a smaller one than is needed.
+    `resized` maps the upright width and height to the size that is needed. The decoder reduces by 2, 4 or 8, which
+    takes less time than decoding in full, and never below the size that is needed.
     """
     name = name or source_name(source)
     try:
@@ -121,7 +121,7 @@ def open_reduced(
 
 
 def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
-    """The bytes of an image's file, undecoded; raises `ImageError` as `open_image` does."""
+    """Read the bytes of an image file, undecoded; raises `ImageError` as `open_image` does."""
     try:
         return _content(source, limits)
     except ImageError as error:
@@ -131,9 +131,9 @@ def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
 
 
 def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> tuple[bytes, Size | None]:
-    """The bytes of a file, and its width and height where it is a JPEG that any decoder reads alike.
+    """Read a file; also return its width and height if it is a JPEG that all decoders read alike.
 
-    That is one which lies upright, is grey or YCbCr, not progressive, and has its end; all else is for `open_image`.
+    Such a JPEG is upright, grey or YCbCr, not progressive and not truncated; use `open_image` for all others.
     """
     name = name or source_name(source)
     content = read_source(source, limits=limits)
@@ -142,7 +142,7 @@ def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None
     try:
         with _open(content, limits) as image:
             _checked(image, limits)
-            # Colours are RGB where Adobe's marker says so, or where they are called by these letters.
+            # Colours are RGB if Adobe's marker says so, or if the components have these letters.
             letters = [layer[0] for layer in getattr(image, "layer", ())]
             ycc = image.info.get("adobe_transform", 1) == 1 and letters != _RGB
             known = image.format == "JPEG" and (image.mode == "L" or (image.mode == "RGB" and ycc))
@@ -155,7 +155,7 @@ def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None
 
 
 def from_cell(value: Any) -> Any:
-    """Bytes, else the path, of a `{"bytes", "path"}` cell of the datasets library; other values as they are.
+    """Return the bytes or path of a `{"bytes", "path"}` cell of the datasets library; other values unchanged.
 
     >>> from_cell({"bytes": None, "path": "dog.jpg"}), from_cell("dog.jpg")
     ('dog.jpg', 'dog.jpg')
@@ -164,9 +164,9 @@ def from_cell(value: Any) -> Any:
 
 
 def refuse_address(text: str) -> None:
-    """Raise an `ImageError` for an address such as https://…, with what to give instead."""
+    """Raise `ImageError` for a URL such as https://…, with what to pass instead."""
     if (match := _ADDRESS.match(text)) is not None:
-        remedies = {"file": "give the path alone, without file:", "data": "decode its base64 text and give the bytes"}
+        remedies = {"file": "pass the path without file:", "data": "decode its base64 text and pass the bytes"}
         remedy = remedies.get((match[1] or match[2]).lower(), "download it first")
         raise ImageError(f"is an address, not a file; {remedy}")
 
@@ -188,20 +188,20 @@ def _decode(
 
 
 def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
-    """Have a JPEG decoded no larger than needed; the upright size that it has in full, None for other files."""
+    """Set a JPEG to be decoded at the size needed; return its full upright size, None for other files."""
     if image.format != "JPEG":
         return None
     width, height = image.size
     if _orientation(image) < 5:
         image.draft(None, resized((width, height)))
         return width, height
-    across, down = resized((height, width))  # it lies on its side
+    across, down = resized((height, width))  # rotated by 90 degrees
     image.draft(None, (down, across))
     return height, width
 
 
 def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: ImageLimits) -> bytes:
-    """The bytes of a file, however it is given."""
+    """Read the bytes of a file from any kind of source."""
     if isinstance(source, Mapping):
         inside = from_cell(source)
         if not isinstance(inside, str | Path | bytes | bytearray) or not inside:
@@ -215,7 +215,7 @@ def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: I
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if isinstance(source, BytesIO):
-        return source.getvalue()  # wherever its position is: after `save` it stands at the end
+        return source.getvalue()  # independent of the position, which is at the end after `save`
     if isinstance(source, str | os.PathLike) and source != "":
         refuse_address(str(source))
         return _read(Path(source), limits)
@@ -230,18 +230,18 @@ def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: I
 
 
 def _read(path: Path, limits: ImageLimits) -> bytes:
-    """The file's bytes; a pipe or a device could block for ever, so only ordinary files are opened."""
+    """Read a regular file; a pipe or a device could block forever, so these raise."""
     try:
         status = path.stat()
     except FileNotFoundError as error:
         hint = "; it has backslashes, write its folders with /" if "\\" in str(path) else ""
         raise ImageError(f"no such file{hint}") from error
-    except OSError as error:  # no rights, or a name that is too long; its text would repeat the name
+    except OSError as error:  # no permission, or a name that is too long; its text would repeat the name
         raise ImageError(f"cannot be read ({error.strerror})") from error
     if stat.S_ISDIR(status.st_mode):
         raise ImageError("is a folder, not an image")
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError("is not an ordinary file")
+        raise ImageError("is not a regular file")
     _check_bytes(status.st_size, limits)
     return path.read_bytes()
 
@@ -254,7 +254,7 @@ def _check_bytes(size: int, limits: ImageLimits) -> None:
 
 
 def _open(data: bytes, limits: ImageLimits) -> Image.Image:
-    """The image with its header read and no pixel decoded."""
+    """Open an image and read its header, without decoding pixels."""
     _check_bytes(len(data), limits)
     with _no_warnings():
         Image.init()
@@ -264,13 +264,11 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
         except UnidentifiedImageError as error:
             if data[:4] in _TIFF:
                 raise ImageError(
-                    "a TIFF that is cut off, or whose pixels are of a kind that is not read (colours with 16 or more "
-                    "bits, or as floats); save it with 8 bits per colour"
+                    "a truncated TIFF, or one with an unsupported pixel type (colours with 16 or more bits, or as "
+                    "floats); save it with 8 bits per colour"
                 ) from error
             known = ", ".join(formats)
-            raise ImageError(
-                f"not an image of a format that is read ({known}), or cut off within its header"
-            ) from error
+            raise ImageError(f"not an image of a supported format ({known}), or truncated within its header") from error
 
 
 def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -286,14 +284,14 @@ def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
 
 def _finish(image: Image.Image, *, own: bool = False) -> Image.Image:
     image.load()
-    # After loading: a PNG may carry its EXIF behind the pixels, and a TIFF is turned by Pillow while loading.
+    # After loading: a PNG may have its EXIF after the pixels, and Pillow rotates a TIFF while loading.
     step = _UPRIGHT.get(_orientation(image))
     upright = to_rgb(image) if step is None else to_rgb(image).transpose(step)
-    # Plain pixels alone: no open file behind them, no EXIF that would turn the image a second time.
+    # Pixels only: no open file, and no EXIF that would rotate the image a second time.
     if upright is not image:
         plain = upright
     elif own:
-        # The same pixels: nobody else has them, and a copy would hold up all threads that decode.
+        # Not copied: nobody else refers to these pixels, and a copy would block all decoding threads.
         plain = image._new(image.im)
     else:
         plain = image.copy()
@@ -313,13 +311,13 @@ def _orientation(image: Image.Image) -> int:
 @contextmanager
 def _no_warnings() -> Iterator[None]:
     with _HEADERS, warnings.catch_warnings():
-        # Of Pillow alone: should another thread keep this filter by accident, it hides nothing else.
+        # Pillow only: if another thread retains this filter by accident, it hides nothing else.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         yield
 
 
 def source_name(source: ImageSource) -> str:
-    """What errors call an image."""
+    """Return the name of an image in error messages."""
     if isinstance(source, Mapping) and isinstance(source.get("path"), str):
         return shortened(source["path"]) or "image"
     if isinstance(source, str | Path | TarImage):
@@ -334,10 +332,10 @@ def _reason(error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The image in RGB mode: deep greys scaled to 8 bit, transparency laid on white.
+    """Convert to RGB: deep greys are scaled to 8 bit, transparency is composited on white.
 
-    White is what a transparent image stands on in nearly every page and viewer; dropping the alpha channel
-    instead would show whatever colours the file hides below it, often black.
+    White is the background of nearly every page and viewer; dropping the alpha channel instead would show the
+    hidden colours of the file, often black.
 
     >>> to_rgb(Image.new("RGBA", (1, 1), (255, 0, 0, 0))).getpixel((0, 0))
     (255, 255, 255)
@@ -355,10 +353,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def from_tensor(tensor: Tensor) -> Image.Image:
-    """The image of a tensor, channels first (as torch keeps images) or last.
+    """Convert a tensor to an image; channels are first (as in torch) or last.
 
     Raises:
-        ImageError: the shape or the values can be no image.
+        ImageError: the shape or the values are not those of an image.
     """
     plain = tensor.detach().cpu()
     # numpy has no bfloat16.
@@ -367,14 +365,14 @@ def from_tensor(tensor: Tensor) -> Image.Image:
         return from_array(values)
     first, last = values.shape[0] in _CHANNELS, values.shape[2] in _CHANNELS
     if first and last:
-        raise ImageError(f"shape {values.shape} may have its channels first or last; give a numpy array, channels last")
+        raise ImageError(f"shape {values.shape} may have channels first or last; pass a numpy array, channels last")
     if not (first or last):
         raise ImageError(f"expected a tensor of shape (3, height, width) or (height, width, 3), got {values.shape}")
     return from_array(np.moveaxis(values, 0, 2) if first else values)
 
 
 def from_array(values: Pixels) -> Image.Image:
-    """The image of an array: (height, width) or with 1, 3 or 4 channels last; uint8, or floats from 0 to 1.
+    """Convert an array, (height, width) or with 1, 3 or 4 channels last; uint8, or floats from 0 to 1.
 
     >>> from_array(np.full((1, 1, 3), 0.5)).getpixel((0, 0))
     (128, 128, 128)
@@ -383,7 +381,7 @@ def from_array(values: Pixels) -> Image.Image:
         raise ImageError("has no pixels")
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in _CHANNELS):
         expected = "expected an array of shape (height, width), (height, width, 3) or (height, width, 4)"
-        batch = "; give the images of a batch one by one" if values.ndim == 4 else ""
+        batch = "; pass the images of a batch one by one" if values.ndim == 4 else ""
         is_first = values.ndim == 3 and values.shape[0] in _CHANNELS
         first = "; channels come last: array.transpose(1, 2, 0)" if is_first else ""
         raise ImageError(f"{expected}, got {values.shape}{batch}{first}")
@@ -392,7 +390,7 @@ def from_array(values: Pixels) -> Image.Image:
             raise ImageError(f"expected uint8 values from 0 to 255 or floats from 0 to 1, got {values.dtype}")
         low, high = _finite_range(values)
         if low < -_HALF_LEVEL or high > 1.0 + _HALF_LEVEL:
-            got = f"got {low:.4g} to {high:.4g}; undo a normalisation, or give levels as uint8"
+            got = f"got {low:.4g} to {high:.4g}; undo a normalisation, or pass levels as uint8"
             raise ImageError(f"expected floats from 0 to 1, {got}")
         values = _scaled(values, 1.0)
     levels = np.ascontiguousarray(values)
@@ -400,7 +398,7 @@ def from_array(values: Pixels) -> Image.Image:
 
 
 def _deep_grey(values: Pixels) -> Pixels:
-    """Levels of an image with 16 or 32 bits per pixel, by the depth that the values themselves show."""
+    """Scale 16 or 32 bits per pixel to 8, with the bit depth inferred from the values."""
     low, high = _finite_range(values)
     if np.issubdtype(values.dtype, np.floating):
         if low >= -_HALF_LEVEL and high <= 1.0 + _HALF_LEVEL:
@@ -417,7 +415,7 @@ def _deep_grey(values: Pixels) -> Pixels:
 def _finite_range(values: Pixels) -> tuple[float, float]:
     low, high = float(values.min()), float(values.max())
     if not (np.isfinite(low) and np.isfinite(high)):  # a NaN anywhere makes both NaN
-        raise ImageError("holds pixels that are NaN or infinite; replace them first")
+        raise ImageError("contains NaN or infinite pixels; replace them first")
     return low, high
 
 

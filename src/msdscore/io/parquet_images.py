@@ -1,4 +1,4 @@
-"""Images that lie inside Parquet files: found by name, read from any thread when asked for."""
+"""Images stored in Parquet files, found by name and read lazily from any thread."""
 
 import threading
 from collections import OrderedDict
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import ImageError, InputError
 from msdscore.io.tar import FileState, file_state
 
-CACHED_BYTES = 1 << 30  # of encoded images that are kept for neighbouring rows, whatever the number of files
+CACHED_BYTES = 1 << 30  # encoded images cached for neighbouring rows, over all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class StoredImage:
 
     @property
     def group(self) -> int:
-        """The row group that holds the cell; images of one group are read together."""
+        """The row group of the cell; images of one group are read together."""
         return int(np.searchsorted(_group_starts(self.file, file_state(self.file)), self.row, side="right")) - 1
 
     def read(self) -> bytes:
-        """The image's encoded bytes; neighbouring rows come from the same read.
+        """Read the encoded bytes of the image; neighbouring rows share one read.
 
         Raises:
             ImageError: there are no bytes.
@@ -45,18 +45,18 @@ class StoredImage:
             cells = _group_column(self, group, state)
         except (OSError, pa.ArrowException) as error:
             raise ImageError(f"{self.file}: cannot be read ({error})") from error
-        place = self.row - int(starts[group])
-        if place >= len(cells):
-            raise ImageError(f"{self.file}: has no row {self.row} any more; was it replaced?")
-        cell = cells[place].as_py()
+        position = self.row - int(starts[group])
+        if position >= len(cells):
+            raise ImageError(f"{self.file}: no longer has a row {self.row}; was it replaced?")
+        cell = cells[position].as_py()
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not data:
-            raise ImageError(f"{self.file} row {self.row} ({self.name}) holds no image bytes")
+            raise ImageError(f"{self.file} row {self.row} ({self.name}) contains no image bytes")
         return data
 
 
 def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
-    """Every image of some Parquet files by the file name in column `key`; image bytes stay unread."""
+    """Map the file names in column `key` to the images of Parquet files, without reading image bytes."""
     images: dict[str, StoredImage] = {}
     for file in files:
         for row, value in enumerate(read_columns(file, (key,))[key]):
@@ -66,26 +66,26 @@ def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
 
 
 def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Some columns of a Parquet file as lists."""
+    """Read columns of a Parquet file as lists."""
     try:
         present = pq.read_schema(file).names
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read as Parquet: {error}") from error
-    lacking = [name for name in columns if name not in present]
-    if lacking:
-        raise InputError(f"{file} lacks the columns {', '.join(lacking)}; it has {', '.join(present)}")
+    missing = [name for name in columns if name not in present]
+    if missing:
+        raise InputError(f"{file} is missing the columns {', '.join(missing)}; it has {', '.join(present)}")
     table: dict[str, list[Any]] = pq.read_table(file, columns=list(columns)).to_pydict()
     return table
 
 
 @lru_cache(maxsize=64)
-def _group_starts(file: Path, state: FileState | None) -> Any:  # what is remembered of another state does not count
+def _group_starts(file: Path, state: FileState | None) -> Any:  # `state` is part of the cache key
     metadata = pq.read_metadata(file)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
 
 
-# Image columns of the row groups in use, the oldest dropped first; a group is read by one thread alone.
+# Image columns of the row groups in use, the oldest dropped first; a group is read by one thread only.
 _columns: OrderedDict[tuple[Path, str, int, FileState | None], pa.ChunkedArray] = OrderedDict()
 _reading = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Files by one kind of name, wherever they lie: paths, addresses such as s3://bucket/key, patterns of shards."""
+"""Access to local and remote files: paths, addresses such as s3://bucket/key, and shard patterns."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,18 +20,18 @@ from msdscore.io.atomic import TEMPORARY, replacing
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _BLOCK = 1 << 16
-_BLOCKS = 4  # of a file, from which its mark is made
-# Object stores put a whole object or none; elsewhere a rename makes it so.
+_BLOCKS = 4  # of a file, hashed for its mark
+# Object stores write objects atomically; elsewhere a rename is needed.
 _WHOLE_OR_NONE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 _COMPRESSED = (".gz", ".zst")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-MOST_SHARDS = 1_000_000  # that one pattern may name
+MOST_SHARDS = 1_000_000  # limit for one pattern
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def is_address(name: str | Path) -> bool:
-    """Whether a name is an address rather than a path of this machine.
+    """Whether a name is an address rather than a local path.
 
     >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
     (True, False, False)
@@ -40,9 +40,9 @@ def is_address(name: str | Path) -> bool:
 
 
 def open_store(name: str) -> tuple[FileSystem, str]:
-    """The file system of an address, and the path there.
+    """Open the file system of an address; return it with the path inside.
 
-    fsspec opens it; where the library for a scheme is not installed, pyarrow's own file systems are tried.
+    fsspec opens it; if the library for a scheme is not installed, the file systems of pyarrow are tried.
     """
     fsspec = require("fsspec", extra="ray")
     try:
@@ -52,42 +52,42 @@ def open_store(name: str) -> tuple[FileSystem, str]:
         from pyarrow.fs import FileSystem as ArrowFileSystem
 
         try:
-            # pyarrow raises for signs such as [ in a path, and decodes %5B.
-            place, asked = parted(name)
-            arrow, path = ArrowFileSystem.from_uri(quote(place, safe=":/@%") + asked)
+            # pyarrow raises for characters such as [ in a path, and decodes %5B.
+            base, query = parted(name)
+            arrow, path = ArrowFileSystem.from_uri(quote(base, safe=":/@%") + query)
         except (ValueError, OSError) as error:
             scheme = name.partition("://")[0]
             raise MissingExtraError(f"{scheme}:// cannot be opened here ({missing}; pyarrow: {error})") from error
         return ArrowFSWrapper(arrow), path
     except ValueError as error:
         raise InputError(
-            f"{shortened(name)}: no such kind of store ({error}); expected one that fsspec knows"
+            f"{shortened(name)}: unknown kind of store ({error}); expected one that fsspec supports"
         ) from error
     return fs, str(path)
 
 
 def join(folder: str, name: str) -> str:
-    """The name of a file in a folder or under an address.
+    """Return the name of a file in a folder or under an address.
 
     >>> join("s3://bucket/scores", "a.parquet"), join("scores/", "a.parquet")
     ('s3://bucket/scores/a.parquet', 'scores/a.parquet')
     """
-    place, asked = parted(folder)
-    return f"{place.rstrip('/')}/{name}{asked}" if is_address(folder) else str(Path(folder) / name)
+    base, query = parted(folder)
+    return f"{base.rstrip('/')}/{name}{query}" if is_address(folder) else str(Path(folder) / name)
 
 
 def parted(name: str) -> tuple[str, str]:
-    """An address without, and with nothing but, what follows its question mark: how the store is reached.
+    """Split an address into its location and its query, which configures access to the store.
 
     >>> parted("s3://bucket/a.tar?region=eu-west-1"), parted("what?.tar")
     (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
     """
-    place, mark, asked = name.rpartition("?")
-    return (place, mark + asked) if mark and "=" in asked and is_address(name) else (name, "")
+    base, mark, query = name.rpartition("?")
+    return (base, mark + query) if mark and "=" in query and is_address(name) else (name, "")
 
 
 def base_name(name: str) -> str:
-    """The last part of a path or an address.
+    """Return the last part of a path or an address.
 
     >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
     ('00000.tar', '00000.tar')
@@ -96,7 +96,7 @@ def base_name(name: str) -> str:
 
 
 def exists(name: str) -> bool:
-    """Whether there is such a file."""
+    """Whether the file exists."""
     with _one_line(name):
         if not is_address(name):
             return Path(name).is_file()
@@ -105,24 +105,23 @@ def exists(name: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files under a folder's or an address's pattern such as `shards/*.tar`, in order of their names."""
+    """Return the local or remote files that match a pattern such as `shards/*.tar`, sorted by name."""
     if not is_address(pattern):
         return sorted(glob(pattern, recursive=True))  # noqa: PTH207, several folders may have stars, and be absolute
     with _one_line(pattern):
         fs, path = open_store(pattern)
-        _, asked = parted(pattern)  # paths of a store have lost it
+        _, query = parted(pattern)  # missing from the paths that a store returns
         files = sorted(fs.glob(path))
-        if not files:  # so says fsspec of a store that cannot be reached, too; listing the folder tells the two apart
+        if not files:  # fsspec also returns this for an unreachable store; listing the folder raises then
             with suppress(FileNotFoundError):
                 fs.ls(path.rpartition("/")[0])
-        return [fs.unstrip_protocol(file) + asked for file in files]
+        return [fs.unstrip_protocol(file) + query for file in files]
 
 
 def mark(name: str, *, verify: bool = False) -> str:
-    """A mark of a file, `CONTENT@TIME`: a hash of its size and four blocks spread over it, and when it was changed.
+    """Return a mark of a file, `CONTENT@TIME`: a hash of its size and four blocks, and its modification time.
 
-    The time is that of the last change, or what a store has in its place (an ETag). With `verify` a hash of all bytes
-    follows, after a `#`.
+    A store may have an ETag instead of the time. With `verify` a hash of all bytes follows, after a `#`.
     """
     with _one_line(name), reading(name) as file:
         size = file.seek(0, SEEK_END)
@@ -143,7 +142,7 @@ def mark(name: str, *, verify: bool = False) -> str:
 
 @contextmanager
 def reading(name: str) -> Iterator[Any]:
-    """A file open for reading bytes from any place; of one that lies far away only blocks are fetched."""
+    """Open a file for random access to its bytes; of a remote file only the blocks that are read are fetched."""
     if not is_address(name):
         with Path(name).open("rb") as file:
             yield file
@@ -155,21 +154,21 @@ def reading(name: str) -> Iterator[Any]:
 
 @contextmanager
 def fetched(name: str) -> Iterator[Path]:
-    """A path of this machine with the content of a file; what was fetched is removed at the end of the block."""
+    """Provide a local path to a file; a download is removed at the end of the block."""
     if not is_address(name):
         yield Path(name)
         return
     with TemporaryDirectory(prefix="msdscore-") as folder:
         path = Path(folder) / base_name(name)
         with _one_line(name):
-            fs, place = open_store(name)
-            fs.get_file(place, str(path))
+            fs, target = open_store(name)
+            fs.get_file(target, str(path))
         yield path
 
 
 @contextmanager
 def writing(name: str) -> Iterator[Any]:
-    """An open file that becomes `name` at the end of the block, whole or not at all."""
+    """Open a file that atomically becomes `name` at the end of the block."""
     if not is_address(name):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         with replacing(Path(name)) as file:
@@ -180,21 +179,21 @@ def writing(name: str) -> Iterator[Any]:
         with path.open("wb") as file:
             yield file
         try:
-            fs, place = open_store(name)
-            parent = place.rpartition("/")[0]
+            fs, target = open_store(name)
+            parent = target.rpartition("/")[0]
             if _WHOLE_OR_NONE & ({fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)):
-                fs.put_file(str(path), place)
+                fs.put_file(str(path), target)
                 return
             fs.makedirs(parent, exist_ok=True)
             temporary = f"{parent}/.{uuid4().hex}{TEMPORARY}"
             fs.put_file(str(path), temporary)
-            fs.mv(temporary, place)
+            fs.mv(temporary, target)
         except OSError as error:
             raise RunError(f"{shortened(name)}: cannot be written ({error}); choose another -o") from error
 
 
 def remove(name: str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     if not is_address(name):
         Path(name).unlink(missing_ok=True)
     elif exists(name):
@@ -204,20 +203,20 @@ def remove(name: str) -> None:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """An error of any store as one line."""
+    """Raise the errors of any store as one line."""
     try:
         yield
     except MSDScoreError:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{shortened(name)}: no such file") from error
-    except Exception as error:  # stores raise errors of their own libraries
+    except Exception as error:  # stores raise the errors of their libraries
         reason = shortened(" ".join(str(error).split()), 300) or type(error).__name__
         raise InputError(f"{shortened(name)}: cannot be read ({reason})") from error
 
 
 def expand(pattern: str) -> list[str]:
-    """The shards that a pattern names; braces may stand for shards that are not there, other patterns cannot.
+    """Expand a pattern to shards; braces may name missing shards, other patterns match existing files.
 
     >>> expand("part-{a,b}/{08..10}.tar")[:4]
     ['part-a/08.tar', 'part-a/09.tar', 'part-a/10.tar', 'part-b/08.tar']
@@ -225,11 +224,11 @@ def expand(pattern: str) -> list[str]:
     if not is_address(pattern) and Path(pattern).is_dir():
         # Parquet files next to tars are their metadata.
         return next(filter(None, (matching(str(Path(escape(pattern)) / end)) for end in ("*.tar", "*.parquet"))), [])
-    if not is_address(pattern) and Path(pattern).is_file():  # whatever signs are in its name
+    if not is_address(pattern) and Path(pattern).is_file():  # whatever characters are in its name
         return [pattern]
     choices: list[Sequence[str | int]] = []
     widths: list[int] = []
-    for number, text in enumerate(_BRACES.split(pattern)):  # every second one stood in braces
+    for number, text in enumerate(_BRACES.split(pattern)):  # every second part was in braces
         bounds = _RANGE.fullmatch(text) if number % 2 else None
         if bounds and int(bounds[2]) < int(bounds[1]):
             raise ConfigError(f"{{{text}}}: expected a range from a smaller to a larger number, as in {{00000..01231}}")
@@ -248,24 +247,24 @@ def expand(pattern: str) -> list[str]:
 
 
 def expand_all(patterns: Iterable[str]) -> list[str]:
-    """The shards of several patterns, each once.
+    """Expand several patterns to shards, each once.
 
     Raises:
-        InputError: a pattern fits nothing.
+        InputError: a pattern matches nothing.
     """
     names: dict[str, None] = {}
     for pattern in patterns:
         shards = expand(pattern)
         if not shards:
             raise InputError(
-                f"{shortened(pattern)}: no shards there; expected tars or Parquet files, or a pattern of them"
+                f"{shortened(pattern)}: no shards found; expected tars or Parquet files, or a pattern of them"
             )
         names.update(dict.fromkeys(shards))
     return list(names)
 
 
 def score_names(shards: Sequence[str]) -> list[str]:
-    """The file name of every shard's scores: its own with the suffix .parquet.
+    """Return the score file name of every shard: its name with the suffix .parquet.
 
     >>> score_names(["s3://bucket/00000.tar", "rows.jsonl.gz"])
     ['00000.parquet', 'rows.parquet']
@@ -281,12 +280,12 @@ def score_names(shards: Sequence[str]) -> list[str]:
 
 
 def stem(shard: str) -> str:
-    """A shard's name without folder and suffixes."""
+    """Return the name of a shard without folder and suffixes."""
     return _unpacked(shard).stem
 
 
 def is_shard(name: str) -> bool:
-    """Whether a name looks like that of a shard.
+    """Whether a name looks like a shard or a shard pattern.
 
     >>> is_shard("a/{00000..00009}.tar"), is_shard("a dog runs.")
     (True, False)
@@ -295,6 +294,6 @@ def is_shard(name: str) -> bool:
 
 
 def _unpacked(name: str) -> Path:
-    """A file's name without folder and the suffix of a compression."""
+    """Return a file name without folder and compression suffix."""
     path = Path(base_name(name))
     return path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path

@@ -1,6 +1,6 @@
-"""Which rows are kept: those within given bounds, and of these the best by one number, in all or in every group.
+"""Selection rules: rows within bounds, and of these the best by one column, overall or per group.
 
-DuckDB sorts and groups, exactly and with files on disk where memory ends.
+DuckDB sorts and groups, and spills to disk when memory is full.
 """
 
 import math
@@ -32,7 +32,7 @@ _PLACES = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})  # in names of fil
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many of some rows are kept: a share of them, rounded to the nearest number, or a number of them.
+    """Number of rows to select: a share, rounded to the nearest integer, or a count.
 
     >>> Quota.parse("0.3").of(10), Quota.parse("30%").of(5), Quota.parse("2").of(10), Quota.parse("2").of(1)
     (3, 2, 2, 1)
@@ -43,7 +43,7 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> "Quota":
-        """A share such as 0.3 or 30%, or a whole number of rows."""
+        """Parse a share such as 0.3 or 30%, or a number of rows."""
         plain = text.strip()
         try:
             if plain.isdigit() and int(plain) > 0:
@@ -56,14 +56,14 @@ class Quota:
         return cls(share=share)
 
     def of(self, rows: int) -> int:
-        """How many of so many rows are kept."""
+        """Return how many of `rows` rows are selected."""
         if self.share is None:
             return min(rows, self.count or 0)
-        # In whole numbers: 0.3 has no exact form as a float.
+        # In integers: 0.3 is not exact as a float.
         return (2 * rows * self.share.numerator + self.share.denominator) // (2 * self.share.denominator)
 
     def sql(self, rows: str) -> str:
-        """The same of a column, which fits 128 bits."""
+        """Return the same as an SQL expression of a column, in 128 bits."""
         if self.share is None:
             return str(min(self.count or 0, 2**63 - 1))
         top, bottom = self.share.numerator, self.share.denominator
@@ -72,9 +72,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What to keep: rows whose numbers are at least `minima` and at most `maxima`, and of these `keep` by `by`.
+    """Selection rule: rows with values of at least `minima` and at most `maxima`, and of these `keep` by `by`.
 
-    With `per`, so much of every group of rows that share the value of that column. Rows without a number are dropped.
+    With `per`, `keep` applies to every group of rows with the same value there. Rows without a value are dropped.
     """
 
     by: str = "msd"
@@ -85,7 +85,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.keep is None and not self.minima and not self.maxima:
-            raise ConfigError("nothing says what to keep; give --keep 0.3, --min match=0.7 or --max support=2")
+            raise ConfigError("no rule; pass --keep 0.3, --min match=0.7 or --max support=2")
         for name, value in (*self.minima, *self.maxima):
             if math.isnan(value):
                 raise ConfigError(f"a bound must be a number, got nan for {name}")
@@ -94,42 +94,42 @@ class Rule:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the lowest numbers are the best ones."""
+        """Whether the lowest values are the best."""
         return self.by in LOWER_IS_BETTER
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns of numbers that it looks at."""
+        """The numeric columns that the rule uses."""
         return tuple(dict.fromkeys([self.by, *(name for name, _ in (*self.minima, *self.maxima))]))
 
     @property
     def valid(self) -> str:
-        """The rows that have a number and are within the bounds, as a condition."""
+        """SQL condition for rows that have a value within the bounds."""
         bounds = [("<=", *bound) for bound in self.maxima] + [(">=", *bound) for bound in self.minima]
-        # NaN is larger than every number to DuckDB.
+        # DuckDB sorts NaN above every number.
         known = [f"({number(name)} IS NOT NULL AND NOT isnan({number(name)}))" for name in self.numbers]
         return " AND ".join([*known, *(f"{number(name)} {sign} {literal(value)}" for sign, name, value in bounds)])
 
 
 def quoted(name: str) -> str:
-    """The name of a column in SQL."""
+    """Quote a column name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def number(name: str) -> str:
-    """A column as numbers in SQL; -0.0 is 0.0."""
+    """Return the SQL expression of a column as numbers; -0.0 is 0.0."""
     return f"({quoted(name)}::DOUBLE + 0.0)"
 
 
 def literal(value: float) -> str:
-    """A number in SQL."""
+    """Return a number as an SQL literal."""
     return f"'{value!r}'::DOUBLE"
 
 
 class Table:
-    """The rows of some files as a view `scores` of a database in `folder`.
+    """The rows of several files as a view `scores` of a database in `folder`.
 
-    `file` is the number of a row's file, `row` that number times `FILE` and the position within the file.
+    `file` is the index of a row's file, `row` is that index times `FILE` plus the position within the file.
     """
 
     def __init__(self, files: Sequence[ScoreFile], folder: Path) -> None:
@@ -148,7 +148,7 @@ class Table:
             path = file.path.absolute()
             try:
                 paths.append(str(path).encode().decode().translate(_PLACES))
-            except UnicodeEncodeError:  # DuckDB takes UTF-8 alone
+            except UnicodeEncodeError:  # DuckDB only accepts UTF-8
                 (link := folder / f"{number}.parquet").symlink_to(path)
                 paths.append(str(link))
         names = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
@@ -160,28 +160,28 @@ class Table:
         )
 
     def ask(self, sql: str) -> Any:
-        """The answer to a question."""
+        """Execute a query."""
         try:
             return self._database.execute(sql)
         except duckdb.Error as error:
             raise RunError(f"the scores cannot be sorted ({str(error).splitlines()[0]})") from error
 
     def count(self, rows: str) -> int:
-        """How many rows a table has, or satisfy a condition: what stands behind FROM."""
+        """Return the number of rows of a FROM clause, such as a table with a condition."""
         return int(self.ask(f"SELECT count(*) FROM {rows}").fetchone()[0])
 
     def kept_of(self, number: int) -> Positions:
-        """The rows that are kept of one file, from 0, in order."""
+        """Return the positions of the selected rows of one file, in order."""
         first = number * FILE
         answer = self.ask(f"SELECT row FROM kept WHERE row >= {first} AND row < {first + FILE} ORDER BY row")
         return np.asarray(answer.fetchnumpy()["row"], dtype=np.int64) - first
 
 
 def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, float | None]:
-    """Put the rows that a rule keeps into a table of the database.
+    """Write the rows that a rule selects into a table of the database.
 
-    Returns how many rows have a number and are within the bounds, how many are kept, and the number of the last row
-    kept: None where every group has its own or nothing was cut.
+    Returns the number of rows with a value within the bounds, the number of selected rows, and the value of the last
+    selected row: None if every group has its own or all rows were selected.
     """
     _require_columns(table, rule)
     value, among, threshold = number(rule.by), f"scores WHERE {rule.valid}", None
@@ -191,7 +191,7 @@ def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, floa
         _refuse_unknown(table, rule)
     wanted = valid if rule.keep is None else rule.keep.of(valid)
     if rule.per is not None and rule.keep is not None:
-        # Rows without a group are one group.
+        # Rows without a group form one group.
         group = f"coalesce({quoted(rule.per)}::VARCHAR, '')"
         table.ask(
             f"CREATE TABLE {into} AS SELECT row FROM (SELECT row, row_number() OVER (PARTITION BY {group} ORDER BY "
@@ -210,7 +210,7 @@ def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, floa
 
 
 def _require_columns(table: Table, rule: Rule) -> None:
-    """Refuse unknown columns, those that hold no numbers, and groups that are lists or objects."""
+    """Raise for unknown columns, columns without numbers, and groups that are lists or objects."""
     for name in (*rule.numbers, *([rule.per] if rule.per else ())):
         for file in table.files:
             if name not in file.schema.names:
@@ -218,13 +218,13 @@ def _require_columns(table: Table, rule: Rule) -> None:
         kinds = [file.schema.field(name).type for file in table.files]
         if name == rule.per and any(map(pa.types.is_nested, kinds)):
             nested = next(filter(pa.types.is_nested, kinds))
-            raise ConfigError(f"column {name} holds neither texts nor numbers ({nested}); choose another")
+            raise ConfigError(f"column {name} has neither text nor numbers ({nested}); choose another")
         if name != rule.per and not holds_numbers(table, name):
-            raise ConfigError(f"column {name} holds no numbers ({kinds[0]}); choose another")
+            raise ConfigError(f"column {name} is not numeric ({kinds[0]}); choose another")
 
 
 def holds_numbers(table: Table, name: str) -> bool:
-    """Whether a column holds numbers, or text that can be read as such."""
+    """Whether a column has numbers, or text that can be parsed as numbers."""
     kinds = {file.schema.field(name).type for file in table.files}
     if any(pa.types.is_nested(kind) or pa.types.is_temporal(kind) for kind in kinds):
         return False
@@ -235,11 +235,11 @@ def holds_numbers(table: Table, name: str) -> bool:
 
 
 def _refuse_unknown(table: Table, rule: Rule) -> None:
-    """Refuse a number that no row has although rows were scored: a bound on it would silently drop them all."""
+    """Raise for a column without values although rows were scored: a bound on it would silently drop all rows."""
     scored = [_SCORE] if all(_SCORE in file.schema.names for file in table.files) else []
     known = [name for name in (*rule.numbers, *scored) if table.count(f"scores WHERE NOT isnan({number(name)})")]
     unknown = [name for name in rule.numbers if name not in known]
     if known and unknown:
         raise ConfigError(
-            f"no row has a number in column {unknown[0]}; match and information need a bank (msdscore bank)"
+            f"no row has a value in column {unknown[0]}; match and information need a bank (msdscore bank)"
         )

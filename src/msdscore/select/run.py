@@ -1,4 +1,4 @@
-"""A selection from start to end: what to keep, written in one step, with a survey where one is asked for.
+"""Select rows by a rule and write them atomically, with an optional survey.
 
 It is written as DataComp's sorted uids, a list of keys, the selected rows, or new tars and Parquet files.
 """
@@ -35,9 +35,9 @@ from msdscore.select.survey import Survey, survey
 
 SUFFIXES = (".npy", ".txt", ".parquet")
 NOTES = "selection.json"  # the rule and the scores that the shards of a folder were selected by
-_UID_TYPE = np.dtype("u8,u8")  # what DataComp's resharder reads
+_UID_TYPE = np.dtype("u8,u8")  # the format of DataComp's resharder
 _UID = re.compile("[0-9a-f]{32}")
-_FETCHED = 1 << 20  # uids that are turned into numbers at once
+_FETCHED = 1 << 20  # uids that are converted to numbers at once
 _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
 Progress = Callable[[int, int], None]
@@ -45,9 +45,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What was kept: of `rows` rows `valid` had a number and were within the bounds.
+    """Result of a selection: of `rows` rows `valid` had a value within the bounds.
 
-    `threshold` is the number of the last row kept; `duplicates` are uids or keys that came twice and were written once.
+    `threshold` is the value of the last selected row; `duplicates` are repeated uids or keys, which are written once.
     """
 
     output: str
@@ -76,8 +76,8 @@ def select(
     output may be paths or addresses (s3://…). With `show`, a survey with that many rows of each kind is made.
 
     Raises:
-        InputError: the scores cannot be read, or keys do not tell their rows apart.
-        RunError: the output holds something else or cannot be written.
+        InputError: the scores cannot be read, or keys are not unique.
+        RunError: the output exists with other content or cannot be written.
     """
     try:
         with ExitStack() as stack:
@@ -99,7 +99,7 @@ def select(
 
 
 def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> None:
-    """Refuse before any work what cannot or must not be written."""
+    """Raise, before any work is done, if the output cannot or must not be written."""
     name, suffix = shortened(output), _suffix(output)
     if not output.strip():
         raise ConfigError("-o has no name; expected a file, a folder for shards, or - for standard output")
@@ -125,7 +125,7 @@ def _suffix(output: str) -> str:
 
 
 def _write(table: Table, rule: Rule, output: str, *, overwrite: bool, progress: Progress) -> int:
-    """Write the selection; how many names came twice."""
+    """Write the selection; return the number of duplicate names."""
     if is_standard_output(output):
         keys = BytesIO()
         duplicates = _write_keys(table, keys, progress)
@@ -162,7 +162,7 @@ def _write_uids(table: Table, file: IO[bytes]) -> int:
 
 
 def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
-    """Write one key per line, in the order of the scores; captions of one sample of a tar share a key, written once."""
+    """Write one key per line, in the order of the scores; captions of one tar sample share a key, written once."""
     _refuse_shared_keys(table)
     twice = 0
     for number, scores in enumerate(table.files):
@@ -170,8 +170,8 @@ def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key is None or "\n" in key or "\r" in key:
-                what = f"{shortened(scores.name)}: key {shortened(repr(key))} cannot stand on a line of its own"
-                raise InputError(f"{what}; -o kept.parquet can hold it")
+                what = f"{shortened(scores.name)}: key {shortened(repr(key))} contains a newline"
+                raise InputError(f"{what}; write rows instead: -o kept.parquet")
         file.write("".join(f"{key}\n" for key in distinct).encode())
         twice += len(keys) - len(distinct)
         progress(number + 1, len(table.files))
@@ -179,7 +179,7 @@ def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
 
 
 def _refuse_shared_keys(table: Table) -> None:
-    """Refuse keys that do not say which row is meant: in several files, of several samples, twice in a file of rows."""
+    """Raise for ambiguous keys: in several files, of several samples, or repeated in a file of rows."""
     names = list(dict.fromkeys(file.key_name for file in table.files))
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
     rows = [number for number, file in enumerate(table.files) if not _is_of_tar(file)]
@@ -187,7 +187,7 @@ def _refuse_shared_keys(table: Table) -> None:
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
     alone += f" OR bool_or(warnings LIKE '%{SHARED_KEY}%')" if warned else ""
     shared: Any = None
-    # By their hashes first, in a third of the memory: where these differ the keys do.
+    # Compared by hash first, in a third of the memory: different hashes mean different keys.
     for value in (f"hash({key})", key):
         shared = table.ask(
             f"SELECT key, min(file), max(file) FROM (SELECT {value} AS key, file, kept.row AS kept"
@@ -199,13 +199,13 @@ def _refuse_shared_keys(table: Table) -> None:
     first, last = (shortened(table.files[number].name) for number in shared[1:])
     where = f"two rows of {first}" if first == last else f"{first} and {last}"
     raise InputError(
-        f"key {shortened(repr(shared[0]))} names rows of {where}, so that a list of keys would not say which; "
-        "select from each file apart, or keep the rows themselves: -o kept.parquet"
+        f"key {shortened(repr(shared[0]))} is ambiguous: it names rows of {where}; "
+        "run select separately for each file, or write rows: -o kept.parquet"
     )
 
 
 def _write_rows(table: Table, file: IO[bytes], progress: Progress) -> int:
-    """Write the kept rows with all their columns, as Parquet that carries the signature."""
+    """Write the selected rows with all their columns, as Parquet with the signature."""
     first = table.files[0]
     schema = first.schema.with_metadata({SIGNATURE_KEY: first.signature.encode()} if first.signature else {})
     for scores in table.files:
@@ -265,7 +265,7 @@ def _parent(name: str) -> str:
 
 
 def _mark(table: Table, rule: Rule) -> dict[str, Any]:
-    """What makes two selections the same: the rule, and the scores it was applied to."""
+    """Return the identity of a selection: the rule, and the scores it was applied to."""
     keep, digest = rule.keep, blake2b(digest_size=16)
     for file in table.files:
         digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
@@ -286,7 +286,7 @@ def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool
         return
     others = (stores.matching(stores.join(folder, f"*{suffix}")) for suffix in {_suffix(name) for name in names})
     if (before or any(others)) and not overwrite:
-        raise RunError(f"{shortened(folder)}: holds another selection, or other shards; {REMEDY}")
+        raise RunError(f"{shortened(folder)}: contains another selection, or other shards; {REMEDY}")
     earlier: list[str] = []
     with suppress(ValueError, AttributeError, TypeError):
         earlier = [PurePosixPath(name).name for name in json.loads(before).get("shards", [])]
@@ -312,12 +312,12 @@ def _scored_source(file: ScoreFile) -> Iterator[Path]:
         with stores.fetched(source) as path:
             yield path
     except (tarfile.TarError, pa.ArrowException) as error:
-        raise InputError(f"{shortened(source)}: the {kind} that was scored cannot be read ({error})") from error
+        raise InputError(f"{shortened(source)}: the scored {kind} cannot be read ({error})") from error
     except (FileNotFoundError, InputError) as error:
         if isinstance(error, InputError) and "no such file" not in str(error):
             raise
-        hint = "select where it was scored, or score it by its whole path"
-        raise InputError(f"{shortened(source)}: the {kind} that was scored is not there; {hint}") from error
+        hint = "run select in the folder where it was scored, or score it by its absolute path"
+        raise InputError(f"{shortened(source)}: the scored {kind} does not exist; {hint}") from error
 
 
 def _copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) -> None:
@@ -379,10 +379,10 @@ def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
 
 
 def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage]:
-    """The images of some rows in the tar that was scored, by position; of a row without an image there is none.
+    """Return the images of rows in the scored tar by position; rows without an image are left out.
 
     Raises:
-        InputError: the tar holds something else at one of the positions.
+        InputError: the tar has another sample at one of the positions.
     """
     captions = _column(file, "caption", rows) if "caption" in file.schema.names else [None] * len(rows)
     known = dict(zip(rows.tolist(), zip(_column(file, file.key_name, rows), captions, strict=True), strict=True))
@@ -397,18 +397,18 @@ def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage
         if isinstance(record.values.get("image"), TarImage):
             images[row] = record.values["image"]
     if known:
-        raise InputError(f"{shortened(str(tar))}: holds fewer rows than were scored; score the tar again")
+        raise InputError(f"{shortened(str(tar))}: has fewer rows than were scored; score the tar again")
     return images
 
 
 def _samples(given: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
-    """The files of each sample, cut as scoring cuts them, up to where the tar is cut off, if it is."""
+    """Yield the files of each sample, grouped as for scoring; a truncated tar ends at its last complete file."""
     sample, endings = list[tarfile.TarInfo](), set[str]()
     members = iter(given)
     last = next(members, None)
     while last is not None:
         try:
-            following = next(members, None)  # fails where the last one is cut off
+            following = next(members, None)  # raises if the last one is truncated
         except tarfile.ReadError:
             break
         base = PurePosixPath(last.name).name
@@ -434,6 +434,6 @@ def _taken(file: ScoreFile, columns: Sequence[str] | None, rows: Positions) -> I
 
 
 def _column(file: ScoreFile, name: str, rows: Positions) -> list[Any]:
-    """A column of some rows as texts."""
+    """Return a column of these rows as text."""
     batches = _taken(file, [name], rows)
     return [value for batch in batches for value in pc.cast(batch.column(0), pa.string()).to_pylist()]

@@ -1,4 +1,4 @@
-"""Scored files: score shards, folders of them, and what `msdscore score` writes for one file."""
+"""Files of scores: score shards, folders of them, and outputs of `msdscore score` for one file."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _BATCH_ROWS = 1 << 16
 class ScoreFile:
     """One file of scores; `facts` are those of a score shard, None for the output of a run over one file.
 
-    `path` is a Parquet file of this machine with its rows: the file itself, or a copy of what lies far away or is text.
+    `path` is a local Parquet file with its rows: the file itself, or a copy of a remote or text file.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ScoreFile:
 
     @property
     def key_name(self) -> str:
-        """The column that names its rows."""
+        """The column of row keys."""
         names = [name for name in KEY_NAMES if name in self.schema.names]
         if not names:
             expected = " or ".join(KEY_NAMES)
@@ -47,25 +47,25 @@ class ScoreFile:
         return names[0]
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Its rows in order, some tens of thousands at a time, with the columns asked for (None: all)."""
+        """Iterate over the rows in batches of tens of thousands, with these columns (None: all)."""
         with pq.ParquetFile(self.path) as opened:
-            # Without threads: reading ahead holds several row groups of all columns at once.
+            # Without threads: read-ahead would load several row groups of all columns at once.
             yield from opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)
 
 
 def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
-    """The files that the names stand for, in order; a folder stands for the score shards in it.
+    """Open the files of these names, in order; a folder means the score shards in it.
 
-    Files that lie far away are fetched into `folder`, each once, and files of text are written there as Parquet.
+    Remote files are fetched into `folder`, each once, and text files are converted there to Parquet.
 
     Raises:
-        ConfigError: they were made with different signatures, so that their numbers cannot be compared.
+        ConfigError: their signatures differ, so that their scores cannot be compared.
     """
     files: dict[str, ScoreFile] = {}
     for name in names:
         for path, shards_alone in _expanded(name):
             whole = path if stores.is_address(path) else str(Path(path).resolve())
-            if whole not in files:  # a file that is named twice counts once
+            if whole not in files:  # a repeated file counts once
                 file = _opened(path, folder / str(len(files)))
                 files |= {whole: file} if file.facts is not None or not shards_alone else {}
         if not files:
@@ -73,13 +73,13 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     signatures = list(dict.fromkeys(file.signature for file in files.values() if file.signature))
     if len(signatures) > 1:
         first = "; ".join(signatures[:3])
-        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; select from each apart")
+        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; select each separately")
     return list(files.values())
 
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
-    """The files of a name or pattern, and whether only score shards among them count, as in a folder."""
-    if not stores.is_address(name) and Path(name).is_file():  # whatever signs are in its name
+    """Yield the files of a name or pattern, and whether to skip files other than score shards, as in a folder."""
+    if not stores.is_address(name) and Path(name).is_file():  # whatever characters are in its name
         yield name, False
     elif "{" in name:
         for path in expand(name):
@@ -114,7 +114,7 @@ def _opened(name: str, copy: Path) -> ScoreFile:
 
 
 def _from_text(name: str, copy: Path) -> ScoreFile:
-    """The output of a run as text, with all values as text; its signature stands in the run metadata beside it."""
+    """Open the output of a run in a text format, with all values as text; its signature is in the run metadata."""
     with ExitStack() as stack:
         records = open_records(name, format=None, until=stack)
         first = [record.values for record in islice(records.read(), 100)]

@@ -1,4 +1,4 @@
-"""What a selection looks like: how its numbers are spread, rows on both sides of the cut, agreement with cosine."""
+"""Survey of a selection: histograms, rows on both sides of the threshold, agreement with cosine."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +10,14 @@ from msdscore.scoring.results import SHOWN
 from msdscore.select.rule import COSINE, FILE, Quota, Rule, Table, choose, holds_numbers, literal, number, quoted
 
 BINS = 60
-_SAMPLED = 50_000  # rows, spread evenly over all, from which ranges and rank correlation are taken
-_OUTSIDE = 0.001  # share on each side that is put into the last bin
+_SAMPLED = 50_000  # evenly spaced rows for ranges and rank correlation
+_OUTSIDE = 0.001  # share on each side that is clipped to the last bin
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Rows by the value of one column, in equal steps from `low` to `high`; the last bins hold what lies outside."""
+    """Row counts by the value of one column, in equal bins from `low` to `high`; the outer bins include outliers."""
 
     name: str
     low: float
@@ -28,9 +28,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far the selection is that of plain cosine, which keeps `kept` rows too; both keep `shared`.
+    """Overlap with a selection of `kept` rows by plain cosine; `shared` rows are in both.
 
-    `expected` is the share that chance alone would share. `correlation` is Spearman's, of the two rankings.
+    `expected` is the overlap expected by chance. `correlation` is Spearman's, of the two rankings.
     """
 
     kept: int
@@ -40,13 +40,13 @@ class Agreement:
 
     @property
     def share(self) -> float:
-        """The share of its rows that cosine keeps as well."""
+        """The share of selected rows that cosine selects as well."""
         return self.shared / self.kept if self.kept else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All of it; `examples` by what they show: rows to look at, with their `file` and the `position` in it."""
+    """The whole survey; `examples` are rows by category, with their `file` and the `position` in it."""
 
     histograms: tuple[Histogram, ...]
     agreement: Agreement | None
@@ -54,7 +54,7 @@ class Survey:
 
 
 def survey(table: Table, rule: Rule, kept: int, show: int) -> Survey:
-    """Look at a selection that kept so many rows, with `show` rows of each kind."""
+    """Survey a selection of `kept` rows, with `show` example rows of each kind."""
     shared = set.intersection(*(set(file.schema.names) for file in table.files))
     names = [name for name in dict.fromkeys([*rule.numbers, *SHOWN, "length"]) if name in shared]
     names = [name for name in names if holds_numbers(table, name)]
@@ -70,7 +70,7 @@ def survey(table: Table, rule: Rule, kept: int, show: int) -> Survey:
     }
     agreement, join = None, ""
     if rule.by != COSINE and COSINE in shared:
-        # As many rows by similarity alone, within every group if the rule does.
+        # As many rows by similarity only, per group if the rule has groups.
         grouped = rule.keep is not None and rule.per is not None
         alone = Rule(by=COSINE, keep=rule.keep, per=rule.per) if grouped else Rule(by=COSINE, keep=Quota(count=kept))
         chosen = choose(table, alone, into="cosine")[1]
@@ -98,9 +98,9 @@ def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Hist
     finite = values[np.isfinite(values)]
     low, high = np.quantile(finite, [_OUTSIDE, 1 - _OUTSIDE]) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
-    place = f"({number(name)} - {literal(float(low))}) / {literal(float(high - low))} * {BINS}"
+    position = f"({number(name)} - {literal(float(low))}) / {literal(float(high - low))} * {BINS}"
     counted = table.ask(
-        f"SELECT kept.row IS NOT NULL, least(greatest(floor({place}), 0), {BINS - 1})::INT AS bin, count(*) FROM "
+        f"SELECT kept.row IS NOT NULL, least(greatest(floor({position}), 0), {BINS - 1})::INT AS bin, count(*) FROM "
         f"scores LEFT JOIN kept ON kept.row = scores.row WHERE isfinite({number(name)}) GROUP BY ALL"
     ).fetchall()
     kept, dropped = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
@@ -110,7 +110,7 @@ def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Hist
 
 
 def _correlation(table: Table, first: str, second: str, step: int) -> float | None:
-    """Spearman's correlation of two columns over the sampled rows; None where one of the two is constant."""
+    """Spearman's correlation of two columns over the sampled rows; None if one of the two is constant."""
     # Equal values share the mean of their ranks.
     ranks = [f"rank() OVER (ORDER BY {name}) + count(*) OVER (PARTITION BY {name}) / 2" for name in ("a", "b")]
     sampled = f"SELECT {first} AS a, {second} AS b FROM scores WHERE row % {FILE} % {step} = 0"

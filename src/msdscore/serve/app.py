@@ -1,4 +1,4 @@
-"""The ASGI application: routes from request to answer, page, start and stop, and one form for every refusal."""
+"""The ASGI application: routes, page, lifespan, and one format for all errors."""
 
 import asyncio
 import math
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
-GONE = 499  # the caller did not wait; as nginx has it in its logs
+GONE = 499  # client closed the request, as in nginx logs
 Handler = Callable[["Request", Service], Awaitable[Any]]
 Result = TypeVar("Result")
 
 
 def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec | None = None) -> "FastAPI":
-    """The application for any ASGI server; the page's Python export is made from `spec`."""
+    """Create the application for any ASGI server; the page's Python export is built from `spec`."""
     fastapi = require("fastapi", extra="serve")
     from fastapi import Request
     from fastapi.responses import JSONResponse
@@ -61,7 +61,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
-        """Unknown paths and methods in the form of other refusals, which the guard answers."""
+        """Return unknown paths and methods in the error format of the guard."""
         body = {"error": str(error.detail).lower(), "request_id": request.scope["state"]["request_id"]}
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
@@ -125,7 +125,7 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
 
 
 def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]]:
-    """A route that is given up after the time limit, or when its caller has gone."""
+    """Wrap a handler, which is cancelled after the time limit or when the caller disconnects."""
     from fastapi import Request, Response
     from starlette.requests import ClientDisconnect
 
@@ -161,7 +161,7 @@ async def _explain(request: "Request", service: Service) -> Any:
     together = _flag(request, "set")
     asked = await read_items(request, service.settings, service.images)
     items = await _unless_gone(request, service.explain(asked, together=together))
-    # As it is: to check thousands of plain numbers against the model takes a tenth of the whole answer's time.
+    # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
     return JSONResponse({"signature": service.signature, "items": items})
 
 
@@ -233,7 +233,7 @@ async def _rows(request: "Request", service: Service) -> dict[str, Any]:
 
 
 def _flag(request: "Request", name: str) -> bool:
-    """A yes or no among the query parameters."""
+    """Parse a boolean query parameter."""
     value = request.query_params.get(name, "false").lower()
     if value not in ("true", "false", "1", "0"):
         raise RefusedError(422, f"{name}: expected true or false, got {value[:40]!r}")
@@ -242,7 +242,7 @@ def _flag(request: "Request", name: str) -> bool:
 
 def _whole(texts: Mapping[str, str], name: str, *, least: int, most: int, default: int) -> int:
     text = texts.get(name, "")
-    # By length first: Python refuses to read thousands of digits.
+    # By length first: Python raises for thousands of digits.
     if text and not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise RefusedError(422, f"{name}: expected a number from {least} to {most}")
     return int(text or default)
@@ -260,7 +260,7 @@ def _bound(texts: Mapping[str, str], name: str) -> float | None:
 
 
 def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per caption; where the image could not be read, each has that reason."""
+    """Return one row per caption; if the image could not be read, each has that error."""
     if isinstance(scores, str):
         return [{"caption": caption, "msd": None, "error": scores} for caption in captions]
     # JSON has no NaN.
@@ -268,7 +268,7 @@ def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, 
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of some work, which is given up when the caller goes away; the body must have been read."""
+    """Await work, which is cancelled when the caller disconnects; the body must have been read."""
     from starlette.requests import ClientDisconnect
 
     async def gone() -> None:

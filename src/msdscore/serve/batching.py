@@ -1,4 +1,4 @@
-"""Requests of several callers joined into batches, edits of the page before them: one queue and one worker thread."""
+"""Batching of requests: one priority queue, in which edits of the page come first, and one worker thread."""
 
 import asyncio
 import math
@@ -11,10 +11,10 @@ from msdscore.serve.settings import RefusedError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-PATIENCE = 20.0  # seconds after which a job goes before urgent ones that came later
+PATIENCE = 20.0  # seconds after which a job precedes later urgent ones
 EDITING = 30.0  # seconds after an urgent job in which another one is expected
-SHORT = 0.05  # seconds that a batch should take in that time, for the urgent job waits for its end
-CALM = 0.15  # and at other times: the first edit beside a load waits too
+SHORT = 0.05  # target seconds per batch in that time, since an urgent job waits for its end
+CALM = 0.15  # and at other times: the first edit under load waits too
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
@@ -30,7 +30,7 @@ class _Entry(NamedTuple, Generic[Job, Result]):
 
 
 class Batcher(Generic[Job, Result]):
-    """Passes jobs to `run` in batches of up to `max_batch` captions; `run` gives a result or an error per job.
+    """Passes jobs to `run` in batches of up to `max_batch` captions; `run` returns a result or an error per job.
 
     The first job of a batch waits at most `max_wait` seconds for others. Batches are as short as the worker's pace
     demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. A job whose caller has gone
@@ -50,19 +50,19 @@ class Batcher(Generic[Job, Result]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msdscore-worker")
         self._task: asyncio.Task[None] | None = None
         self._numbers = count()
-        self._started: float | None = None  # when the worker began its batch
-        self._urgent = -math.inf  # when the last urgent job came
+        self._started: float | None = None  # start time of the current batch
+        self._urgent = -math.inf  # time of the last urgent job
         self._pace = math.inf  # seconds per unit of cost of the last batch
         self._closing = False
 
     @property
     def waiting(self) -> int:
-        """Jobs in the queue."""
+        """Number of jobs in the queue."""
         return self._queue.qsize()
 
     @property
     def busy_seconds(self) -> float:
-        """Time since the worker began its present batch; 0 where it has none."""
+        """Time since the start of the current batch; 0 if there is none."""
         return 0.0 if self._started is None else asyncio.get_running_loop().time() - self._started
 
     def start(self) -> None:
@@ -80,10 +80,10 @@ class Batcher(Generic[Job, Result]):
     async def submit(
         self, job: Job, *, size: int, cost: int | None = None, alone: bool = False, urgent: bool = False
     ) -> Result:
-        """The result of one job; refused where the service stops.
+        """Queue one job and wait for its result; raise `RefusedError` if the service is stopping.
 
         `size` is its number of captions, and `cost` (by default the same) its share of a batch's time. A job that runs
-        `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one goes before all that
+        `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one precedes all that
         have not waited long.
         """
         if self._closing:
@@ -98,11 +98,11 @@ class Batcher(Generic[Job, Result]):
 
     async def _work(self) -> None:
         while True:
-            # In a function of its own: no name here may keep the last batch alive while the next one is awaited.
+            # In a separate function: no local name may keep the last batch alive while the next one is awaited.
             await self._answer(await self._collect())
 
     async def _collect(self) -> list[_Entry[Job, Result]]:
-        """The next batch: what waits already, and what comes within `max_wait`."""
+        """Collect the next batch: queued jobs, and those that arrive within `max_wait`."""
         loop = asyncio.get_running_loop()
         first = await self._queue.get()
         batch, size, cost, until = [first], first.size, first.cost, loop.time() + self._max_wait
@@ -115,7 +115,7 @@ class Batcher(Generic[Job, Result]):
             except (asyncio.QueueEmpty, TimeoutError):
                 break
             if entry.alone or size + entry.size > self._max_batch or cost + entry.cost > most:
-                self._queue.put_nowait(entry)  # to its place
+                self._queue.put_nowait(entry)  # back to its position
                 self._queue.task_done()
                 break
             batch.append(entry)

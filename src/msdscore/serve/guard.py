@@ -24,9 +24,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("msdscore.serve")
-# Probes and the API's description need no token: they say nothing about images or captions.
+# Probes and the API documentation need no token: they reveal nothing about images or captions.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
-# The page itself holds no data; its requests carry the token that the reader typed.
+# The page contains no data; its requests send the token that the user typed.
 PAGE_PATHS = re.compile(r"/(assets/[a-z0-9_.-]+|samples/[a-z0-9_.-]+)?$")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}$")
 _HEADERS = {
@@ -45,25 +45,25 @@ _HEADERS = {
 
 
 def security_headers(embed: Sequence[str]) -> dict[str, str]:
-    """The headers of every answer; pages of the origins in `embed` may show the page in a frame."""
+    """Return the headers of every response; pages of the origins in `embed` may show the page in a frame."""
     if not embed:
         return _HEADERS
     policy = _HEADERS["content-security-policy"]
     framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {' '.join(embed)}")
-    # The older header knows no list of origins.
+    # The older header does not support a list of origins.
     return {name: value for name, value in _HEADERS.items() if name != "x-frame-options"} | {
         "content-security-policy": framed
     }
 
 
 class Guard:
-    """Middleware in front of all routes, so that nothing is read before it was allowed."""
+    """Middleware in front of all routes, so that no body is read before the request is allowed."""
 
     def __init__(self, app: App, service: "Service") -> None:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass it on."""
+        """Reject one request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -71,7 +71,7 @@ class Guard:
         exchange, started = _Exchange(self._service, headers, receive, send), time.perf_counter()
         scope.setdefault("state", {})["request_id"] = exchange.request_id
         method = scope["method"]
-        if method == "HEAD":  # what GET would answer, without its body
+        if method == "HEAD":  # like GET, without a body
             exchange.silent, scope = True, {**scope, "method": "GET"}
         try:
             check_caller(self._service.settings, scope["path"], headers)
@@ -96,11 +96,11 @@ class Guard:
 
 
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
-    """Refuse requests by a foreign host name, from a page of another site, or without the token."""
+    """Reject requests with a foreign host name, from a page of another site, or without the token."""
     host, origin = headers.get("host", ""), headers.get("origin")
     name = hostname(host)
     if is_loopback(settings.host) and not (is_loopback(name) or settings.allows(name)):
-        # A page elsewhere can point a name of its own at this machine; it then sends that name.
+        # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
         raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
     # A page may call that comes from the host that is called, or from an allowed proxy. This may drop its port from the
     # Host header, so an allowed name counts with any port.
@@ -110,13 +110,13 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    # Compared in constant time, so that the time of an answer says nothing about the token.
+    # Compared in constant time, so that the response time reveals nothing about the token.
     if scheme.lower() != "bearer" or not compare_digest(token.strip().encode(), settings.token.encode()):
         raise RefusedError(401, "expected the header Authorization: Bearer TOKEN")
 
 
 def hostname(host: str) -> str:
-    """The name in a Host header, without its port; empty where it is no host.
+    """Return the name in a Host header, without its port; empty if it is invalid.
 
     >>> hostname("localhost:8000"), hostname("[::1]:8000"), hostname("[")
     ('localhost', '::1', '')
@@ -128,28 +128,28 @@ def hostname(host: str) -> str:
 
 
 class _Exchange:
-    """One request and its answer: the body within its limits, the answer with the headers of every answer."""
+    """One request and its response: enforces the limits of the body and adds the common headers."""
 
     def __init__(self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._service, self._receive, self._send, self._headers = service, receive, send, headers
         given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun, self.received, self._complete = 500, False, 0, False
-        self.silent = False  # the body of the answer is not sent
+        self.silent = False  # the response has no body
         self._too_large = RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
     def check_length(self) -> None:
-        """Refuse a body that announces more than one request may hold."""
+        """Reject a body whose content length exceeds the limit."""
         announced = self._headers.get("content-length", "0")
         if not (announced.isascii() and announced.isdigit()):
             raise RefusedError(400, "expected a content length in digits")
-        # Room is taken by what arrives: a caller that announces much and sends little must not block others.
+        # Memory is counted on arrival: a large announced length with little data must not block others.
         if len(announced) > 18 or int(announced) > self._service.settings.max_body:
             raise self._too_large
         self._complete = announced == "0" and "transfer-encoding" not in self._headers
 
     async def receive(self) -> Message:
-        """The next part of the body; refuses where it stalls, is too large, or the service stops."""
+        """Receive the next part of the body; raises if it stalls, is too large, or the service is stopping."""
         if self._complete:
             return await self._receive()
         message = await self._next()
@@ -178,7 +178,7 @@ class _Exchange:
             closing.cancel()
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer, with the headers that every answer has."""
+        """Send a part of the response, with the common headers."""
         if message["type"] == "http.response.start":
             self.status, self._begun = int(message["status"]), True
             added = security_headers(self._service.settings.embed) | {"x-request-id": self.request_id}
@@ -195,7 +195,7 @@ class _Exchange:
         await self._send(message)
 
     async def refuse(self, status: int, reason: str) -> None:
-        """Answer with a status and one line, unless another answer has begun."""
+        """Respond with a status and one line, unless a response has started."""
         if self._begun:
             return
         body = json.dumps({"error": reason, "request_id": self.request_id}).encode()

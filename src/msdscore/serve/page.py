@@ -1,4 +1,4 @@
-"""The page: its files, the colours and scales with which it draws explanations, and its Python export."""
+"""The web page: its files, the colours and scales of explanations, and its Python export."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 RAMP_STEPS = 128
-TELLS = 1.5  # a word tells of a patch where its attention is that many times an even spread
+TELLS = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
 PALETTE = "palette.css"  # shared with the pages of explanations and reports
 _HTML = "text/html; charset=utf-8"
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
-    """Serve the page at `/`, the API's description at `/docs`, their files under `/assets` and `/samples`."""
+    """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Response
 
     root = files("msdscore.serve").joinpath("assets")
@@ -42,7 +42,7 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
 
     def file(name: str) -> Response:
         kind = _TYPES.get(name.rpartition(".")[2])
-        # Names are looked up in the list of files, never joined to a path that the caller chose.
+        # Names are looked up in the list of files, never joined to a user-supplied path.
         if kind is None or name not in names:
             raise HTTPException(404)
         return Response(_asset(name), media_type=kind)
@@ -85,9 +85,9 @@ def _look(signature: str, settings: ServeSettings) -> str:
 
 
 def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
-    """One explanation per caption as plain values with its `look`; None and a reason for those that cannot be read.
+    """Return one explanation per caption as plain values with its `look`; None and an error for unreadable ones.
 
-    All of them look the same: words and maps are on one scale, so that they can be compared.
+    Words and maps share one scale, so that explanations can be compared.
     """
     items = () if explanations is None else explanations.items
     limit, maps = word_limit(items), maps_of(items) if items else []
@@ -140,7 +140,7 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
 
 
 def scorer_code(spec: ScorerSpec) -> str:
-    """Python that makes a scorer with the same numbers; a bank is named by its file alone.
+    """Return Python code for the same scorer; a bank is given by its file name only.
 
     >>> scorer_code(ScorerSpec())
     'Scorer("mini")'
@@ -165,7 +165,7 @@ def _arguments(named: dict[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """A value as Python writes it, texts in double quotes."""
+    """Format a value as Python code, with strings in double quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)  # JSON's escapes are Python's too
     if isinstance(value, dict):

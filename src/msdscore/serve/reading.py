@@ -1,4 +1,4 @@
-"""Request bodies read within their limits: JSON or multipart in, images as bytes and captions out."""
+"""Parsing of JSON and multipart request bodies into images and captions, within limits."""
 
 import asyncio
 from base64 import b64decode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 JSON, FORM = "application/json", "multipart/form-data"
-_FAULTS = 20  # fields that are named in one error
+_FAULTS = 20  # fields that are listed in one error
 PREFIX = "sha256:"  # of what was uploaded before
 SIGNS = 200_000  # commas, brackets, texts and escaped quotes of a JSON body; the limits of captions need a tenth
 KEYS = 8  # of an object
@@ -30,9 +30,9 @@ SCANNED = 1 << 20  # bytes outside of texts that are counted at once
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One image as the bytes of its file, and its captions; `error` says why it has no bytes.
+    """One image as the bytes of its file, and its captions; `error` is set if it has no bytes.
 
-    `name` is that of an upload which the request refers to; `refused` says why the captions are not scored.
+    `name` is that of an upload which the request refers to; `refused` is why the captions are not scored.
     """
 
     image: bytes
@@ -40,25 +40,25 @@ class Asked:
     error: str | None = None
     name: str = ""
     refused: str | None = None
-    references: tuple[str, ...] = ()  # captions by people; those without words are left out
+    references: tuple[str, ...] = ()  # human captions; those without words are left out
 
     @property
     def content(self) -> bytes:
-        """The bytes; raises `ImageError` where there are none."""
+        """Return the bytes; raises `ImageError` if there are none."""
         if self.error is not None:
             raise ImageError(self.error)
         return self.image
 
 
 class Stored(Generic[Value]):
-    """Uploads by the hash of their bytes, so that requests can refer to them; those used longest ago are dropped."""
+    """Uploads by the hash of their bytes, so that requests can refer to them; the least recently used are dropped."""
 
     def __init__(self, kind: str, route: str, limit: int) -> None:
         self._unknown = f"unknown {kind}; send it to {route} again"
         self._limit, self._values = limit, OrderedDict[str, tuple[Value, int]]()
 
     def add(self, content: bytes, value: Value, size: int) -> str:
-        """Keep the value of an upload that takes `size` bytes; returns the name by which requests refer to it."""
+        """Store the value of an upload of `size` bytes; returns its name for later requests."""
         name = PREFIX + sha256(content).hexdigest()
         self._values[name] = value, size
         self._values.move_to_end(name)
@@ -67,7 +67,7 @@ class Stored(Generic[Value]):
         return name
 
     def get(self, name: str) -> Value:
-        """The value of an upload; raises `ValueError` for one that is not there."""
+        """Return the value of an upload; raises `ValueError` if it is unknown."""
         if name not in self._values:
             raise ValueError(self._unknown)
         self._values.move_to_end(name)
@@ -75,7 +75,7 @@ class Stored(Generic[Value]):
 
 
 async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
-    """Images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
+    """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
         file, fields = await read_form(request, "image", settings)
         captions = [*fields.get("caption", ()), *fields.get("captions", ())]
@@ -109,9 +109,9 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
 async def read_completions(
     request: "Request", settings: ServeSettings, stored: Stored[bytes]
 ) -> tuple[list[Asked], list[list[int]], list[str | None]]:
-    """The completions of a reward request by image, the indices of those of every image, and a reason for each.
+    """Read the completions of a reward request by image, with their indices and an error for each.
 
-    One that is too long has a reason, the others are scored.
+    A completion that is too long has an error, the others are scored.
     """
     _content_type(request, JSON)
     return await asyncio.to_thread(_read_completions, await request.body(), settings, stored)
@@ -145,7 +145,7 @@ def _read_completions(
 async def read_form(
     request: "Request", name: str, settings: ServeSettings
 ) -> tuple[tuple[str, bytes] | None, dict[str, list[str]]]:
-    """Name and content of the file of that field in a multipart body, if any, and the text fields; all in memory."""
+    """Read a multipart body in memory: name and content of the file field, if any, and the text fields."""
     from starlette.datastructures import UploadFile
     from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -173,7 +173,7 @@ async def read_form(
 
 
 def decode_image(text: str) -> bytes:
-    """The bytes of an image given as base64, in one line or several, or as a data: URL.
+    """Decode an image from base64, in one line or several, or from a data: URL.
 
     >>> decode_image("data:image/png;base64,aGk="), decode_image("aG\\nk=\\n")
     (b'hi', b'hi')
@@ -190,7 +190,7 @@ def decode_image(text: str) -> bytes:
 
 
 def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
-    """Refuse too many captions of one image, and captions that are too long."""
+    """Raise for too many captions of one image, and for captions that are too long."""
     if len(captions) > settings.max_captions:
         raise RefusedError(413, f"expected at most {settings.max_captions} captions per image, got {len(captions)}")
     reason = _refused(captions, settings)
@@ -199,7 +199,7 @@ def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
 
 
 def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
-    """The references of an image that have words; raise for too many and for those that are too long."""
+    """Return the references of an image that have words; raise for too many or too long ones."""
     references = tuple(text for text in texts if text.strip())
     if len(references) > settings.max_captions:
         raise RefusedError(413, f"expected at most {settings.max_captions} references per image, got {len(references)}")
@@ -216,12 +216,12 @@ def _too_long(caption: str, settings: ServeSettings) -> str | None:
 
 
 def _refused(captions: Sequence[str], settings: ServeSettings) -> str | None:
-    """Why the captions of one of several images are not scored: too long ones must not cost the others theirs."""
+    """Return why the captions of one image are not scored, so that other images are not affected."""
     return next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
 
 
 def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes], refused: str | None = None) -> Asked:
-    """An image that cannot be decoded from base64 affects only its own captions."""
+    """Build one item; an image that cannot be decoded from base64 affects only its captions."""
     try:
         if image is None:
             raise ValueError("expected an image, got null")
@@ -233,7 +233,7 @@ def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes], re
 
 
 def _content_type(request: "Request", *known: str) -> str:
-    """The content type, which must be one of those known."""
+    """Return the content type; raise unless it is one of these."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in known:
         raise RefusedError(415, f"expected {' or '.join(known)}, got {kind[:80] or 'no content type'}")
@@ -250,7 +250,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _signs(body: bytes) -> Iterator[int]:
-    """Counts of the signs that give a JSON body its structure, rising as it is scanned.
+    """Yield the running count of structural characters of a JSON body.
 
     Counted before anything is parsed: a few megabytes of `1,1,1,…` become gigabytes of values and of errors about them.
     """
@@ -263,7 +263,7 @@ def _signs(body: bytes) -> Iterator[int]:
         if quote < 0:
             start = end
             continue
-        while True:  # to the end of this text
+        while True:  # to the end of this string
             count += 1
             yield count
             last, quote = quote, body.find(b'"', quote + 1)
@@ -276,7 +276,7 @@ def _signs(body: bytes) -> Iterator[int]:
 
 
 def _check_counts(body: Any, settings: ServeSettings) -> None:
-    """Refuse more images, captions or keys than a request may have, before every one of them is validated."""
+    """Raise for too many images, captions or keys, before each of them is validated."""
     given = body if isinstance(body, dict) else {}
     items = [item for name in ("items", "images") if isinstance(item := given.get(name), list)]
     for images in items:

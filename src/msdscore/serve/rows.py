@@ -1,4 +1,4 @@
-"""The worst rows of a scored file, which `serve.table` reads once, in a process of its own with limited memory."""
+"""The worst rows of a scored file, which `serve.table` reads once, in a separate process with limited memory."""
 
 import asyncio
 import json
@@ -23,16 +23,16 @@ from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
-ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
+ORDER_BY = ("match", "soft_msd", "msd")  # default: the first of these that the file has
 MOST = 500  # rows per answer
 BINS = 15  # of the histogram
-# One thread, one pool of memory: so that the limit is reached by the file and not by reserves.
+# One thread and one memory pool, so that reserves do not count against the limit.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsQuery:
-    """Which rows: `count` from the worst on by a number, among those between `low` and `high` that contain a text."""
+    """Query for the `count` worst rows by a column, among those between `low` and `high` that contain a text."""
 
     by: str | None = None
     start: int = 0
@@ -43,8 +43,8 @@ class RowsQuery:
 
 
 async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.Table:
-    """The texts and numbers of a scored file; columns of numbers that it does not have are left out."""
-    from msdscore.scoring.results import ALL_COLUMNS  # loads torch, which the reading process does without
+    """Read the text and score columns of a scored file; missing score columns are left out."""
+    from msdscore.scoring.results import ALL_COLUMNS  # imports torch, which the reading process does not need
 
     format_name = name.rpartition(".")[2].lower()
     if format_name not in FORMATS:
@@ -57,7 +57,7 @@ async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.T
         raise RefusedError(refusal["status"], refusal["error"])
     try:
         table = pa.ipc.open_stream(answer).read_all()
-    except pa.ArrowInvalid:  # the process was ended by the system
+    except pa.ArrowInvalid:  # the process was killed by the system
         raise expanded(settings.max_expanded) from None
     columns = [name for name in numbers if name in table.column_names and table[name].null_count < table.num_rows]
     if not columns:
@@ -66,7 +66,7 @@ async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.T
 
 
 async def _read_elsewhere(content: bytes, options: Mapping[str, Any]) -> bytes:
-    """What the reading process writes about a file."""
+    """Run the reading process on a file and return its output."""
     with _as_file(content) as (path, descriptors):
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "msdscore.serve.table"],
@@ -79,7 +79,7 @@ async def _read_elsewhere(content: bytes, options: Mapping[str, Any]) -> bytes:
         try:
             given = json.dumps({**options, "path": path}).encode()
             answer, _ = await asyncio.to_thread(process.communicate, given)
-        finally:  # where the caller has gone or the time is over, this ends the thread too
+        finally:  # if the caller has disconnected or timed out, this ends the thread too
             process.kill()
             process.wait()
     return answer
@@ -87,7 +87,7 @@ async def _read_elsewhere(content: bytes, options: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A path of the bytes for another process: in memory on Linux, else a private file that is deleted afterwards."""
+    """Provide bytes to another process as a path: in memory on Linux, else a private temporary file."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("msdscore-rows"), "wb") as file:
             file.write(content)
@@ -101,7 +101,7 @@ def _as_file(content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
-    """The rows with the worst numbers in a column; rows without that number are counted, and listed last."""
+    """Return the rows with the worst values in a column; rows without a value are counted, and listed last."""
     columns = [name for name in table.column_names if name not in TEXTS]
     by = query.by or next((name for name in ORDER_BY if name in columns), columns[0])
     if by not in columns:
@@ -114,10 +114,10 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
         matching = matching.filter(pc.less_equal(matching[by], query.high))
     if query.contains:
         matching = matching.filter(pc.match_substring(matching["caption"], query.contains, ignore_case=True))
-    indices = pc.sort_indices(matching, sort_keys=[(by, order), ("row", "ascending")])  # those without the number last
+    indices = pc.sort_indices(matching, sort_keys=[(by, order), ("row", "ascending")])  # those without a value last
     rows = matching.take(indices[query.start : query.start + min(query.count, MOST)])
     values = table[by].drop_null().to_numpy()
-    # A probability has all of its range.
+    # A probability is shown over its full range.
     counts, edges = np.histogram(values, bins=BINS, range=(0.0, 1.0) if by == "match" else None)
     return {
         "by": by,
@@ -135,6 +135,6 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
 
 
 def _readings(matches: npt.NDArray[np.float64]) -> dict[str, int]:
-    """How many matches read good, doubtful and poor."""
+    """Count good, doubtful and poor matches."""
     above = [int((matches >= least).sum()) for least, _ in READINGS]
     return {word: count - before for (_, word), count, before in zip(READINGS, above, [0, *above], strict=False)}

@@ -18,7 +18,8 @@ FIGURES = {
 }  # what `msdscore explain` writes too
 _Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
 Image = Annotated[
-    str, Field(description="The bytes of an image file (JPEG, PNG, …) in base64, a data: URL, or what /v1/images gave.")
+    str,
+    Field(description="The bytes of an image file (JPEG, PNG, …) in base64, a data: URL, or a name from /v1/images."),
 ]
 
 
@@ -29,7 +30,7 @@ class Item(BaseModel):
     image: Image
     captions: Annotated[list[str], Field(min_length=1, description="Captions of the image.")]
     references: Annotated[
-        list[str], Field(description="Captions of the image by people; with them the answer has ref_msd.")
+        list[str], Field(description="Human captions of the image; with them the answer has ref_msd.")
     ] = []
 
 
@@ -53,7 +54,7 @@ _READ_BY_HAND = (Item, Items, RewardRequest)
 
 
 class ScoredCaption(BaseModel):
-    """The numbers of one caption, or the reason why there are none."""
+    """The scores of one caption, or an error."""
 
     model_config = ConfigDict(extra="allow")
     caption: str
@@ -68,7 +69,7 @@ class ScoredCaption(BaseModel):
 
 
 class ScoredItem(BaseModel):
-    """The scores of one image's captions, in the order given."""
+    """The scores of one image's captions, in the order of the request."""
 
     scores: list[ScoredCaption]
 
@@ -94,12 +95,12 @@ class RankAnswer(BaseModel):
 
 
 class ExplainedItem(BaseModel):
-    """One explanation per caption, null with a reason in `errors` for one that cannot be read.
+    """One explanation per caption, null with a message in `errors` for one that cannot be read.
 
     An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `boxes` of the patches in
     pixels and maps over them; `look` has the colours and scales with which every figure of msdscore draws it. Captions
-    are scored alone, with `?set=true` as one candidate set. `readable` is false for a caption in a language that the
-    encoder was not trained on: its numbers mean nothing, and its words have no colours.
+    are scored separately, with `?set=true` as one candidate set. `readable` is false for a caption in a language that
+    the encoder was not trained on: its numbers mean nothing, and its words have no colours.
     """
 
     error: str | None = Field(None, description="Why the image cannot be read.")
@@ -117,7 +118,7 @@ class ExplainAnswer(BaseModel):
 class RowsAnswer(BaseModel):
     """The worst rows of a scored file by one of its numbers."""
 
-    file: str = Field(description="The name of the file: give it as `file` in later requests.")
+    file: str = Field(description="The name of the file: pass it as `file` in later requests.")
     by: str
     columns: list[str] = Field(description="Numbers that the file has.")
     total: int
@@ -129,13 +130,13 @@ class RowsAnswer(BaseModel):
 
 
 class StoredAnswer(BaseModel):
-    """The name of an uploaded image: give it as `image` in later requests."""
+    """The name of an uploaded image: pass it as `image` in later requests."""
 
     image: str
 
 
 class RewardAnswer(BaseModel):
-    """One reward per completion; null with a reason for what cannot be scored."""
+    """One reward per completion; null with an error for one that cannot be scored."""
 
     signature: str
     rewards: list[float | None]
@@ -143,7 +144,7 @@ class RewardAnswer(BaseModel):
 
 
 class VersionAnswer(BaseModel):
-    """Version, signature, and the Python call that makes the same scorer."""
+    """Version, signature, and the Python call that creates the same scorer."""
 
     version: str
     signature: str
@@ -157,14 +158,14 @@ class Status(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was refused: what was expected, what came, what to do."""
+    """Why a request was rejected: what was expected, what came, what to do."""
 
     error: str
     request_id: str | None = None
 
 
 _PROBLEMS = {
-    400: "A request that is no HTTP.",
+    400: "Malformed HTTP request.",
     401: "No token, or a wrong one.",
     403: "A request by a foreign host name, or from a page of another site.",
     408: "A body that stalled.",
@@ -172,30 +173,30 @@ _PROBLEMS = {
     415: "Another content type than those listed.",
     422: "A body that cannot be read.",
     503: "The queue is full; try again after Retry-After seconds.",
-    504: "Given up after the time limit.",
+    504: "Cancelled after the time limit.",
 }
 _JSON, _FORM = "application/json", "multipart/form-data"
 _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-_LINES = {"type": "array", "items": {"type": "string"}, "description": "Captions by people."}
+_LINES = {"type": "array", "items": {"type": "string"}, "description": "Human captions."}
 _SCORED = "A file that msdscore score wrote, or as text the `file` of an earlier answer about it."
 _ROWS = {
     "file": {**_FILE, "description": _SCORED},
     "by": {"type": "string", "description": "The number to order by."},
-    "start": {"type": "integer", "minimum": 0, "description": "How many of the worst rows to pass over."},
+    "start": {"type": "integer", "minimum": 0, "description": "Number of the worst rows to skip."},
     "count": {"type": "integer", "minimum": 1, "maximum": MOST},
-    "low": {"type": "number", "description": "The least number of rows that are listed."},
+    "low": {"type": "number", "description": "Lower bound of the values that are listed."},
     "high": {"type": "number", "description": "The greatest."},
     "contains": {"type": "string", "description": "A part of their captions."},
 }
 _KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
 _SET = {"name": "set", "in": "query", "schema": {"type": "boolean", "default": False}}
-_SET["description"] = "Score the captions as one candidate set (Soft-MSD) instead of each alone."
+_SET["description"] = "Score the captions as one candidate set (Soft-MSD) instead of separately."
 _PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}
 
 
 def request_of(route: str) -> dict[str, Any]:
-    """The request body of a route, for the OpenAPI document."""
+    """Return the request body of a route, for the OpenAPI document."""
     item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _READ_BY_HAND)
     image = {_FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
     bodies: dict[str, dict[str, Any]] = {
@@ -215,7 +216,7 @@ def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route besides its own model, for the OpenAPI document."""
+    """Return the responses of a route other than its model, for the OpenAPI document."""
     problems = _PROBLEMS | ({501: "No library for figures is installed."} if route == "figure" else {})
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": Problem, "description": text} for status, text in problems.items()
@@ -239,7 +240,7 @@ def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str])
             components.setdefault("schemas", {}).setdefault(model.__name__, schema)
         text = "The token that the service was started with (--token or MSDSCORE_TOKEN)."
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": text}}
-        # Without a token of the service every request is answered, with or without the header.
+        # Without a token, every request is answered, with or without the header.
         document["security"] = [{"token": []}] if token else [{}, {"token": []}]
         for path in open_paths & document["paths"].keys():
             for method in document["paths"][path].values():

@@ -1,4 +1,4 @@
-"""The service as a process: a server on a socket with limits on connections, logs as JSON lines, a clean stop."""
+"""Server process: connection limits, JSON-lines logs and graceful shutdown."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: clos
 
 
 def serve(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
-    """Serve until the process is asked to stop; requests that were accepted are finished."""
+    """Serve until the process is stopped; accepted requests are finished."""
     require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("msdscore.serve")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    with bind(settings) as listener:  # before the weights are loaded: a taken port is known at once
+    with bind(settings) as listener:  # before the weights are loaded, so that a port in use is reported at once
         pipeline = spec.build()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         line = f"msdscore serves http://{host}:{listener.getsockname()[1]}/ with {pipeline.signature}"
@@ -38,14 +38,14 @@ def serve(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str]
 
 
 def bind(settings: ServeSettings) -> socket.socket:
-    """A socket with the address of the service; raises `ConfigError` where it cannot be had."""
+    """Bind a socket to the address of the service; raises `ConfigError` if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:
-            if sys.platform != "win32":  # there it would let two services share a port
+            if sys.platform != "win32":  # on Windows two services could share a port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError:
@@ -54,13 +54,13 @@ def bind(settings: ServeSettings) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
-            f"cannot listen on {settings.host} port {settings.port} ({reason}); give another --port, or 0 for any"
+            f"cannot listen on {settings.host} port {settings.port} ({reason}); pass another --port, or 0 for any"
         ) from error
     return listener
 
 
 def make_server(app: "FastAPI", settings: ServeSettings, *, started: Callable[[], None] = lambda: None) -> "Server":
-    """A uvicorn server for the application; `started` is called once it accepts requests."""
+    """Create a uvicorn server for the application; `started` is called once it accepts requests."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -70,7 +70,7 @@ def make_server(app: "FastAPI", settings: ServeSettings, *, started: Callable[[]
                 started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.service.closing.set()  # ends uploads that are still on their way
+            app.state.service.closing.set()  # ends uploads in progress
             await super().shutdown(sockets)
 
     return Server(
@@ -122,7 +122,7 @@ def _connection_class(settings: ServeSettings) -> type[asyncio.Protocol]:
         def _close_silent(self) -> None:
             self._headers_timer = None
             working = self.cycle is not None and not self.cycle.response_complete
-            if not working and self.timeout_keep_alive_task is None:  # between requests uvicorn's own limit holds
+            if not working and self.timeout_keep_alive_task is None:  # between requests uvicorn's limit applies
                 self.transport.close()
 
         def _stop_timer(self) -> None:

@@ -1,4 +1,4 @@
-"""The state behind the routes: the pipeline, the queue in front of it, threads that decode and draw, counters."""
+"""State of the service: the pipeline, its queue, threads that decode and draw, counters."""
 
 import asyncio
 import ctypes
@@ -32,20 +32,20 @@ Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
 FIGURES = 4  # explanations that wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
-CAPTIONS = 1  # per job: a batch is made of whole jobs, and an edit of the page waits for the end of a batch
+CAPTIONS = 1  # per job: a batch consists of whole jobs, and an edit of the page waits for the end of a batch
 IMAGE = 8  # captions whose encoding takes as long as that of an image
-LATEST = 8  # uploads whose vectors are kept for further captions
+LATEST = 8  # uploads whose embeddings are cached for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
-IDLE_SECONDS = 0.5  # without a request, until freed memory goes back to the system
+IDLE_SECONDS = 0.5  # without a request, until freed memory is returned to the system
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Captions of one image for the worker, which scores or explains them; explanations are made from an upload."""
+    """Captions of one image for the worker, which scores or explains them; explanations are computed from an upload."""
 
     image: Decoded | Asked
     captions: tuple[str, ...]
-    together: bool = False  # explained as one candidate set, not each alone
+    together: bool = False  # explained as one candidate set, not separately
     references: tuple[str, ...] = ()
 
 
@@ -64,26 +64,26 @@ class Service:
             self._run, max_batch=settings.max_batch, max_wait=settings.max_wait, observe=observe
         )
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
-        # Matplotlib's settings belong to the whole process: figures are drawn one after the other.
+        # Matplotlib's settings are global: figures are drawn one at a time.
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
         self._pixels = PixelBudget(settings.max_decoded)
         self._figures, self._files = asyncio.Semaphore(FIGURES), asyncio.Semaphore(1)
         self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
         self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
-        self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # uploads that were explained; the worker's own
+        self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
         self._accepted, self._started = 0, False
         self._idle: asyncio.TimerHandle | None = None
-        self.body_bytes = 0  # of requests in flight; kept by the guard
+        self.body_bytes = 0  # of requests in flight; updated by the guard
         self.closing = asyncio.Event()
 
     @property
     def signature(self) -> str:
-        """The signature that every answer carries."""
+        """The signature in every response."""
         return self._pipeline.signature
 
     @property
     def problem(self) -> str | None:
-        """Why the next request would not be answered; None where it would."""
+        """Return why the next request would be rejected; None if it would be accepted."""
         settings = self.settings
         if not self._started or self.closing.is_set():
             return "starting or stopping"
@@ -96,12 +96,12 @@ class Service:
         return None
 
     async def start(self) -> None:
-        """Begin to accept requests."""
+        """Start accepting requests."""
         self.queue.start()
         self._started = True
 
     async def stop(self) -> None:
-        """Finish what was accepted, then end all threads."""
+        """Finish accepted requests, then end all threads."""
         self.closing.set()
         await self.queue.stop()
         if self._idle is not None:
@@ -110,12 +110,12 @@ class Service:
         self._drawer.shutdown(wait=True)
 
     async def score(self, asked: Sequence[Asked], *, kind: Literal["alone", "set"]) -> list[Scores | str]:
-        """The scores of every image's captions, or the reason why the image cannot be read."""
+        """Return the scores of every image's captions, or an error if the image cannot be read."""
         with self._accept(len(asked)):
             return await gather_all(self._score(item, kind) for item in asked)
 
     async def explain(self, asked: Sequence[Asked], *, together: bool = False) -> list[dict[str, Any]]:
-        """Plain values of the explanations of every image's captions, with reasons for what cannot be read."""
+        """Explain every image's captions as plain values, with errors for those that cannot be read."""
         with self._accept(len(asked)):
             return await gather_all(self._explain(item, together) for item in asked)
 
@@ -126,7 +126,7 @@ class Service:
         *,
         together: bool = False,
     ) -> bytes:
-        """What `draw` makes of the explanations of an image's captions; raises `RowError` for an unreadable image."""
+        """Draw the explanations of an image's captions with `draw`; raises `RowError` for an unreadable image."""
         with self._accept(1):
             async with self._figures:
                 explanations, reasons = await self._explanations(asked, together)
@@ -134,14 +134,14 @@ class Service:
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
     async def read_rows(self, name: str, content: bytes) -> str:
-        """Read a scored file, one at a time; returns the name by which `rows` knows it."""
+        """Read a scored file, one at a time; returns its name for `rows`."""
         with self._accept(1):
             async with self._files:
                 table = await read_table(name, content, self.settings)
                 return self._tables.add(content, table, table.nbytes)
 
     async def rows(self, name: str, query: RowsQuery) -> dict[str, Any]:
-        """The worst rows of a scored file that was read before; raises `ValueError` for another."""
+        """Return the worst rows of a scored file that was read before; raises `ValueError` for an unknown one."""
         return await asyncio.to_thread(worst_rows, self._tables.get(name), query) | {"file": name}
 
     @contextmanager
@@ -193,10 +193,10 @@ class Service:
     async def _explanations(self, asked: Asked, together: bool) -> tuple[Explanations | None, dict[int, str]]:
         """Explanations of the captions that can be read, and by index why the others cannot."""
         captions, step = asked.captions, len(asked.captions) if together else CAPTIONS
-        # All jobs of an image find its vectors by its name.
+        # All jobs of an image find its embedding by its name.
         named = asked if asked.name or asked.error else replace(asked, name=f"body:{sha256(asked.image).hexdigest()}")
         jobs = [Job(named, captions[start : start + step], together) for start in range(0, len(captions), step)]
-        # An upload is explained for somebody who edits its captions.
+        # An upload is explained for a user who edits its captions.
         parts = await gather_all(
             self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(asked.name)) for job in jobs
         )
@@ -208,7 +208,7 @@ class Service:
 
     @asynccontextmanager
     async def _decoded(self, asked: Asked) -> AsyncIterator[Decoded]:
-        """An image ready for the encoder; its pixels count as in memory until the end of the context."""
+        """Decode an image for the encoder; its pixels count as in memory until the end of the context."""
         held = min(self.settings.max_pixels, self.settings.max_decoded)
         await self._pixels.take(held)
         try:
@@ -228,7 +228,7 @@ class Service:
         return image
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
-        """The results of one batch: the scores of all jobs in one call of the encoder, or one explanation."""
+        """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""
         if isinstance(jobs[0].image, Asked):
             return [self._explained(job, job.image) for job in jobs if isinstance(job.image, Asked)]
         images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
@@ -256,7 +256,7 @@ class Service:
         return [item for explanations in explained for item in explanations], reasons
 
     def _embedded(self, asked: Asked) -> tuple[Image, Embedded]:
-        """The image in the size of figures, and its vectors; those of the latest uploads are kept."""
+        """Return the image in the size of figures, and its embedding; those of the latest uploads are cached."""
         if asked.name in self._latest:
             self._latest.move_to_end(asked.name)
             return self._latest[asked.name]
@@ -274,7 +274,7 @@ class Service:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch work in this thread alone: reading one caption gains little by more, and loses much on busy cores."""
+    """Limit torch to one thread: encoding one caption gains little from more, and loses much on busy cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -290,22 +290,22 @@ class PixelBudget:
         self._free, self._given = pixels, asyncio.Event()
 
     async def take(self, pixels: int) -> None:
-        """Wait for room."""
+        """Wait until so many pixels are free."""
         while self._free < pixels:
             await self._given.wait()
         self._free -= pixels
 
     def give(self, pixels: int) -> None:
-        """Make room for others."""
+        """Release pixels."""
         self._free += pixels
         self._given.set()
         self._given = asyncio.Event()
 
 
 def trim_memory(size: tuple[int, int] | None = None) -> None:
-    """Give memory that the allocator keeps back to the system, where it can (glibc); after an image only if large.
+    """Return free memory to the system if the allocator can (glibc); after an image only if it is large.
 
-    After a large image at once: the next ones would take new memory instead of what it left in pieces.
+    After a large image at once, because the next ones would not reuse its fragmented memory.
     """
     if size is None or size[0] * size[1] >= LARGE:
         with suppress(AttributeError, OSError, TypeError):
@@ -313,7 +313,7 @@ def trim_memory(size: tuple[int, int] | None = None) -> None:
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """All results; where one fails or the caller goes, the others are given up too."""
+    """Await all results; if one fails or the caller disconnects, the others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -323,7 +323,7 @@ async def gather_all(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Resul
 
 
 class Metrics:
-    """Counters of one service for Prometheus; in a registry of its own, so that two services do not mix."""
+    """Counters of one service for Prometheus; in a separate registry, so that two services do not mix."""
 
     def __init__(self) -> None:
         kinds: Any = require("prometheus_client", extra="serve")

@@ -1,4 +1,4 @@
-"""Where the service listens, who may call it, how much a request may cost, and how it is refused."""
+"""Settings of the service: address, access, request limits, and the error for rejected requests."""
 
 import re
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class RefusedError(Exception):
-    """A request that is refused with a status and one line."""
+    """Rejected request, with a status and one line."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,9 +29,9 @@ class ServeSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
-    allow_hosts: tuple[str, ...] = ()  # names by which a reverse proxy is called
+    allow_hosts: tuple[str, ...] = ()  # host names of a reverse proxy
     embed: tuple[str, ...] = ()  # origins whose pages may show the page in a frame
-    token: str | None = None  # required from every caller where it is set
+    token: str | None = None  # required from every caller if set
     max_connections: int = 512  # further ones are answered 503 and closed
     header_timeout: float = 10.0  # seconds for the headers of a request, from the first connection on
     body_timeout: float = 10.0  # seconds without a byte of an announced body
@@ -58,7 +58,7 @@ class ServeSettings:
             if field.type in ("int", int) and field.name not in ("port", "cache") and value < 1:
                 raise ConfigError(f"{field.name} must be at least 1, got {value}")
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must lie between 0 and 65535, got {self.port}")
+            raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
         if self.max_wait < 0 or self.cache < 0:
             raise ConfigError(f"max_wait and cache must not be negative, got {self.max_wait} and {self.cache}")
         if min(self.timeout, self.header_timeout, self.body_timeout) <= 0:
@@ -73,11 +73,11 @@ class ServeSettings:
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} characters, got {len(self.token)}")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
-                f"binding to {self.host} lets other machines call the service: give --token, or bind to 127.0.0.1"
+                f"binding to {self.host} lets other machines call the service: pass --token, or bind to 127.0.0.1"
             )
 
     def allows(self, name: str) -> bool:
-        """Whether a host name is one by which a reverse proxy is called."""
+        """Whether a host name is that of an allowed reverse proxy."""
         return name.lower() in {allowed.lower() for allowed in self.allow_hosts}
 
 

@@ -1,7 +1,7 @@
-"""The process that reads a scored file: `python -m msdscore.serve.table`.
+"""Process that reads a scored file: `python -m msdscore.serve.table`.
 
-One JSON line of options in; out comes an Arrow stream with a row per row of the file, or a refusal as JSON. It imports
-little, for its start is a third of the time in which 100,000 rows are read.
+The input is one JSON line of options; the output is an Arrow stream of all rows, or an error as JSON. It imports
+little, since its start takes a third of the time of reading 100,000 rows.
 """
 
 import json
@@ -29,10 +29,10 @@ _BATCH = 16_384  # rows that are written at once
 
 
 def main() -> None:
-    """Read one file as the options on standard input say, and write its table, or why it is refused."""
+    """Read one file with the options on standard input, and write its table or an error."""
     options = json.loads(sys.stdin.readline())
     most = options["max_expanded"]
-    with suppress(ImportError, OSError, ValueError):  # where the system has no limit of memory
+    with suppress(ImportError, OSError, ValueError):  # if the system does not support a memory limit
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -47,7 +47,7 @@ def main() -> None:
     except MemoryError:
         refused = expanded(most)
     except InputError as error:
-        # A reader's message begins with the path, which says nothing to the caller.
+        # The message begins with the path, which means nothing to the caller.
         head, colon, rest = str(error).partition(": ")
         reason = rest if colon and ("/fd/" in head or "msdscore-" in head) else str(error)
         refused = expanded(most) if isinstance(error.__cause__, MemoryError) else RefusedError(422, reason)
@@ -55,14 +55,14 @@ def main() -> None:
 
 
 def expanded(limit: int) -> RefusedError:
-    """The refusal of a file that takes more memory than it may."""
+    """Create the error for a file that needs too much memory."""
     return RefusedError(413, f"expected a file that can be read in {limit >> 20} MiB of memory; send fewer rows")
 
 
 def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
-    """The table of a file that Arrow reads column by column; None where only its rows, one by one, tell what they hold.
+    """Read a file by columns with Arrow; None if it must be read row by row.
 
-    100,000 rows of JSON lines take a tenth of the time that their records take.
+    For 100,000 rows of JSON lines this takes a tenth of the time.
     """
     try:
         if options["format"] == "parquet":
@@ -91,12 +91,12 @@ def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
         return pa.table(_columns(table, options["numbers"]))
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, UnicodeError):  # the records' reader says which row it is
+    except (pa.ArrowException, OSError, UnicodeError):  # the row reader reports which row it is
         return None
 
 
 def _columns(table: pa.Table, numbers: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Texts and numbers of a table as `_texts` and `_number` would give them; raises `ArrowInvalid` for other types."""
+    """Convert the columns of a table as `_text` and `_number` do; raises `ArrowInvalid` for other types."""
     columns = {}
     for title, names in zip(TEXTS, (CAPTION_NAMES, IMAGE_NAMES, ("warnings",), ("error",)), strict=True):
         name = first_of(table.column_names, names)
@@ -122,7 +122,7 @@ def _check_limits(rows: int, cells: int, options: Mapping[str, Any]) -> None:
 
 
 def _read_records(options: Mapping[str, Any]) -> pa.Buffer:
-    """The rows of a file in any format, one by one."""
+    """Read the rows of a file in any format, one by one."""
     from msdscore.io.inputs.formats import open_records
 
     numbers = [(name, pa.float64()) for name in options["numbers"]]
@@ -139,7 +139,7 @@ def _read_records(options: Mapping[str, Any]) -> pa.Buffer:
 
 
 def _written(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
-    """Batches as an Arrow stream."""
+    """Write batches as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -148,7 +148,7 @@ def _written(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
 
 
 def _rows(records: "Records", options: Mapping[str, Any]) -> Iterator[list[str | float | None]]:
-    """Caption, name of the image, warnings, error and numbers of every row, within the limits."""
+    """Yield caption, image name, warnings, error and scores of every row, within the limits."""
     cells = 0
     for number, record in enumerate(records.read(), start=1):
         values, cells = record.values, cells + len(record.values)
@@ -171,7 +171,7 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, however it is written."""
+    """Parse a finite number from a number or text."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

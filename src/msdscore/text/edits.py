@@ -1,7 +1,7 @@
-"""Changes to captions by rule: words put in with their articles, a wrong colour or object, a typo, a negation.
+"""Rule-based caption edits: replaced words with their articles, a wrong colour or object, a typo, a negation.
 
-The word lists here are those of tests of behaviour: lists that an encoder was trained with would test what it was
-taught, so training (`align`) and COCO-CF have lists of their own and share how words are put in.
+The word lists here are for behavioural tests. Training (`align`) and COCO-CF use other lists, so that these tests do
+not repeat what an encoder was trained on; all share the functions that insert words.
 """
 
 import re
@@ -29,12 +29,12 @@ EMPTY = (
 )
 _NONSENSE = ("blorf", "snivet", "grupple", "vantish", "quorm")
 _WORD = re.compile(r"[A-Za-z]+")
-Known = Collection[str]  # words of all captions of the image: none of them would be wrong
-Edit = tuple[int, int, str]  # start and end of the characters that go, and the words in their place
+Known = Collection[str]  # words of all captions of the image, which are never used as wrong words
+Edit = tuple[int, int, str]  # start and end of the replaced characters, and their replacement
 
 
 def put_in(caption: str, edits: Sequence[Edit]) -> tuple[str, tuple[Span, ...]]:
-    """The caption with some characters replaced, and where the new ones stand; a capital letter stays one.
+    """Apply edits to a caption and return the spans of the new text; capital letters are preserved.
 
     >>> put_in("Dogs on a table.", [(0, 4, "cats"), (10, 15, "bed")])
     ('Cats on a bed.', ((0, 4), (10, 13)))
@@ -49,7 +49,7 @@ def put_in(caption: str, edits: Sequence[Edit]) -> tuple[str, tuple[Span, ...]]:
 
 
 def with_articles(caption: str, edits: Sequence[Edit]) -> list[Edit]:
-    """Edits that take the article before them along where its form changes.
+    """Extend edits to the article before them if its form changes.
 
     >>> put_in("An apple on a table.", with_articles("An apple on a table.", [(3, 8, "pizza")]))
     ('A pizza on a table.', ((0, 7),))
@@ -65,7 +65,7 @@ def with_articles(caption: str, edits: Sequence[Edit]) -> list[Edit]:
 
 
 def article(word: str) -> str:
-    """`a` or `an`, by the sound that a word begins with.
+    """Return `a` or `an`, by the first sound of a word.
 
     >>> article("umbrella"), article("unicycle"), article("hour")
     ('an', 'a', 'an')
@@ -75,7 +75,7 @@ def article(word: str) -> str:
 
 
 def other_colour(caption: str, known: Known, chance: Random) -> str | None:
-    """The caption with one colour replaced by one that no caption of the image names.
+    """Replace one colour by one that no caption of the image mentions.
 
     >>> other_colour("A red car", {"red", "car"}, Random(0)) is None
     False
@@ -84,17 +84,17 @@ def other_colour(caption: str, known: Known, chance: Random) -> str | None:
 
 
 def other_number(caption: str, known: Known, chance: Random) -> str | None:
-    """The same for a number of things."""
+    """Replace one number in the same way."""
     return _swapped(caption, lambda word: NUMBERS if word in NUMBERS else (), known, chance)
 
 
 def other_object(caption: str, known: Known, chance: Random) -> str | None:
-    """The same for an object, replaced by another of its kind."""
+    """Replace one object by another of its kind."""
     return _swapped(caption, lambda word: KIND_OF.get(word, ()), known, chance)
 
 
 def negated(caption: str, known: Known, chance: Random) -> str | None:
-    """The caption with "a", "an" or "the" before an object turned into "no".
+    """Replace "a", "an" or "the" before an object by "no".
 
     >>> negated("A man with a dog", set(), Random(0))
     'A man with no dog'
@@ -108,7 +108,7 @@ def negated(caption: str, known: Known, chance: Random) -> str | None:
 
 
 def typo(caption: str, known: Known, chance: Random) -> str | None:
-    """The caption with two letters inside a content word of five or more changed over."""
+    """Swap two letters inside a content word of five or more letters."""
     places = [piece for piece in segment(caption) if piece.content and len(piece.text) >= 5 and piece.text.isalpha()]
     for piece in chance.sample(places, len(places)):
         at = piece.start + chance.randrange(1, len(piece.text) - 2)
@@ -118,7 +118,7 @@ def typo(caption: str, known: Known, chance: Random) -> str | None:
 
 
 def nonsense(caption: str, known: Known, chance: Random) -> str | None:
-    """The caption with a content word replaced by one that means nothing."""
+    """Replace a content word by a meaningless one."""
     places = [piece for piece in segment(caption) if piece.content]
     if len(places) < 2:
         return None
@@ -127,7 +127,7 @@ def nonsense(caption: str, known: Known, chance: Random) -> str | None:
 
 
 def bare(caption: str, known: Known, chance: Random) -> str:
-    """The caption in lower case and without its full stop.
+    """Convert to lower case and remove the full stop.
 
     >>> bare("A dog . ", set(), Random(0))
     'a dog'
@@ -136,17 +136,17 @@ def bare(caption: str, known: Known, chance: Random) -> str:
 
 
 def prefixed(caption: str, known: Known, chance: Random) -> str:
-    """The caption behind "A photo of"."""
+    """Prefix the caption with "A photo of"."""
     return f"A photo of {caption[:1].lower()}{caption[1:]}"
 
 
 def with_empty_words(caption: str, known: Known, chance: Random) -> str:
-    """The caption with a sentence that says nothing about any image."""
+    """Append a sentence without visual content."""
     return joined([caption, chance.choice(EMPTY)])
 
 
 def joined(captions: Sequence[str]) -> str:
-    """Captions as sentences of one text.
+    """Join captions as sentences of one text.
 
     >>> joined(["A dog runs", "the sea ."])
     'A dog runs. The sea.'
@@ -156,13 +156,13 @@ def joined(captions: Sequence[str]) -> str:
 
 
 def words_of(captions: Sequence[str]) -> frozenset[str]:
-    """All words of some captions in lower case, as they stand and stemmed."""
+    """Return all words of the captions in lower case, unchanged and stemmed."""
     words = {word.lower() for text in captions for word in _WORD.findall(text)}
     return frozenset(words | set(map(stem, words)))
 
 
 def _swapped(caption: str, others: Callable[[str], Sequence[str]], known: Known, chance: Random) -> str | None:
-    """One word that has others of its kind replaced by one of them that is not known; None where there is none."""
+    """Replace one word by another of its kind that is not in `known`; None if there is none."""
     places = [found for found in _WORD.finditer(caption) if others(found.group().lower())]
     for place in chance.sample(places, len(places)):
         free = [word for word in others(place.group().lower()) if word not in known]

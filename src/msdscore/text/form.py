@@ -1,8 +1,8 @@
-"""Whether a text has the form of a caption: lists of words, words out of order and repetitions, from the text alone.
+"""Text-only checks of the form of a caption: lists of words, shuffled words and repetitions.
 
-Every score of image and text can be raised by true words that are no sentence. These checks use a trigram model of
+Every image-text score can be raised by true words that do not form a sentence. These checks use a trigram model of
 English captions over 64 symbols: frequent function words by name, other words by class (`tools/caption_model.py`
-builds it). docs/trust.md has the shares that they find, and of wrong warnings.
+builds it). docs/trust.md has their detection and false-alarm rates.
 """
 
 import gzip
@@ -21,7 +21,7 @@ FORM_WARNINGS = frozenset((LIST, SHUFFLED, REPEATED))
 
 MODEL = Path(__file__).with_name("captions.gz")
 UNIT, LARGEST = 0.5, 16.0  # bits of surprise: the step and the end of the scale
-BOUNDARY, COMMA = 0, 1  # symbols of the end of a sentence and of a mark inside it
+BOUNDARY, COMMA = 0, 1  # symbols for the end of a sentence and for punctuation inside it
 ENDINGS = ("ing", "ed", "s", "ly", "digit", "")  # classes of words outside the list
 
 _TOKENS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?|[.!?;,:]")
@@ -29,13 +29,13 @@ _STOPS, _COMMAS = frozenset(".!?;"), frozenset(",:")
 _SHORTEST = 4  # words; shorter captions are not judged
 # Limits in bits of evidence: for the order of a whole caption, and for a sentence in a window of some symbols.
 _ORDER, _WINDOW, _LISTED = -10.5, 6, -13.0
-_LEAST, _MOST = -7.0, 8.0  # evidence of one symbol: one odd word must not decide
-_ENDS = ((4, -4.0), (5, -3.5))  # last symbols, and the least evidence for a sentence there
-_SILENT = 0.25  # share of function words from which words are called shuffled, not listed
+_LEAST, _MOST = -7.0, 8.0  # limits of the evidence of one symbol: one odd word must not decide
+_ENDS = ((4, -4.0), (5, -3.5))  # number of last symbols, and the minimum evidence for a sentence there
+_SILENT = 0.25  # minimum share of function words for shuffled words rather than a list
 _IN_A_LIST = 0.9  # share of content words in a list
 _ANDS, _ITEMS, _ITEM = 3, 8, 3  # "and" in a row of items, items in a row, words of an item
 _DISTINCT, _REPEATABLE = 2 / 3, 6  # share of different trigrams of words; least words
-_VARIED = 0.8  # share of different words over which nothing is repeated often enough
+_VARIED = 0.8  # share of distinct words above which a text is not repetitive
 _BREAK_LIST = """
 in on of with is to at are that down up while near by through has over for there from out around as into who which
 behind under off across inside along above beside against onto between after toward next have be being
@@ -56,7 +56,7 @@ class CaptionModel(NamedTuple):
 
 @lru_cache(maxsize=1)
 def caption_model() -> CaptionModel:
-    """The shipped model, loaded when the first caption needs it (some milliseconds)."""
+    """Load the packaged model, on first use (some milliseconds)."""
     head, _, trigrams = gzip.decompress(MODEL.read_bytes()).partition(b"\n")
     raw = json.loads(head)
     content = [bool(some) for some in raw["content"]]
@@ -77,7 +77,7 @@ def _clipped(gain: float) -> float:
 
 
 def form_warnings(text: str, *, english: bool = True) -> tuple[str, ...]:
-    """Warnings about the form of a text; `english` is False for one of another language: its words are not judged.
+    """Return warnings about the form of a text; with `english=False` its words are not judged.
 
     >>> form_warnings("a dog runs on the beach with a ball in its mouth")
     ()
@@ -92,7 +92,7 @@ def form_warnings(text: str, *, english: bool = True) -> tuple[str, ...]:
 
 
 def warnings_of(words: Sequence[str], *, english: bool) -> tuple[str, ...]:
-    """The same from the `tokens` of a text."""
+    """Return the same warnings from the `tokens` of a text."""
     warnings = []
     if english and len(words) >= _SHORTEST:
         encoded = symbols_of(words)
@@ -109,14 +109,14 @@ def warnings_of(words: Sequence[str], *, english: bool) -> tuple[str, ...]:
 
 
 def tokens(lower: str) -> list[str]:
-    """Words and marks of a text in lower case; compounds are cut at hyphens."""
+    """Split a lower-case text into words and marks; compounds are split at hyphens."""
     return _TOKENS.findall(lower)
 
 
 def symbols_of(words: Sequence[str], symbols: dict[str, int] | None = None, size: int = 0) -> list[int]:
-    """Symbols of words and marks; of several marks in a row the first counts, and a boundary ends the text.
+    """Encode words and marks as symbols; only the first of several marks counts, and a boundary ends the text.
 
-    They are those of the shipped model, unless another list of words and its number of symbols is passed.
+    Uses the packaged model, unless another list of words and its number of symbols is passed.
     """
     if symbols is None:
         symbols, size = caption_model().symbols, caption_model().size
@@ -142,7 +142,7 @@ def _unknown(word: str) -> int:
 def trails_off(words: Sequence[str]) -> bool:
     """Whether a text ends in words that do not belong to its sentence.
 
-    It is for a guard: one or two of a hundred captions end like this.
+    Only for the guard: one or two of a hundred captions end like this.
 
     >>> trails_off(tokens("a dog runs on the beach ball wave sky")), trails_off(tokens("a dog runs on the beach"))
     (True, False)
@@ -157,7 +157,7 @@ def trails_off(words: Sequence[str]) -> bool:
 
 
 def _evidence(encoded: Sequence[int]) -> tuple[float, float]:
-    """Bits for a sentence against a list of words, least over any window, and against words in any order, in all."""
+    """Return evidence in bits against a list of words (minimum over windows) and against shuffled words (total)."""
     _, trigrams, gains, _, size = caption_model()
     before = last = BOUNDARY
     total = window = least = 0.0
@@ -195,7 +195,7 @@ def _enumerates(words: Sequence[str]) -> bool:
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Whether a third of the trigrams of words came before."""
+    """Whether a third of the word trigrams are repeated."""
     if len(set(words)) > _VARIED * len(words):
         return False
     spoken = [word for word in words if word[0].isalnum()]

@@ -1,9 +1,9 @@
-"""Captions without characters that nobody sees: what an encoder reads, and where it stands in the caption as given.
+"""Removal of invisible characters from captions, with offsets into the original caption.
 
-Invisible characters change tokens and words, and so a score, without a change of what a reader sees. They are removed
-before tokens and words are made: default-ignorable code points of Unicode and control characters. Accents become one
+Invisible characters change tokens and words, and so a score, without a visible change. They are removed before
+tokenisation: default-ignorable code points of Unicode and control characters. Accents become one
 character with their letter (NFC); marks on an ASCII character that form no such character are dropped. Joiners and
-selectors stay where a script or an emoji needs them.
+selectors are preserved if a script or an emoji needs them.
 
 >>> clean("a d\\u200bog")
 Clean(text='a dog', starts=(0, 1, 2, 4, 5, 6))
@@ -30,9 +30,9 @@ _JAMO = range(0x1160, 0x1200)  # vowels and finals of Hangul, which join the let
 
 
 class Clean(NamedTuple):
-    """A caption without invisible characters; `starts[i]` is where character i begins in the caption as given.
+    """A caption without invisible characters; `starts[i]` is the offset of character i in the original caption.
 
-    One more start is the caption's end. What was removed belongs to the character before it.
+    The last entry is the end of the caption. Removed characters belong to the character before them.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Clean(NamedTuple):
 
 
 def clean(caption: str) -> Clean | None:
-    """The caption without invisible characters, or None if it has none and is composed (NFC)."""
+    """Remove invisible characters; None if there are none and the caption is composed (NFC)."""
     if caption.isascii() and caption.isprintable():
         return None
     if not _ODD.search(caption) and unicodedata.is_normalized("NFC", caption) and not _has_loose_marks(caption):
@@ -57,7 +57,7 @@ def clean(caption: str) -> Clean | None:
             end += 1
         piece = _composed("".join(kept[at:end]))
         pieces.append(piece)
-        # Of characters that become fewer, the first of the new ones takes all that went.
+        # If composition shortens the text, the first new character covers the removed ones.
         starts += [places[at], *places[end - len(piece) + 1 : end]][: len(piece)]
         at = end
     found = Clean("".join(pieces), (*starts, len(caption)))
@@ -65,14 +65,14 @@ def clean(caption: str) -> Clean | None:
 
 
 def invisible(caption: str) -> bool:
-    """Whether a caption has characters that nobody sees, in places where no script and no emoji needs them."""
+    """Whether a caption has invisible characters that no script and no emoji needs."""
     return not (caption.isascii() and caption.isprintable()) and any(
         not _belongs(caption, match.start()) for match in _ODD.finditer(caption)
     )
 
 
 def loose_marks(caption: str) -> bool:
-    """Whether marks stand on characters that do not take them in any language.
+    """Whether combining marks are on characters that have them in no language.
 
     >>> loose_marks("a cafe\\u0301"), loose_marks("a d\\u0301o\\u0301g\\u0338")
     (False, True)
@@ -117,12 +117,12 @@ def _joins(character: str) -> bool:
 
 
 def _composed(cluster: str) -> str:
-    """A character with its marks composed; marks that an ASCII character does not take are dropped."""
+    """Compose a character with its marks; marks that do not combine with an ASCII character are dropped."""
     text = unicodedata.normalize("NFC", cluster)
     return text[0] if text[0].isascii() and text[0] not in _KEYS and len(text) > 1 else text
 
 
 def given_spans(found: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans of the text as spans of the caption as given."""
+    """Map spans of the clean text to spans of the original caption."""
     starts = found.starts
     return tuple((starts[start], starts[end]) for start, end in spans)

@@ -21,12 +21,12 @@ NO_WORDS = "no words"
 INVISIBLE = "invisible characters"
 STRAY_MARKS = "stray marks"
 LOOK_ALIKE = "look-alike letters"
-APPENDED = "words appended"  # a reason of the guard alone: as a warning it would be wrong too often
-# Warnings about texts that are made to score high, not to be read.
+APPENDED = "words appended"  # only for the guard: as a warning it would be wrong too often
+# Warnings about texts that are optimised for the score.
 GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE}
 ABOUT_ITSELF = "speaks of itself"
 
-_SHOWN = 3  # unknown words that are named
+_SHOWN = 3  # unknown words that are listed
 _PIECES = 4  # a word in at least so many pieces, of under two letters on average, is a row of letters to the encoder
 
 _LATIN = re.compile(r"[^\W\d_]+")
@@ -50,22 +50,22 @@ une uno unter untuk ut va ve vir viro von voor vor wa wawili wij wordt ya yang y
 är és în üzerinde și
 """
 _FOREIGN = frozenset(_FOREIGN_LIST.split())
-# English words that are words of other languages too, which say nothing.
+# English words that are words of other languages too, and are not evidence for either.
 _SHARED_LIST = """
 a an and are as at bat barn boot die do for has hat her i in is it man me men no of on or over plant see so to under
 van was war
 """
 _SHARED = frozenset(_SHARED_LIST.split())
-# Shared ones that no other language has together.
+# Shared words that occur together in no other language.
 _ARTICLES, _PREPOSITIONS = frozenset(("a", "an")), frozenset(("of", "on", "at"))
 _MOSTLY = 0.6  # share of English words from which a text without words of other languages is English
-# Languages of py3langid that captions are told from; dialects and small languages bring false alarms alone.
+# Languages of py3langid that are considered; dialects and small languages only add false alarms.
 _LANGUAGES = """
 af ar az be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka kk ko la lt lv mk ml
 mr ms my ne nl no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
 """
 _AT_MOST_ENGLISH = 0.08  # probability of English over which a caption is not warned about
-_AT_LEAST_OTHER = {2: 0.5, 3: 0.15}  # of the other language, by the number of words; one word alone says too little
+_AT_LEAST_OTHER = {2: 0.5, 3: 0.15}  # of the other language, by the number of words; a single word is not enough
 
 # First words of the names of letters that may look like Latin ones.
 _ALIKE = frozenset(("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU", "FULLWIDTH", "MATHEMATICAL"))
@@ -84,7 +84,7 @@ _SELF = re.compile(  # of a text in lower case
 
 
 def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
-    """Warnings from the text alone, for an encoder of English (`english`), or of any language.
+    """Return text-only warnings, for an encoder of English (`english`) or of any language.
 
     >>> text_warnings("Eine Katze schaut in die Kamera", english=True), text_warnings("the", english=True)
     (('not English',), ('only stop words',))
@@ -112,7 +112,7 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
 
 
 def guarded_warnings(text: str) -> tuple[str, ...]:
-    """Warnings about texts that are made to score high, whatever the encoder.
+    """Return warnings about texts that are optimised for the score, independent of the encoder.
 
     >>> guarded_warnings("dog beach ball sand ocean wave sky"), guarded_warnings("the")
     (('list of words',), ())
@@ -127,7 +127,7 @@ def guarded_warnings(text: str) -> tuple[str, ...]:
 
 
 def mark_warnings(text: str) -> tuple[str, ...]:
-    """Warnings about characters that are removed before a caption is read.
+    """Return warnings about characters that are removed before tokenisation.
 
     >>> mark_warnings("a d\\ufe0fog"), mark_warnings("a do\\u0338g"), mark_warnings("a café ❤️")
     (('invisible characters',), ('stray marks',), ())
@@ -137,7 +137,7 @@ def mark_warnings(text: str) -> tuple[str, ...]:
 
 
 def _looks_alike(text: str) -> bool:
-    """Whether a word mixes Latin letters with those of a script that look like them."""
+    """Whether a word mixes Latin letters with look-alikes of another script."""
     for word in _LATIN.findall(text):
         if not word.isascii() and "μ" not in word:  # a unit
             scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
@@ -154,7 +154,7 @@ def token_warnings(
     unknown: int | None,
     spelled: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """Warnings from the tokens: words outside the vocabulary; `spelled` is `spelled_out`, where it is known."""
+    """Return warnings about words outside the vocabulary; `spelled` is the result of `spelled_out`, if known."""
     odd = spelled_out(text, spans, ids, unknown=unknown) if spelled is None or unknown in ids else spelled
     if not odd:
         return ()
@@ -164,7 +164,7 @@ def token_warnings(
 
 
 def spelled_out(text: str, spans: Sequence[Span], ids: Sequence[int] = (), *, unknown: int | None = None) -> list[str]:
-    """Words in order that hold the unknown token, or Latin ones in tokens so small that they mean nothing."""
+    """Return the words with the unknown token, or Latin words that are split into single letters."""
     odd = []
     for group in token_groups(text, spans):
         word = text[spans[group[0]][0] : spans[group[-1]][1]]
@@ -175,7 +175,7 @@ def spelled_out(text: str, spans: Sequence[Span], ids: Sequence[int] = (), *, un
 
 
 def _has_content(text: str) -> bool | None:
-    """Whether one of its words is no stop word; None where it has no words. Most texts are known by their second."""
+    """Whether a text has a word that is not a stop word; None if it has no words."""
     content = None
     for word in each_word(text):
         if word not in STOP_WORDS:
@@ -185,7 +185,7 @@ def _has_content(text: str) -> bool | None:
 
 
 def _is_english(text: str, found: Sequence[str]) -> bool:
-    """Whether a text may be English; in doubt, as for single words, it is."""
+    """Whether a text may be English; True in doubt, as for single words."""
     if not text.isascii():
         letters = [letter for letter in text if letter.isalpha()]
         if 3 * sum(not _is_latin(letter) for letter in letters) > len(letters):
@@ -202,7 +202,7 @@ def _is_english(text: str, found: Sequence[str]) -> bool:
 
 
 def _is_plain_english(found: Sequence[str]) -> bool:
-    """Whether words are English beyond doubt: most are frequent in captions, hardly one is of another language."""
+    """Whether words are clearly English: most are frequent in captions, hardly any is of another language."""
     telling = [word for word in found if word not in _SHARED and word[0].isalpha()]
     known = caption_model().symbols
     foreign = 0 if _FOREIGN.isdisjoint(telling) else sum(map(_FOREIGN.__contains__, telling))
@@ -218,7 +218,7 @@ def _is_plain_english(found: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1)
 def _identifier() -> Any:
-    """The language identifier, loaded when the first caption needs it (under a second)."""
+    """Load the language identifier, on first use (under a second)."""
     langid = require("py3langid.langid", extra="mini")
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     identifier.set_languages(_LANGUAGES.split())

@@ -1,24 +1,24 @@
-"""The one segmenter: a caption cut into words and marks, with stems, stop words, denials and the tokens of each word.
+"""Segmentation of captions into words and marks, with stems, stop words, negation and the tokens of each word.
 
-A word keeps compounds together, as a reader sees them; `compounds=False` cuts them at hyphens and decimal points, as
+Compounds are one word, as a reader sees them; `compounds=False` splits them at hyphens and decimal points, as
 vocabularies and counts of words do. Marks are in the list too, so every token has exactly one owner and sums over words
 are sums over tokens.
 
 >>> [word.text for word in segment("A dog's 3.5-year-old toy, isn't it?")]
 ['A', "dog's", '3.5-year-old', 'toy', ',', "isn't", 'it', '?']
 
-Stems, what names something to see, what is denied and what is new come with each word:
+Each word has its stem and whether it is a content word, negated, and new:
 
 >>> words = segment("A dog, no cats. Two dogs!", compounds=False)
 >>> [(word.stem, word.denied, word.new) for word in words if word.content]
 [('dog', False, True), ('cat', True, True), ('two', False, True), ('dog', False, False)]
 
-With the character spans of an encoder's tokens, each word knows the numbers of its own:
+With the character spans of an encoder's tokens, each word has the indices of its tokens:
 
 >>> [(word.text, word.tokens) for word in segment("playing.", [(0, 4), (4, 7), (7, 8)])]
 [('playing', (0, 1)), ('.', (2,))]
 
-`phrases` groups content words. `content_tokens` is the rule by which `mini` was trained to leave tokens out.
+`phrases` groups content words. `content_tokens` is the rule by which `mini` was trained to ignore tokens.
 """
 
 import re
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from msdscore.text.normal import Span as Span
 from msdscore.text.normal import clean, given_spans
 
-# What `mini` was trained to leave out: words without an image of their own, and talk about the image itself.
+# Ignored in the training of `mini`: words without visual content, and words about the image itself.
 _LIST = """
 a about above across after against all along also am among an and another any anyone anything apart appear appears are
 aren't around as at away back be been before behind being below beside besides between both but by can can't could d
@@ -51,28 +51,28 @@ _BREAKS = frozenset(".,;:!?")
 _BRIDGE = "of"
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-# What `_any_places` finds in a caption of ASCII alone, many times as fast.
+# Equivalent to `_any_places` for ASCII captions, many times as fast.
 _COMPOUNDS = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
 _SIMPLE = re.compile(r"([^\W_]+(?:'[^\W_]+)*)|\S")
 # Between two letters or digits these belong to the word: don't, and in compounds black-and-white, 3.5.
 _APOSTROPHES, _HYPHENS, _DIGIT_JOINERS = frozenset("'’"), frozenset("-‐‑"), frozenset(".,:")
-# Scripts written without spaces; each of their characters stands as a word.
+# Scripts written without spaces; each of their characters is a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 _Place = tuple[int, int, bool]  # start, end, whether it is a word
 
 
 class Word(NamedTuple):
-    """A word or a mark of a caption at characters `start` to `end`; a tuple, because every scored word makes one."""
+    """A word or a mark of a caption at characters `start` to `end`; a tuple for speed."""
 
     text: str
     start: int
     end: int
     stem: str  # in lower case and without the s of a plural; empty for a mark
     content: bool  # names something to see
-    denied: bool  # stands within reach of "no", "without", "isn't"
+    denied: bool  # within reach of "no", "without", "isn't"
     new: bool  # the first of its stem in the caption
-    tokens: tuple[int, ...] = ()  # numbers of the tokens that it owns
+    tokens: tuple[int, ...] = ()  # indices of its tokens
 
     @property
     def kind(self) -> str:
@@ -81,10 +81,10 @@ class Word(NamedTuple):
 
 
 def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True) -> tuple[Word, ...]:
-    """Words and marks of a caption in order, each with the tokens that it owns; white space belongs to none.
+    """Split a caption into words and marks in order, each with its tokens; white space belongs to none.
 
     A token belongs to the word that it shares most characters with, else to the nearest one. Invisible characters
-    inside a word do not change it; spans are those of the caption as given.
+    inside a word do not change it; spans refer to the original caption.
     """
     found = clean(caption)
     plain = caption if found is None else found.text
@@ -110,7 +110,7 @@ def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True)
 
 @lru_cache(maxsize=1 << 15)
 def _meaning(text: str) -> tuple[str, bool, bool]:
-    """Stem of a word, whether it names something to see, and whether it denies what follows."""
+    """Return the stem of a word, whether it is a content word, and whether it negates the following words."""
     word = text.casefold().replace("’", "'")
     if not word.isascii():
         # Accents must not hide a word: "dóg" is judged as "dog".
@@ -121,7 +121,7 @@ def _meaning(text: str) -> tuple[str, bool, bool]:
 
 
 def phrases(words: Sequence[Word]) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the words of every phrase: adjacent content words, joined over "of".
+    """Return the word indices of every phrase: adjacent content words, joined over "of".
 
     >>> words = segment("a large cup of milk on the table, outdoors")
     >>> [" ".join(words[number].text for number in phrase) for phrase in phrases(words)]
@@ -140,7 +140,7 @@ def phrases(words: Sequence[Word]) -> tuple[tuple[int, ...], ...]:
 
 
 def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: range) -> int:
-    """The word among these that shares most characters with a span, else the nearest; of equals the first."""
+    """Return the word that shares most characters with a span, else the nearest; the first of equals."""
     start, end = span
 
     def fit(number: int) -> tuple[int, int]:
@@ -151,7 +151,7 @@ def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: ra
 
 
 def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[int]]:
-    """Tokens by the number of their word; nearly always each lies within one word, in order."""
+    """Return tokens by the index of their word; nearly always each is within one word, in order."""
     owned: dict[int, list[int]] = {}
     number, (begin, stop, _) = 0, places[0]
     for token, (start, end) in enumerate(spans):
@@ -177,7 +177,7 @@ def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[in
 
 
 def stem(word: str) -> str:
-    """A lower-case word without the s of a plural, so that one dog and two dogs are the same thing to see.
+    """Remove the plural s of a lower-case word, so that "dog" and "dogs" have the same stem.
 
     >>> stem("dogs"), stem("grass"), stem("bus")
     ('dog', 'grass', 'bus')
@@ -186,12 +186,12 @@ def stem(word: str) -> str:
 
 
 def is_plural(word: str) -> bool:
-    """Whether a word ends in the s of a plural."""
+    """Whether a word ends in a plural s."""
     return word.endswith("s") and not word.endswith("ss")
 
 
 def each_word(caption: str) -> Iterator[str]:
-    """The words of a caption in lower case, cut at hyphens, as they come.
+    """Iterate over the words of a caption in lower case, split at hyphens.
 
     >>> list(each_word("The sky-blue kayak."))
     ['the', 'sky', 'blue', 'kayak']
@@ -200,7 +200,7 @@ def each_word(caption: str) -> Iterator[str]:
 
 
 def content_words(caption: str) -> frozenset[str]:
-    """All words of a caption that name something to see.
+    """Return the content words of a caption.
 
     >>> sorted(content_words("The dog is on a beach."))
     ['beach', 'dog']
@@ -209,7 +209,7 @@ def content_words(caption: str) -> frozenset[str]:
 
 
 def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
-    """The whole word that each span lies in, in lower case; empty for a span that begins outside of words.
+    """Return the whole word around each span, in lower case; empty for a span that begins outside of words.
 
     >>> words_at("A sky-blue Kayak", [(0, 1), (2, 5), (5, 6), (11, 13), (13, 16)])
     ('a', 'sky', '', 'kayak', 'kayak')
@@ -218,7 +218,7 @@ def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
     starts = [match.start() for match in matches]
     words = []
     for begin, end in spans:
-        # A token's span may open with the space before its word.
+        # The span of a token may start with the space before its word.
         first = begin + len(caption[begin:end]) - len(caption[begin:end].lstrip())
         near = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
         words.append(near.group().casefold() if near is not None and first < near.end() else "")
@@ -226,7 +226,7 @@ def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
 
 
 def token_groups(caption: str, spans: Sequence[Span]) -> list[list[int]]:
-    """Numbers of tokens, run by run: a run goes on while spans touch and both sides are letters or digits."""
+    """Group token indices into runs whose spans touch with letters or digits on both sides."""
     groups: list[list[int]] = []
     for number, (start, _) in enumerate(spans):
         touches = number > 0 and spans[number - 1][1] >= start > 0
@@ -238,7 +238,7 @@ def token_groups(caption: str, spans: Sequence[Span]) -> list[list[int]]:
 
 
 def token_contents(caption: str, spans: Sequence[Span]) -> list[str]:
-    """The content word of each token in lower case, cut at apostrophes too; empty where it belongs to none.
+    """Return the content word of each token in lower case, split at apostrophes too; empty if there is none.
 
     >>> token_contents("a Dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
     ['', 'dog', '', 'grass', 'grass']
@@ -253,7 +253,7 @@ def token_contents(caption: str, spans: Sequence[Span]) -> list[str]:
 
 
 def content_tokens(caption: str, spans: Sequence[Span]) -> tuple[int, ...]:
-    """Numbers of the tokens of content words; a caption of stop words alone keeps all its tokens.
+    """Return the indices of content-word tokens; all tokens if the caption has only stop words.
 
     >>> content_tokens("a dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
     (1, 3, 4)
@@ -285,7 +285,7 @@ def _any_places(text: str, *, compounds: bool) -> Iterator[_Place]:
             at += 1
             continue
         end = _word_end(text, at, compounds=compounds)
-        # Signs such as emoji say something that an image can show; punctuation does not.
+        # Symbols such as emoji can be shown in an image; punctuation cannot.
         is_word = end > at or unicodedata.category(text[at]) == "So"
         end = max(end, _after_marks(text, at + 1))
         yield at, end, is_word
@@ -293,7 +293,7 @@ def _any_places(text: str, *, compounds: bool) -> Iterator[_Place]:
 
 
 def _word_end(text: str, start: int, *, compounds: bool) -> int:
-    """Where the word that begins at `start` ends; `start` itself if none begins there."""
+    """Return the end of the word that begins at `start`; `start` itself if there is none."""
     if not _is_letter(text[start], compounds=compounds):
         return start
     if _is_unspaced(text[start]):
@@ -316,12 +316,12 @@ def _joins(text: str, at: int, *, compounds: bool) -> bool:
     if compounds and character in _DIGIT_JOINERS:
         return before.isdigit() and after.isdigit()
     joiner = character in _APOSTROPHES or (compounds and character in _HYPHENS)
-    # An accent may stand between a letter and the joiner.
+    # An accent may be between a letter and the joiner.
     return joiner and _continues(before, compounds=compounds) and _continues(after, compounds=compounds)
 
 
 def _after_marks(text: str, at: int) -> int:
-    """Past combining marks and variation selectors, which belong to the character before them."""
+    """Skip combining marks and variation selectors, which belong to the character before them."""
     while at < len(text) and (unicodedata.category(text[at])[0] == "M" or text[at] == "\u200d"):
         at += 1
     return at

@@ -1,4 +1,4 @@
-"""What lmms-eval calls for every document: the caption scored where the image is."""
+"""Functions for lmms-eval tasks, which score the caption of each document."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,16 +17,16 @@ Document = Mapping[str, Any]
 def caption_scores(
     scorer: ScorerLike = DEFAULT_ENCODER, *, image: str | None = None, words: int = 3
 ) -> Callable[[Document, Sequence[str]], dict[str, Any]]:
-    """A `process_results` function; `words` is the number of least supported words to name.
+    """Create a `process_results` function that lists `words` least supported words.
 
     `image` is the dataset's column of images; without it the column `image`, or the only one with images.
 
-    The task must keep its images: `process_results_use_image: true`. A caption that cannot be scored has only
-    `msd_judged` (0) and the reason, so that means are over the others.
+    The task must pass its images: `process_results_use_image: true`. A caption that cannot be scored has only
+    `msd_judged` (0) and the error, so that means are over the others.
 
     >>> from PIL import Image
-    >>> found = caption_scores("toy")({"image": Image.new("RGB", (64, 64), "red")}, ["a red square"])
-    >>> found["msd_judged"], "msd" in found
+    >>> scores = caption_scores("toy")({"image": Image.new("RGB", (64, 64), "red")}, ["a red square"])
+    >>> scores["msd_judged"], "msd" in scores
     (1.0, True)
     """
 
@@ -43,25 +43,25 @@ def caption_scores(
 
 
 def visual(doc: Document) -> list[Any]:
-    """The image of a document, for `doc_to_visual`: the column `image`, or the only one with an image."""
+    """Return the image of a document, for `doc_to_visual`: the column `image`, or the only one with an image."""
     return [doc[_image_column(doc)].convert("RGB")]
 
 
 def _image_column(doc: Document, name: str | None = None) -> str:
-    """The column of the image: the one of this name, else `image`, else the only one that contains an image."""
+    """Return the column of the image: the one of this name, else `image`, else the only one that contains an image."""
     names = [name] if name is not None else ["image", *(key for key, value in doc.items() if isinstance(value, Image))]
     known = [key for key in dict.fromkeys(names) if key in doc]
     if not known or (len(known) > 1 and known[0] != "image"):
         wanted = repr(name or "image") if not known else f"one column of images, not {' and '.join(known)}"
         raise ConfigError(
             f"the document has no {wanted}, only {', '.join(doc)}; set process_results_use_image: true in the task, or "
-            "name the column: caption_scores(image=…)"
+            "pass the column: caption_scores(image=…)"
         )
     return known[0]
 
 
 def nothing(doc: Document) -> str:
-    """No reference is needed, for `doc_to_target`."""
+    """Return an empty target, for `doc_to_target`; no reference is needed."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Which column of an input is what: by the user's word, else by names that people use, in any case."""
+"""Column roles of an input: by option, else by common names, in upper or lower case."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,17 +9,17 @@ from typing import Any
 
 from msdscore.errors import InputError, unknown_name
 
-# The first name that a row has is the one that counts.
+# In order of precedence.
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
 CAPTION_NAMES = ("caption", "text", "candidate", "cand", "prediction")
 SEVERAL = "captions"  # a list of captions, one candidate set
-REFERENCES = "references"  # a list of captions by people, which the caption is compared with
-KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of images where a row has no image of its own
+REFERENCES = "references"  # a list of human captions to compare the caption with
+KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of images if a row has no image column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
-    """The columns that hold images, captions and ids; None stands for the usual names.
+    """The columns of images, captions, ids and references; None means the usual names.
 
     >>> ColumnNames().image_in({"Image": 1, "caption": 2}), ColumnNames(image="photo").image_in({"image": 1})
     ('Image', None)
@@ -31,58 +31,58 @@ class ColumnNames:
     references: str | None = None
 
     def image_in(self, names: Iterable[str]) -> str | None:
-        """The column of the image among these names."""
+        """Return the column of the image among these names."""
         return first_of(names, IMAGE_NAMES if self.image is None else (self.image,))
 
     def caption_in(self, names: Iterable[str]) -> str | None:
-        """The column of the caption, or of a list of captions."""
+        """Return the column of the caption, or of a list of captions."""
         return first_of(names, (*CAPTION_NAMES, SEVERAL) if self.caption is None else (self.caption,))
 
     def id_in(self, names: Iterable[str]) -> str | None:
-        """The column of the row's id."""
+        """Return the column of the row's id."""
         return first_of(names, ("id",) if self.id is None else (self.id,))
 
     def references_in(self, names: Iterable[str]) -> str | None:
-        """The column of lists of reference captions."""
+        """Return the column of lists of reference captions."""
         return first_of(names, (REFERENCES,) if self.references is None else (self.references,))
 
     def image_names(self) -> str:
-        """The names that an image may stand under, for a message."""
+        """Return the accepted names of the image column, for a message."""
         return ", ".join(IMAGE_NAMES) if self.image is None else self.image
 
     def caption_names(self) -> str:
-        """The names that a caption may stand under."""
+        """Return the accepted names of the caption column, for a message."""
         return ", ".join((*CAPTION_NAMES, SEVERAL)) if self.caption is None else self.caption
 
     def check(self, names: Sequence[str], source: str, *, folder: bool, lists: bool) -> None:
-        """Refuse an input without the columns that are needed; with a `folder` images may be found by id.
+        """Raise `InputError` if a required column is missing; with a `folder` images may be found by id.
 
-        `lists` says that a cell of the input can hold a list of captions.
+        `lists` is whether a cell of the input can contain a list of captions.
         """
-        for given in (self.image, self.caption, self.id, self.references):
-            if given is not None and first_of(names, (given,)) is None:
-                raise InputError(f"{source}: {unknown_name('column', given, names)}")
+        for name in (self.image, self.caption, self.id, self.references):
+            if name is not None and first_of(names, (name,)) is None:
+                raise InputError(f"{source}: {unknown_name('column', name, names)}")
         caption = self.caption_in(names)
         if caption is not None and caption.casefold() == SEVERAL and self.caption is None and not lists:
             raise InputError(
-                f"{source}: the column {caption} cannot hold a list in this format; use JSON lines or Parquet, or "
+                f"{source}: the column {caption} cannot contain lists in this format; use JSON lines or Parquet, or "
                 "write one row per caption, with its image repeated and a column caption"
             )
         if caption is None:
             raise InputError(
                 f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
-                "name it with --caption-column"
+                "set it with --caption-column"
             )
-        without = self.image is None and self.references_in(names) is not None
-        if self.image_in(names) is None and not without and not (folder and first_of(names, KEY_NAMES)):
+        needs_no_image = self.image is None and self.references_in(names) is not None
+        if self.image_in(names) is None and not needs_no_image and not (folder and first_of(names, KEY_NAMES)):
             raise InputError(
                 f"{source}: no image column; expected one of {self.image_names()}, or image_id, id or index together "
-                f"with a folder of images (images); found: {listed(names)}; name it with --image-column"
+                f"with a folder of images (images); found: {listed(names)}; set it with --image-column"
             )
 
 
 def read_references(cell: Any) -> list[Any] | None:
-    """The references of a cell: a list, or as text one reference or a JSON list of them; None for an empty cell.
+    """Parse the references of a cell: a list, one reference, or a JSON list as text; None if it is empty.
 
     >>> read_references('["a dog", "a puppy"]'), read_references("a dog"), read_references(None)
     (['a dog', 'a puppy'], ['a dog'], None)
@@ -97,7 +97,7 @@ def read_references(cell: Any) -> list[Any] | None:
 
 
 def single_name(name: str, columns: Iterable[str]) -> str:
-    """The name of a column of lists once it holds one caption per row.
+    """Return the name of a column of lists after it is split into one caption per row.
 
     >>> single_name("captions", ["image", "captions"]), single_name("texts", ["image", "texts"])
     ('caption', 'texts')
@@ -106,12 +106,12 @@ def single_name(name: str, columns: Iterable[str]) -> str:
 
 
 def first_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
-    """The first wanted name that is there, as it is written there; exact spelling goes before another case.
+    """Return the first wanted name that is present, in its spelling there; an exact match precedes another case.
 
     >>> first_of(["Caption", "text"], ("caption", "text"))
     'Caption'
     """
-    # Rows of one file have the same names again and again.
+    # Cached, since the rows of a file have the same names.
     return wanted[0] if isinstance(names, dict) and wanted[0] in names else _first_of(tuple(names), tuple(wanted))
 
 
@@ -123,13 +123,13 @@ def _first_of(present: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
     for name in wanted:
         if name in present:
             return name
-        if (found := lower.get(name.casefold())) is not None:
-            return found
+        if (match := lower.get(name.casefold())) is not None:
+            return match
     return None
 
 
 def listed(names: Iterable[str] | Mapping[str, Any]) -> str:
-    """Names for a message.
+    """Join names for a message.
 
     >>> listed([])
     'none'

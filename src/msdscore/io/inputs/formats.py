@@ -1,4 +1,4 @@
-"""Inputs by format: which reader opens which, and the records of named values that all of them give."""
+"""Input formats and their readers, which all yield records of named values."""
 
 import json
 import math
@@ -31,13 +31,13 @@ _READERS = {
 }
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
-# Text packs to a tenth, rarely to a fiftieth; what expands to more is made to fill the disk.
+# Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _EXPANDED, _EXPANDS = 1 << 30, 100
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The named values of one input row; `error` says why they could not be read, `warning` what is odd about them."""
+    """The named values of one input row, with an `error` if they could not be read, or a `warning`."""
 
     values: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
@@ -45,10 +45,10 @@ class Record:
 
 
 class Records:
-    """One opened input, of which nothing is held in memory but the place where it is read; formats inherit from it.
+    """Base class of input formats: one opened input, read as a stream.
 
-    `columns` are None where every record may have its own, `schema` where the format has no types, `total` where only
-    reading tells how many records there are. `files` are those that it is read from.
+    `columns` is None if columns may differ between records, `schema` if the format has no types, `total` if the number
+    of records is unknown before reading. `files` are the files that it is read from.
     """
 
     columns: tuple[str, ...] | None = None
@@ -60,22 +60,22 @@ class Records:
         self.files: tuple[Path, ...] = (path,)
 
     def read(self) -> Iterator[Record]:
-        """The records in order."""
+        """Iterate over the records in order."""
         raise NotImplementedError
 
     def count(self, rows: Callable[[Record], int] | None = None) -> int:
-        """How many records `read` gives; with `rows`, the sum of what that says of each."""
+        """Return the number of records; with `rows`, the sum of `rows(record)`."""
         if rows is None and self.total is not None:
             return self.total
         return sum(1 if rows is None else rows(record) for record in self.read())
 
     def fingerprint(self) -> str:
-        """A hash of the content."""
+        """Return a hash of the content."""
         return file_key(self.path)
 
 
 def require_distinct(names: Sequence[str], path: Path) -> None:
-    """Refuse columns of which two have the same name."""
+    """Raise `InputError` if two columns have the same name."""
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
 
@@ -89,7 +89,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# As `json.loads` reads, except that an object with two values under one name is refused: one would silently win.
+# Like `json.loads`, but raises for an object with a repeated name, of which one value would silently win.
 JSON = JSONDecoder(object_pairs_hook=_once)
 
 
@@ -98,10 +98,10 @@ class RepeatedNameError(ValueError):
 
 
 def not_finite(values: dict[str, Any]) -> str | None:
-    """The warning for values that are, or hold, NaN or an infinity."""
+    """Return a warning if values are, or contain, NaN or an infinity."""
     odd = [name for name, value in values.items() if type(value) is not str and _is_not_finite(value)]
     names = ", ".join(map(shortened, odd))
-    return f"{names} holds NaN or Infinity, which is not JSON; a JSON output has null there" if names else None
+    return f"{names} contains NaN or Infinity, which is not JSON; a JSON output has null there" if names else None
 
 
 def _is_not_finite(value: Any) -> bool:
@@ -111,7 +111,7 @@ def _is_not_finite(value: Any) -> bool:
 
 
 def shallow(values: dict[str, Any]) -> dict[str, Any]:
-    """The values, with those that nest more than `DEEPEST` levels as JSON text: no table can hold them otherwise.
+    """Convert values nested more than `DEEPEST` levels to JSON text, since tables do not support them.
 
     Raises:
         RecursionError: a value nests too deep even for that.
@@ -134,7 +134,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def valid_text(value: Any) -> Any:
-    """The value with lone surrogates replaced in all its texts; they are no Unicode and cannot be written.
+    """Replace lone surrogates in all texts of a value; they are not valid Unicode and cannot be written.
 
     >>> valid_text({"a": ["\\ud800b"]})
     {'a': ['�b']}
@@ -149,9 +149,9 @@ def valid_text(value: Any) -> Any:
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as Python values; nanoseconds, which Python does not have, as text, their durations as numbers.
+    """Convert rows to Python values; times in nanoseconds become text, durations in nanoseconds numbers.
 
-    Times of years that Python does not have are numbers too.
+    Times outside Python's range of years become numbers too.
     """
     for index, entry in enumerate(table.schema):
         if getattr(entry.type, "unit", None) == "ns":
@@ -168,7 +168,7 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def known_inputs() -> tuple[str, ...]:
-    """The names of the input formats; all but `dataset`, which is a folder, are file suffixes.
+    """Return the names of the input formats; all but `dataset`, which is a folder, are file suffixes.
 
     >>> known_inputs()
     ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'xlsx', 'parquet', 'dataset', 'tar')
@@ -177,7 +177,7 @@ def known_inputs() -> tuple[str, ...]:
 
 
 def is_known(path: Path) -> bool:
-    """Whether a name says that a file holds rows.
+    """Whether a file has the suffix of an input format.
 
     >>> is_known(Path("rows.csv.gz")), is_known(Path("notes.txt"))
     (True, False)
@@ -186,10 +186,10 @@ def is_known(path: Path) -> bool:
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
-    """The records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes.
+    """Open the records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes.
 
     A file compressed with gzip or Zstandard (`rows.jsonl.gz`, `rows.csv.zst`) is spooled in full: counting, hashing and
-    going on all need to read it again.
+    resuming all need to read it again.
     """
     name, path = str(source), Path(source)
     if "://" in name:
@@ -226,13 +226,13 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
 
 
 def _named(path: Path) -> Path:
-    """The name without the suffix of a compression."""
+    """Return the name without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in _CODECS else path
 
 
 def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:
     """Copy a stream of at most `most` bytes to a file that can be read again."""
-    # Closed and deleted by hand: Windows opens no file a second time while it is open.
+    # Closed and deleted explicitly: Windows cannot open a file twice.
     file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115
     until.callback(Path(file.name).unlink, missing_ok=True)
     with file:
@@ -241,6 +241,6 @@ def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:
             if most is not None and file.tell() > most:
                 raise InputError(
                     f"expands to more than {most:,} bytes, {_EXPANDS} times its size; "
-                    "if that is meant, decompress it and score the result"
+                    "if that is intended, decompress it and score the result"
                 )
     return Path(file.name)

@@ -16,7 +16,7 @@ _TEXTS = (REFERENCES, SEVERAL, "caption")
 class ReferenceFile:
     """References by image: COCO annotations, JSON lines with an image or id and `references`, or an object id → list.
 
-    An image is known by its file name with or without suffix, or by its id. Rows of one image add up.
+    An image is identified by its file name with or without suffix, or by its id. Rows of one image are merged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -37,12 +37,12 @@ class ReferenceFile:
         return len(self._lists)
 
     def find(self, values: Mapping[str, Any]) -> list[str] | None:
-        """The references of a row's image; None if the file has none."""
+        """Return the references of a row's image; None if the file has none."""
         return next((self._lists[key] for key in _keys(values) if key in self._lists), None)
 
 
 def _keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """The names by which the image of a row may be known, the most exact first."""
+    """Yield the possible keys of a row's image, the most specific first."""
     image = first_of(values, IMAGE_NAMES)
     cell = None if image is None else values[image]
     cell = cell.get("path") if isinstance(cell, Mapping) else cell

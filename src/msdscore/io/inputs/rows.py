@@ -24,13 +24,13 @@ from msdscore.io.inputs.references import ReferenceFile
 from msdscore.io.stores import is_address, stem
 from msdscore.io.tar import File, FileState, TarImage, file_state, is_image_name
 
-if TYPE_CHECKING:  # imported where tables of images lie beside the rows
+if TYPE_CHECKING:  # imported only for rows with tables of images
     from msdscore.io.parquet_images import StoredImage
 
 _USUAL = ColumnNames()
-_SAMPLE = 20  # records that tell the columns of a format without a header
-_NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
-# Behind a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
+_SAMPLE = 20  # records from which the columns of a format without a header are inferred
+_NO_ANSWER = "Failed to obtain answer"  # written by VLMEvalKit instead of a prediction
+# After a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _DIGITS = re.compile(r"[0-9]{1,19}$")
@@ -38,23 +38,23 @@ _DIGITS = re.compile(r"[0-9]{1,19}$")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One image with one caption, and everything else that its input row holds.
+    """One image with one caption, and the other values of its input row.
 
-    `columns` has the input's names, order and values, except that images given as bytes are left out: their
-    path stands there (in a tar: the name within), or None. A row with an `error` cannot be scored and says why.
+    `columns` has the names, order and values of the input, except that image bytes are replaced by their path (in a
+    tar: the name within it) or None. A row with an `error` cannot be scored.
     """
 
     index: int  # position in the input, from 0
-    id: str  # as given, else the position
-    source: File | None  # of the image; a path as text, of which a run makes no object per row
+    id: str  # from the input, else the position
+    source: File | None  # of the image; a path is text, to avoid an object per row
     caption: str | None
     group: str | None
     columns: Mapping[str, Any]
     error: str | None = None
-    lookup: str | None = None  # the id by which its image is looked for in the folder of images
+    lookup: str | None = None  # the id for looking up its image in the folder of images
     warning: str | None = None
-    has_id: bool = True  # False where `id` is the position
-    references: tuple[Any, ...] | None = None  # captions by people; a row that has some needs no image
+    has_id: bool = True  # False if `id` is the position
+    references: tuple[Any, ...] | None = None  # human captions; a row with references needs no image
 
     @property
     def image(self) -> Path | bytes | TarImage | None:
@@ -63,10 +63,10 @@ class Row:
 
 
 class ImageFolder:
-    """The images lying directly in a folder, by name and by the number that ends their name.
+    """The images directly in a folder, by name and by the number at the end of their name.
 
     The image of 42 may be called `42.jpg`, `000000000042.png` or `COCO_val2014_000000000042.jpg`. A text id
-    is first taken as a name; a number fits all spellings alike. Where several images fit, none is chosen.
+    is first taken as a name; a number matches all spellings alike. If several images match, none is chosen.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class ImageFolder:
 
     @cached_property
     def _names(self) -> tuple[dict[str, list[str]], dict[int, list[str]]]:
-        """File names by their stems, and by the numbers that end these."""
+        """File names by stem, and by the number at the end of the stem."""
         stems, numbers = defaultdict[str, list[str]](list), defaultdict[int, list[str]](list)
         for entry in self.path.iterdir():
             if is_image_name(entry):
@@ -86,7 +86,7 @@ class ImageFolder:
         return stems, numbers
 
     def find(self, key: str | int) -> str:
-        """The path of the one image of this id, or an `ImageError` that says why there is none."""
+        """Return the path of the image with this id; raise `ImageError` unless exactly one matches."""
         stems, numbers = self._names
         if not isinstance(key, str):
             names = numbers.get(key, [])
@@ -105,10 +105,10 @@ class ImageFolder:
 
 
 class RowSource(ExitStack):
-    """An opened input; `fingerprint` is a hash of its content. Closing it drops spooled input.
+    """An opened input; `fingerprint` is a hash of its content. Closing it deletes spooled input.
 
-    `columns` are None where every row may have its own; then `seen` are those of the first rows. `schema` are the types
-    of `Row.columns`, where the format has types.
+    `columns` is None if columns may differ between rows; then `seen` are those of the first rows. `schema` has the
+    types of `Row.columns`, if the format has types.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class RowSource(ExitStack):
             names.check(self.seen, name, folder=images is not None, lists=can_list)
         caption = names.caption_in(self.seen)
         self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
-        self._may_list = self.columns is None  # whether a row may hold several captions
+        self._may_list = self.columns is None  # whether a row may have several captions
         if schema is not None and caption is not None and isinstance(schema.field(caption).type, _LISTS):
             self._may_list, self.schema = True, _split_schema(self.schema, caption, self.id_name)
         path, folder = Path(name), Path() if images is None else Path(images)
@@ -158,7 +158,7 @@ class RowSource(ExitStack):
         self._states, self.fingerprint = self._file_states(), self._content()
 
     def count(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self._records.count(self._captions_of if self._may_list else None)
 
     def _captions_of(self, record: Record) -> int:
@@ -167,7 +167,7 @@ class RowSource(ExitStack):
         return len(captions) or 1 if isinstance(captions, list) else 1
 
     def read(self) -> Iterator[Row]:
-        """The rows in order; an input row with a list of captions gives one row per caption."""
+        """Iterate over the rows in order; an input row with a list of captions yields one row per caption."""
         index = 0
         for number, record in enumerate(self._records.read()):
             name = self.names.caption_in(record.values)
@@ -182,10 +182,10 @@ class RowSource(ExitStack):
                 index += 1
 
     def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
-        """Refuse an input that is not what it was when it was opened.
+        """Raise if the input has changed since it was opened.
 
-        Files that were written again with the same content may have held something else when they were read; then
-        `reread` says whether their rows are the same.
+        Files that were rewritten with the same content may have had other content when they were read; then `reread`
+        returns whether their rows are the same.
 
         Raises:
             RunError: its content has changed.
@@ -196,7 +196,7 @@ class RowSource(ExitStack):
             is_same = self._content() == self.fingerprint
         except OSError as error:
             raise RunError(
-                f"{shortened(self.name)}: cannot be read any more ({error.strerror or error}); put the file back and "
+                f"{shortened(self.name)}: can no longer be read ({error.strerror or error}); put the file back and "
                 "run the command again, which resumes after the finished parts"
             ) from error
         if not is_same or not reread():
@@ -214,62 +214,63 @@ class RowSource(ExitStack):
 
     def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
         values, image, image_error, key_name = record.values, None, None, None
-        given, own = _text(values.get(self.id_name)), self.names.image_in(values)
-        if own is None and self._image_folder is not None:
+        row_id, image_name = _text(values.get(self.id_name)), self.names.image_in(values)
+        if image_name is None and self._image_folder is not None:
             key_name = first_of(values, KEY_NAMES)
         references = self._references_of(values)
         try:
-            if not references or key_name is not None or (own is not None and not _is_missing(values[own])):
-                image = self._find_image(values, own, key_name)
+            has_image = image_name is not None and not _is_missing(values[image_name])
+            if not references or key_name is not None or has_image:
+                image = self._find_image(values, image_name, key_name)
         except ImageError as error:
             image_error = str(error)
         caption, caption_error = None, None
         if caption_name is None:
             caption_error = f"no caption; expected one of {self.names.caption_names()}; found: {listed(values)}"
-        elif not (isinstance(values[caption_name], list) and values[caption_name]):  # else each has a row of its own
+        elif not (isinstance(values[caption_name], list) and values[caption_name]):  # else each caption becomes a row
             caption, caption_error = _checked_caption(values[caption_name], caption_name)
         return Row(
             index,
-            str(number) if given is None else given,
+            str(number) if row_id is None else row_id,
             image,
             caption,
             _text(values.get("group")),
             {
-                name: value if isinstance(value, str) else _path_alone(value, is_image=name == own)
+                name: value if isinstance(value, str) else _without_image_bytes(value, is_image=name == image_name)
                 for name, value in values.items()
             },
             record.error or image_error or caption_error,
             None if key_name is None else _text(values[key_name]),
             record.warning,
-            given is not None,
+            row_id is not None,
             None if references is None else tuple(references),
         )
 
     def _references_of(self, values: Mapping[str, Any]) -> list[Any] | None:
-        """The references of a row: those of its column, else those of the file of references."""
+        """Return the references of a row: those of its column, else those of the file of references."""
         name = self.names.references_in(values)
-        own = None if name is None else read_references(values[name])
-        return self._references.find(values) if own is None and self._references is not None else own
+        references = None if name is None else read_references(values[name])
+        return self._references.find(values) if references is None and self._references is not None else references
 
-    def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> File:
-        if own is not None:
-            value = from_cell(values[own])
+    def _find_image(self, values: Mapping[str, Any], image_name: str | None, key_name: str | None) -> File:
+        if image_name is not None:
+            value = from_cell(values[image_name])
             if isinstance(value, TarImage):
                 return value
             if _is_missing(value) or value in ("", b""):
-                raise ImageError(f"{own} is empty")
+                raise ImageError(f"{image_name} is empty")
             if isinstance(value, bytes):
                 return value
             if not isinstance(value, str):
-                raise ImageError(f"{own} must be a path or bytes, got {type(value).__name__}")
+                raise ImageError(f"{image_name} must be a path or bytes, got {type(value).__name__}")
             try:
                 refuse_address(value)
             except ImageError as error:
-                raise ImageError(f"{own} {error}; got {shortened(value)}") from error
+                raise ImageError(f"{image_name} {error}; got {shortened(value)}") from error
             if self._stored and (stored := self._stored.get(value.rpartition("/")[2])):
                 return stored.read()
             path = os.path.join(self._folder, value)  # noqa: PTH118
-            # As `Path` writes it; made without an object where it is plain.
+            # Normalised as by `Path`, without creating an object for a plain path.
             is_plain = os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./"
             return path if is_plain else str(Path(path))
         if self._image_folder is None or key_name is None:
@@ -292,21 +293,21 @@ def open_rows(
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
-    Relative images are looked for in `images`, else in tables `NAME.images*.parquet` beside the rows (columns
-    `file_name` and `image`), else beside the rows. Rows without an image column are matched with the images in
-    `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
+    Relative images are looked up in `images`, else in tables `NAME.images*.parquet` next to the rows (columns
+    `file_name` and `image`), else next to the rows. Rows without an image column are matched with the images in
+    `images` by `image_id` or `id`. `columns` sets column names that differ from the usual ones.
 
     A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
 
-    The column `references` has captions by people; `references` is a file of them for rows without. A row that has
-    some needs no image.
+    The column `references` has human captions; `references` is a file of them for rows without. A row with
+    references needs no image.
     """
     return RowSource(source, images, format, columns, references)
 
 
 def image_tables(source: str) -> tuple[Path, ...]:
-    """The Parquet files of images that lie beside a file of rows under its name: `NAME.images*.parquet`."""
+    """Return the Parquet files of images next to a file of rows: `NAME.images*.parquet`."""
     path = Path(source)
     if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
         return ()
@@ -314,20 +315,20 @@ def image_tables(source: str) -> tuple[Path, ...]:
 
 
 def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
-    """The caption, or why it is none."""
+    """Return the caption, or None and an error."""
     if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()) or caption == []:
         return None, f"{name} is empty"
     if not isinstance(caption, str):
         return None, f"{name} must be text, got {type(caption).__name__}"
     if name == "prediction" and caption.startswith(_NO_ANSWER):
-        return None, f"{name} says that the model gave no answer: {shortened(caption)}"
+        return None, f"{name} reports that the model did not answer: {shortened(caption)}"
     return caption, None
 
 
 def _split(row: Row, captions: list[Any], name: str, id_name: str) -> Iterator[Row]:
-    """One row per caption of a list, told apart by the position in their `id`; together they are one candidate set.
+    """Yield one row per caption of a list, with the position in its `id`; together they are one candidate set.
 
-    An empty list stays one row, with its error. The input's own `group` and `candidates` go before ours.
+    An empty list becomes one row with an error. Columns `group` and `candidates` of the input take precedence.
     """
     group = row.id if row.group is None else row.group
     columns = {id_name: row.id, **row.columns, "group": group}
@@ -335,15 +336,15 @@ def _split(row: Row, captions: list[Any], name: str, id_name: str) -> Iterator[R
     single = single_name(name, columns)
     for position, text in enumerate(captions or [None]):
         caption, error = _checked_caption(text, f"{name}[{position}]")
-        own, index = f"{row.id}#{position}" if captions else row.id, row.index + position
+        row_id, index = f"{row.id}#{position}" if captions else row.id, row.index + position
         values = {single if column == name else column: value for column, value in columns.items()}
-        values |= {id_name: own, single: text}
+        values |= {id_name: row_id, single: text}
         error = row.error or error
-        yield replace(row, index=index, id=own, caption=caption, group=group, columns=values, error=error)
+        yield replace(row, index=index, id=row_id, caption=caption, group=group, columns=values, error=error)
 
 
 def _split_schema(schema: pa.Schema, name: str, id_name: str) -> pa.Schema:
-    """The types of rows with one caption each, where the column `name` holds lists of captions."""
+    """Return the types of rows with one caption each, for a column `name` of lists of captions."""
     kinds = {id_name: pa.string()} | {entry.name: entry.type for entry in schema}
     kinds |= {id_name: pa.string(), name: schema.field(name).type.value_type, "group": pa.string()}
     kinds.setdefault("candidates", pa.int64())
@@ -363,7 +364,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _path_alone(value: Any, *, is_image: bool) -> Any:
+def _without_image_bytes(value: Any, *, is_image: bool) -> Any:
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         return value["path"]
     if isinstance(value, TarImage):
@@ -372,7 +373,7 @@ def _path_alone(value: Any, *, is_image: bool) -> Any:
 
 
 def _without_bytes(schema: pa.Schema, image: str | None) -> pa.Schema:
-    """The types of columns whose images as bytes are left out."""
+    """Return the types of columns without image bytes."""
     kinds = {entry.name: entry.type for entry in schema}
     for name, kind in kinds.items():
         is_cell = pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}

@@ -17,7 +17,7 @@ from msdscore.errors import InputError, MSDScoreError, require, shortened
 from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
 
-_NOT_TEXT = Record(error="holds text that is not valid UTF-8")
+_NOT_TEXT = Record(error="contains text that is not valid UTF-8")
 _BUFFER = 1 << 20
 _SLICE = 64  # rows turned into Python values at once; images may be inside
 _SHEET = 1 << 30  # bytes of all parts of an .xlsx file, which is a packed folder
@@ -35,8 +35,8 @@ class ParquetTable(Records):
             self.columns, self.total = tuple(self.schema.names), int(file.metadata.num_rows)
 
     def read(self) -> Iterator[Record]:
-        """The records in order."""
-        # Without read-ahead, what is held is about one row group, however large the file.
+        """Iterate over the records in order."""
+        # Without read-ahead, memory use is about one row group, however large the file.
         options = {"pre_buffer": False, "buffer_size": _BUFFER}
         with _readable(self.path), pq.ParquetFile(self.path, **options) as file:
             yield from _records(file.iter_batches(batch_size=_SLICE, columns=self._only), self.schema)
@@ -50,7 +50,7 @@ class SavedDataset(Records):
         if (splits := path / "dataset_dict.json").is_file():
             parts = _facts(splits).get("splits")
             choices = ", ".join(str(path / str(part)) for part in parts) if isinstance(parts, list) else "none"
-            raise InputError(f"{path}: a dataset with several splits; name one of them: {choices}")
+            raise InputError(f"{path}: a dataset with several splits; pass one of them: {choices}")
         if not (path / "state.json").is_file():
             raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
         state = _facts(path / "state.json")
@@ -66,11 +66,11 @@ class SavedDataset(Records):
         self.columns, self.total = tuple(self.schema.names), sum(batch.num_rows for batch in self._batches())
 
     def fingerprint(self) -> str:
-        """A hash of all data files in order."""
+        """Return a hash of all data files in order."""
         return blake2b("".join(map(file_key, self.files)).encode(), digest_size=16).hexdigest()
 
     def read(self) -> Iterator[Record]:
-        """The records in order."""
+        """Iterate over the records in order."""
         return _records(self._batches(), self.schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def _names_file(entry: Any) -> bool:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a saved dataset."""
+    """Load the JSON object in a file of a saved dataset."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -104,7 +104,7 @@ def _stream(path: Path) -> Iterator[pa.RecordBatchReader]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # times that Python has no value for
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # times outside the range of Python
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a table ({reason})") from error
 
@@ -113,21 +113,21 @@ def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[R
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE):
             table = pa.Table.from_batches([batch.slice(start, _SLICE)])
-            # NaN is how tables say that a number is missing.
+            # Tables mark missing numbers with NaN.
             is_odd = any(map(_has_infinity, table.columns))
             for values in _python(table.cast(schema)):
                 yield _NOT_TEXT if values is None else Record(values, warning=not_finite(values) if is_odd else None)
 
 
 def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Whether numbers, or lists of them, hold an infinity."""
+    """Whether numbers, or lists of them, contain an infinity."""
     while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         column = pc.list_flatten(column)
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
 def _python(table: pa.Table) -> list[Any]:
-    """Python values, None for a row whose text is not valid; Arrow does not look at it before."""
+    """Convert rows to Python values, None for rows with invalid text, which Arrow does not check before."""
     try:
         return list(python_rows(table))
     except UnicodeDecodeError:
@@ -141,7 +141,7 @@ def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The same values in a type that every part of a run can hold and that has Python values."""
+    """Return the type for the same values that converts to Python values and fits every part of a run."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
@@ -150,7 +150,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 class Spreadsheet(Records):
-    """The first sheet of an .xlsx file below its header; cells that hold a formula give its stored value."""
+    """The first sheet of an .xlsx file below its header; a cell with a formula has its stored value."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -163,7 +163,7 @@ class Spreadsheet(Records):
         self.columns = tuple(names)
 
     def read(self) -> Iterator[Record]:
-        """The rows below the header that hold anything, in order."""
+        """Iterate over the non-empty rows below the header."""
         with self._rows() as rows:
             next(rows, ())
             names = self.columns or ()
@@ -177,19 +177,19 @@ class Spreadsheet(Records):
     def _rows(self) -> Iterator[Iterator[tuple[Any, ...]]]:
         openpyxl: Any = require("openpyxl", extra="xlsx")
         try:
-            # Opened here: of a damaged file openpyxl would leave it open.
+            # Opened here, because openpyxl does not close a damaged file.
             with self.path.open("rb") as file, ZipFile(file) as parts:
                 size = sum(part.file_size for part in parts.infolist())
                 if size > _SHEET:
                     raise InputError(f"{self.path}: expands to {size:,} bytes, more than {_SHEET:,}; save it as CSV")
                 book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-                # The size that the file states may be an older one.
+                # The dimensions stored in the file may be outdated.
                 book.worksheets[0].reset_dimensions()
                 yield book.worksheets[0].iter_rows(values_only=True)
                 book.close()
         except MSDScoreError:
             raise
-        except Exception as error:  # a damaged file ends in any error of zip, XML or openpyxl
+        except Exception as error:  # a damaged file raises any error of zip, XML or openpyxl
             reason = shortened(" ".join(str(error).split())) or type(error).__name__
             raise InputError(f"{self.path}: cannot be read as an Excel file ({reason})") from error
 

@@ -1,4 +1,4 @@
-"""Tar shards as records: WebDataset samples, img2dataset's layout, and DataComp's metadata beside them."""
+"""Tar shards as records: WebDataset samples, the img2dataset layout, and DataComp metadata tables."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,16 +17,16 @@ from msdscore.io.tar import TarSample, read_samples
 
 TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")
-SHARED_KEY = "is that of several samples"  # in the warning of such a key
-DOWNLOADED = "success"  # img2dataset's status of an image that it has fetched
-_BESIDE = ("key", "uid", "caption", "text", "status", "error_message")  # columns that are read of the table beside
+SHARED_KEY = "is that of several samples"  # part of the warning about such a key
+DOWNLOADED = "success"  # img2dataset's status of a downloaded image
+_METADATA = ("key", "uid", "caption", "text", "status", "error_message")  # columns read from the metadata table
 
 
 class TarSamples(Records):
     """One record per caption of every sample: its JSON values, `key`, `image` and `caption`.
 
-    A Parquet table of the same name beside the tar adds `uid`, `text` and `status` to samples of the same `key` (or, in
-    tables without keys, the same `uid`). A sample that was not downloaded, or a tar that is cut off, has an error.
+    A Parquet table of the same name next to the tar adds `uid`, `text` and `status` to samples of the same `key` (or,
+    in tables without keys, the same `uid`). A sample that was not downloaded, or a truncated tar, has an error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,14 +34,14 @@ class TarSamples(Records):
         self.files = (path, path.with_suffix(".parquet"))
 
     def fingerprint(self) -> str:
-        """A mark of the tar and of the table beside it."""
+        """Return a fingerprint of the tar and its metadata table."""
         return "+".join(mark(str(path)) for path in self.files if path.is_file())
 
     def read(self) -> Iterator[Record]:
-        """One record per caption, and one more for a tar that is cut off."""
+        """Iterate over one record per caption, and one more for a truncated tar."""
         first: dict[int, int] = {}
-        for place, sample in enumerate(read_samples(self.path, (*TEXT_ENDINGS, "json"))):
-            if first.setdefault(text_key(sample.key), place) != place:
+        for index, sample in enumerate(read_samples(self.path, (*TEXT_ENDINGS, "json"))):
+            if first.setdefault(text_key(sample.key), index) != index:
                 sample.warnings.append(f"the key {shortened(valid_text(sample.key))} {SHARED_KEY}")
             yield from _records(sample, self._metadata)
 
@@ -51,30 +51,31 @@ class TarSamples(Records):
 
 
 def metadata_beside(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Rows of a table of metadata by their `key`, else by their `uid`; none where it is not such a table."""
+    """Return the rows of a metadata table by `key`, else by `uid`; empty if it is not such a table."""
     if not path.is_file():
         return {}
     try:
         schema = pq.read_schema(path)
-        names = [name for name in _BESIDE if name in schema.names]
+        names = [name for name in _METADATA if name in schema.names]
         owner = first_of(names, ("key", "uid"))
-        # Scores may lie beside their tars; they have keys, and are no metadata.
+        # Score files next to their tars have keys too, but are not metadata.
         if owner is None or b"msdscore" in (schema.metadata or {}):
             return {}
         rows = pq.read_table(path, columns=names).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); mend or remove it") from error
+        raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); repair or delete it") from error
     return {str(row[owner]): {name: value for name, value in row.items() if value is not None} for row in rows}
 
 
-def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
+def _records(sample: TarSample, metadata: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
     if not sample.key:
         yield Record(error=sample.error)
         return
     values, error = _values(sample)
-    if beside:
-        known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
-        values = {**known, **values}
+    if metadata:
+        keys = (sample.key, Path(sample.key).name, str(values.get("uid")))
+        row = next((metadata[key] for key in keys if metadata.get(key)), {})
+        values = {**row, **values}
     values["key"] = valid_text(sample.key)
     warning = "; ".join(sample.warnings) or None
     texts = [text.strip() for ending, text in sample.texts if ending in TEXT_ENDINGS]
@@ -84,29 +85,29 @@ def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iter
         values["image"] = sample.image
     status = values.get("status", DOWNLOADED)
     if error is None and status != DOWNLOADED:
-        error = f"{sample.key}: status {shortened(str(status))} ({values.get('error_message') or 'no reason given'})"
+        error = f"{sample.key}: status {shortened(str(status))} ({values.get('error_message') or 'no error message'})"
     captions = next((values.get(name) for name in CAPTION_LISTS if isinstance(values.get(name), list)), None)
     if not captions or first_of(values, CAPTION_NAMES) is not None:
         yield Record(values, error, warning)
         return
-    own = values.get("id", values["key"])
+    sample_id = values.get("id", values["key"])
     for number, caption in enumerate(captions):
         text = caption.get("raw") if isinstance(caption, dict) else caption
-        yield Record({**values, "id": f"{own}#{number}", "caption": text}, error, warning)
+        yield Record({**values, "id": f"{sample_id}#{number}", "caption": text}, error, warning)
 
 
 def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
-    """What the sample's JSON file says; the reason where it cannot be read."""
+    """Return the values of the sample's JSON file, or an error if it cannot be read."""
     text = next((text for ending, text in sample.texts if ending == "json"), None)
     if text is None:
         return {}, sample.error
     try:
-        found = JSON.decode(text)
-        found = shallow(found) if isinstance(found, dict) else found
+        values = JSON.decode(text)
+        values = shallow(values) if isinstance(values, dict) else values
     except RepeatedNameError as error:
         return {}, f"{sample.key}.json: {error}"
     except (ValueError, RecursionError) as error:
         return {}, f"{sample.key}.json: not valid JSON ({shortened(str(error))})"
-    if not isinstance(found, dict):
-        return {}, f"{sample.key}.json: expected an object, got {type(found).__name__}"
-    return valid_text(found), sample.error
+    if not isinstance(values, dict):
+        return {}, f"{sample.key}.json: expected an object, got {type(values).__name__}"
+    return valid_text(values), sample.error

@@ -24,26 +24,27 @@ from msdscore.io.inputs.formats import (
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
-_LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; more is no row
+_LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; longer rows are an error
 _TOO_LONG = f"more than {_LONGEST:,} bytes in one row; expected an image and its captions"
 _EXPECTED = (
     'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
     'or COCO annotations {"images": […], "annotations": […]}'
 )
+_SURROGATE = "contains half a surrogate pair, which is not valid Unicode"
 _COCO = ("info", "licenses", "images", "annotations", "categories", "type")  # sections of an annotation file
 
 
 class JsonLines(Records):
-    """One JSON object per line; a line that cannot be read becomes a record with the reason, blank ones are no rows."""
+    """One JSON object per line; an unreadable line becomes a record with an error, blank lines are skipped."""
 
     def count(self, rows: Callable[[Record], int] | None = None) -> int:
-        """How many lines are not blank; a line with `rows` of its own has a list."""
+        """Return the number of non-blank lines; `rows` counts the rows of lines that contain a list."""
         if rows is None:
             return sum(1 for _ in self._lines())
         return sum(rows(_json_record(line, "")) if b"[" in line else 1 for _, line in self._lines())
 
     def read(self) -> Iterator[Record]:
-        """The records in order."""
+        """Iterate over the records in order."""
         return (_json_record(line, f"line {number}") for number, line in self._lines())
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
@@ -74,7 +75,7 @@ def _json_record(line: bytes, where: str) -> Record:
 
 
 def _object_record(value: Any, where: str, text: str) -> Record:
-    """The record of one JSON object, written as `text`."""
+    """Build the record of one JSON object, written as `text`."""
     if not isinstance(value, dict):
         return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
     try:
@@ -82,7 +83,7 @@ def _object_record(value: Any, where: str, text: str) -> Record:
     except RecursionError:
         return Record(error=f"{where}: not usable JSON (lists or objects within each other, too deep)")
     if _may_escape_surrogate(text) and (clean := valid_text(value)) != value:
-        return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
+        return Record(clean, error=f"{where}: {_SURROGATE}")
     return Record(value, warning=not_finite(value))
 
 
@@ -91,7 +92,7 @@ def _may_escape_surrogate(text: str) -> bool:
 
 
 class Delimited(Records):
-    """CSV with a header line; quoted fields may hold delimiters and line breaks."""
+    """CSV with a header line; quoted fields may contain delimiters and line breaks."""
 
     delimiter = ","
 
@@ -106,7 +107,7 @@ class Delimited(Records):
         self.columns = tuple(header)
 
     def read(self) -> Iterator[Record]:
-        """The records below the header."""
+        """Iterate over the records below the header."""
         names = self.columns or ()
         for number, fields in islice(self._parse(), 1, None):
             if isinstance(fields, str):
@@ -119,8 +120,8 @@ class Delimited(Records):
                 yield Record(clean, error=None if clean == values else f"line {number}: not valid UTF-8")
 
     def _parse(self) -> Iterator[tuple[int, list[str] | str]]:
-        """The last line number and the fields, or the reason why there are none; blank lines are left out."""
-        # Bytes that are no UTF-8 come through as surrogates, so that one bad row does not end the reading.
+        """Yield the last line number with the fields or an error; blank lines are skipped."""
+        # Invalid UTF-8 is decoded to surrogates, so that one bad row does not stop the reader.
         with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             reader = csv.reader(self._lines(file), delimiter=self.delimiter, strict=True)
             while True:
@@ -129,7 +130,7 @@ class Delimited(Records):
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    # The rest of such a field could be taken for rows: an unclosed quote, most of the time.
+                    # The rest of the field would be parsed as rows; the usual cause is an unclosed quote.
                     if "field limit" in str(error):
                         raise InputError(
                             f"{self.path}: line {reader.line_num}: a field of more than {csv.field_size_limit()} "
@@ -156,15 +157,14 @@ class TabDelimited(Delimited):
 class JsonDocument(Records):
     """COCO results, any other list of objects, CLIPScore's id-to-caption object, COCO annotations; item by item.
 
-    Of COCO annotations (`captions_val2017.json`) every annotation is a record, with its image's `file_name`.
+    In COCO annotations (`captions_val2017.json`) every annotation is a record, with the `file_name` of its image.
 
-    Written by hand: ijson takes 0.4 of the time, but makes `?` of half a surrogate pair without a word, tells of no
-    name that an object has twice, and ends at NaN and at integers beyond 64 bits, which JSON lines and our own outputs
-    may hold.
+    Not parsed with ijson, which takes 0.4 of the time but silently replaces half a surrogate pair by `?`, does not
+    report repeated names, and fails on NaN and integers beyond 64 bits, which JSON lines and our outputs may contain.
     """
 
     def read(self) -> Iterator[Record]:
-        """The records in order."""
+        """Iterate over the records in order."""
         try:
             with self.path.open(encoding="utf-8-sig") as file:
                 yield from self._records(file)
@@ -189,7 +189,7 @@ class JsonDocument(Records):
             for image in _section(file, "images"):
                 key, name = str(image.get("id")), image.get("file_name")
                 if names.setdefault(key, name) != name:
-                    both = " and ".join(shortened(repr(one)) for one in (names[key], name))
+                    both = " and ".join(shortened(repr(value)) for value in (names[key], name))
                     raise _MalformedError(f"two images have the id {shortened(key)} ({both}); expected each id once")
             for annotation in _section(file, "annotations"):
                 name = names.get(str(annotation.get("image_id")))
@@ -207,7 +207,7 @@ class JsonDocument(Records):
                 twice = f"the name {shortened(valid_text(key))!r} appears more than once" if name_key in keys else None
                 keys.add(name_key)
                 if _may_escape_surrogate(key_text + text) and (clean := valid_text(values)) != values:
-                    yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
+                    yield Record(clean, error=f"item {number}: {_SURROGATE}")
                 else:
                     yield Record(values, warning=twice)
         if scanner.peek():
@@ -219,7 +219,7 @@ class _MalformedError(Exception):
 
 
 def _section(file: TextIO, name: str) -> Iterator[dict[str, Any]]:
-    """The objects of one section of a COCO annotation file."""
+    """Iterate over the objects of one section of a COCO annotation file."""
     file.seek(0)
     scanner, has_section = _Scanner(file), False
     for key, _ in scanner.names():
@@ -237,13 +237,13 @@ def _section(file: TextIO, name: str) -> Iterator[dict[str, Any]]:
 
 
 class _Scanner:
-    """A window that moves over the document and holds little more than the value being read."""
+    """A sliding window over the document, little larger than the value being read."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._text, self._at, self._passed = file, "", 0, 0
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """Return the next non-space character; empty at the end."""
         while True:
             space = _SPACE.match(self._text, self._at)
             self._at = space.end() if space else self._at
@@ -251,7 +251,7 @@ class _Scanner:
                 return self._text[self._at : self._at + 1]
 
     def take(self, *expected: str) -> str:
-        """Step over one of these characters."""
+        """Consume one of these characters."""
         sign = self.peek()
         if sign not in expected or not sign:
             raise _MalformedError(
@@ -262,7 +262,7 @@ class _Scanner:
         return sign
 
     def items(self, opening: str, closing: str) -> Iterator[None]:
-        """Stops before each item of a list or an object; the caller takes the item."""
+        """Iterate over a list or an object, stopping before each item; the caller consumes the item."""
         self.take(opening)
         if self.peek() == closing:
             self.take(closing)
@@ -273,7 +273,7 @@ class _Scanner:
                 return
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """The names of an object, each with its text; the caller takes the value behind it."""
+        """Iterate over the names of an object, each with its text; the caller consumes the value."""
         for _ in self.items("{", "}"):
             key, text = self.value()
             if not isinstance(key, str):
@@ -282,7 +282,7 @@ class _Scanner:
             yield key, text
 
     def value(self) -> tuple[Any, str]:
-        """The next whole value, and the text of it."""
+        """Consume the next value; return it with its text."""
         self.peek()
         while True:
             try:
@@ -290,7 +290,7 @@ class _Scanner:
             except RepeatedNameError as error:
                 raise _MalformedError(f"{error}, in the item at character {self._passed + self._at}") from error
             except json.JSONDecodeError as error:
-                # A string that is cut by the window is reported at its start, anything else close to the cut.
+                # A string cut off by the window is reported at its start, anything else close to the end of the window.
                 cut = "string" in error.msg or error.pos > len(self._text) - 16
                 reason = f"{error.msg.removesuffix(' at')} at character {self._passed + error.pos}"
                 if cut and len(self._text) - self._at > _LONGEST:
@@ -298,14 +298,14 @@ class _Scanner:
                 if not cut or not self._fill():
                     raise _MalformedError(f"not valid JSON ({reason})") from error
                 continue
-            # A number that ends with the window may go on behind it.
+            # A number at the end of the window may continue after it.
             if end == len(self._text) and self._fill():
                 continue
             text, self._at = self._text[self._at : end], end
             return value, text
 
     def _fill(self) -> bool:
-        # Twice the window each time, so that one long value costs no more than twice its length.
+        # The window doubles each time, so that the total cost of a long value is linear.
         more = self._file.read(max(_READ, len(self._text) - self._at))
         self._passed += self._at
         self._text = self._text[self._at :] + more

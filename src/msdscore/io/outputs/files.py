@@ -1,4 +1,4 @@
-"""Tables from rows and of one type from many parts, written as Parquet, JSON lines, JSON, CSV or TSV by file name."""
+"""Tables from rows and parts, written as Parquet, JSON lines, JSON, CSV or TSV depending on the suffix."""
 
 import json
 import math
@@ -20,26 +20,26 @@ from msdscore.io.inputs.formats import python_rows
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 _SLICE = 4096  # rows turned into Python values at once
-ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow
+ROW_GROUP = 32768  # small tables are merged, since tiny row groups slow down Parquet
 _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
-_EXACT = 1 << 53  # up to here every integer is a float too
-_WIDE = b"msdscore.wide"  # marks a column of integers that floats cannot hold
+_EXACT = 1 << 53  # integers up to here are exact as floats
+_WIDE = b"msdscore.wide"  # marks a column of integers that are not exact as floats
 _QUOTED = frozenset(',\t"\r\n')
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how text begins that a spreadsheet computes
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """Rows of a JSON output: the input's own values as the text of one object each, and the columns that were added."""
+    """Rows of a JSON output: the input values as the text of one object each, and the added columns."""
 
     given: Sequence[str]
     added: pa.Table
 
 
 def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
-    """A table of the rows' named values, in order of first appearance, missing ones null.
+    """Build a table from rows of named values, in order of first appearance; missing values are null.
 
-    Types come from `schema` where it names them and fits, else from the values; values of no common type
+    Types come from `schema` if it has them and they fit, else from the values; values without a common type
     become text.
 
     >>> table_from_columns([{"a": 1}, {"a": "x", "b": 2.5}]).to_pylist()
@@ -61,7 +61,7 @@ def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | No
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema that holds the values of all; columns of no common type, or never filled, become text.
+    """Merge schemas; columns without a common type, or without values, become text.
 
     >>> unified([pa.schema([("a", pa.null())]), pa.schema([("a", pa.int64()), ("b", pa.null())])]).types
     [DataType(int64), DataType(string)]
@@ -76,7 +76,7 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns and types of a schema made by `unified`; missing columns are null."""
+    """Cast a table to a schema from `unified`; missing columns are null."""
     names = set(table.column_names)
     columns = [
         _cast(table.column(entry.name), entry.type) if entry.name in names else pa.nulls(len(table), entry.type)
@@ -86,7 +86,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def as_text(value: Any) -> str | None:
-    """Text as it is, objects and numbers as JSON, times and decimals as they print.
+    """Return text unchanged, objects and numbers as JSON, times and decimals as printed.
 
     >>> as_text("é"), as_text([1, "é"]), as_text(None)
     ('é', '[1, "é"]', None)
@@ -99,14 +99,14 @@ def as_text(value: Any) -> str | None:
 
 
 def json_value(value: Any) -> str:
-    """What JSON has no type for: bytes in base 64, times and decimals as text."""
+    """Convert types that JSON lacks: bytes to base 64, times and decimals to text."""
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    # Integers past 2⁶³ have a type of their own; Arrow does not find it by itself.
+    # Arrow does not infer uint64 for integers of 2⁶³ and more.
     for wanted in (kind, None, pa.uint64()):
         try:
             array = _nanoseconds(values, wanted) if _is_time_in_text(wanted) else pa.array(values, type=wanted)
@@ -118,19 +118,19 @@ def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
 
 
 def _is_time_in_text(kind: pa.DataType | None) -> bool:
-    """Whether values of a type come as text: times of nanoseconds, which Python does not have."""
+    """Whether values of a type are passed as text: times in nanoseconds, which Python does not have."""
     return getattr(kind, "unit", None) == "ns" and not pa.types.is_duration(kind)
 
 
 def _nanoseconds(values: list[Any], kind: pa.DataType) -> pa.Array:
     text = pa.array(values, type=pa.string())
-    if pa.types.is_time(kind):  # Arrow parses no time without its day
+    if pa.types.is_time(kind):  # Arrow does not parse a time without a date
         text = pc.binary_join_element_wise("1970-01-01", text, " ").cast(pa.timestamp("ns"))
     return text.cast(kind)
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
-    """Parquet has no object without fields."""
+    """Whether a type contains a struct without fields, which Parquet does not support."""
     if pa.types.is_struct(kind) and kind.num_fields == 0:
         return True
     return pa.types.is_nested(kind) and any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
@@ -155,12 +155,12 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     try:
         return column.cast(kind)
     except _CONVERSION:
-        # Arrow casts no object to one with more fields; Python values have no such scruple.
+        # Arrow does not cast a struct to one with more fields; converting through Python values does.
         return pa.chunked_array([pa.array(column.to_pylist(), type=kind)], type=kind)
 
 
 def known_outputs() -> tuple[str, ...]:
-    """The suffixes that tables can be written to.
+    """Return the suffixes of supported output formats.
 
     >>> known_outputs()
     ('.parquet', '.csv', '.tsv', '.jsonl', '.json')
@@ -169,9 +169,9 @@ def known_outputs() -> tuple[str, ...]:
 
 
 def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> None:
-    """Refuse, before any work is done, what a run must not write: a folder, an input, a name that says no format.
+    """Raise, before any work is done, for an output that is a folder, an input, or without a known suffix.
 
-    The files that a run writes beside its output are checked against the inputs too.
+    The side files of a run are checked against the inputs too.
     """
     if is_standard_output(path):
         raise ConfigError(f"{path}: a run needs a file; expected a name ending in {', '.join(known_outputs())}")
@@ -181,7 +181,7 @@ def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> Non
 def write_table(
     table: pa.Table, path: str | Path, *, metadata: Mapping[str, str] | None = None, overwrite: bool = False
 ) -> None:
-    """Write a table by the suffix of its name; `metadata` is kept by Parquet alone."""
+    """Write a table in the format of its suffix; only Parquet stores `metadata`."""
     target = Path(path)
     check_output(target)
     content = BytesIO()
@@ -196,9 +196,9 @@ def write_tables(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a stream of tables that share the schema of the first, holding little more than one of them.
+    """Write a stream of tables with the schema of the first, with little more than one of them in memory.
 
-    JSON rows can be written as JSON alone, where every row may have names and types of its own.
+    `JsonRows` can only be written as JSON, where names and types may differ from row to row.
     """
     stream = iter(tables)
     first = next(stream)
@@ -214,12 +214,12 @@ def write_tables(
 
 
 def is_json(suffix: str) -> bool:
-    """Whether files with this suffix hold JSON, and so rows of any shape."""
+    """Whether files with this suffix are JSON, and so have rows of any shape."""
     return suffix.lower() in _JSON_WRITERS
 
 
 def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
-    """One JSON object per row, without line ends; text stays as it is, NaN and infinities become null.
+    """Yield one JSON object per row, without line ends; NaN and infinities become null.
 
     >>> list(jsonl_lines(pa.table({"a": ["é", None], "b": [1.5, math.nan]})))
     ['{"a": "é", "b": 1.5}', '{"a": null, "b": null}']
@@ -229,12 +229,12 @@ def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
     if not isinstance(table, JsonRows):
         yield from lines
         return
-    for given, line in zip(table.given, lines, strict=True):
-        yield line if given == "{}" else f"{given[:-1]}, {line[1:]}"
+    for values, line in zip(table.given, lines, strict=True):
+        yield line if values == "{}" else f"{values[:-1]}, {line[1:]}"
 
 
 def json_line(values: Mapping[str, Any]) -> str:
-    """One JSON object; text stays as it is, NaN and infinities become null.
+    """Encode one JSON object; NaN and infinities become null.
 
     >>> json_line({"a": "é", "b": [math.nan]})
     '{"a": "é", "b": [null]}'
@@ -243,18 +243,18 @@ def json_line(values: Mapping[str, Any]) -> str:
 
 
 def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
-    """One record per row, without line ends and header; null is an empty field, empty text a quoted one.
+    """Yield one record per row, without line ends and header; null is an empty field, empty text a quoted one.
 
     >>> list(csv_lines(pa.table({"a": ["x, y", None], "b": [[1, 2], None]})))
     ['"x, y","[1, 2]"', ',']
     """
     for row in _rows(table):
-        # A blank line would be no record.
+        # A blank line would not be read as a record.
         yield delimiter.join(map(_csv_field, row.values())) or '""'
 
 
 def without_formulas(table: pa.Table | JsonRows) -> pa.Table | JsonRows:
-    """The table with ' before names and text that a spreadsheet would compute, as OWASP advises.
+    """Prefix names and text that a spreadsheet would evaluate with ', as OWASP advises.
 
     >>> without_formulas(pa.table({"a": ["=1+1", "a - b", None]})).to_pydict()
     {'a': ["'=1+1", 'a - b', None]}

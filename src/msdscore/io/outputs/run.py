@@ -1,4 +1,4 @@
-"""Runs that write finished parts, survive any crash, and go on where they stopped."""
+"""Resumable runs that write finished parts and merge them into one output."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
 
-_REASONS = 3  # of failed rows, that a summary names
+_REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
 _OWN = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a finished run holds; `failed` rows are those with an `error`, `reasons` the first of these.
+    """Row counts of a finished run; `failed` rows have an `error`, `reasons` are the first of these errors.
 
-    `warned` rows are those with `warnings`, which are likewise the first of these.
+    `warned` rows have a warning, `warnings` are the first of these.
     """
 
     rows: int
@@ -36,15 +36,15 @@ class Summary:
 
     @classmethod
     def of(cls, notes: Mapping[str, Any]) -> "Summary":
-        """The summary that the run metadata holds."""
+        """Build the summary from the run metadata."""
         reasons, warnings = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
 class Run(ExitStack):
-    """An open run: its parts lie in a folder beside the output until `finish` puts the output in place.
+    """An open run, whose parts are in a folder next to the output until `finish` writes the output.
 
-    One process at a time may have it open. Use `with`, or `close`.
+    Only one process at a time can open it. Use `with`, or call `close`.
     """
 
     def __init__(self, output: Path, manifest: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Run(ExitStack):
         self.callback(self._lock.release)
 
     def keys(self) -> dict[int, str]:
-        """The keys of the parts that are finished and whole, by number; empty where one was written without."""
+        """Return the keys of the complete parts by part number; empty for parts written without a key."""
         keys: dict[int, str] = {}
         for number, path in sorted(_parts(self._folder)):
             with suppress(pa.ArrowException, OSError):
@@ -63,15 +63,15 @@ class Run(ExitStack):
         return keys
 
     def done(self) -> list[int]:
-        """The numbers of the parts that are finished and whole, in order."""
+        """Return the numbers of the complete parts, in order."""
         return list(self.keys())
 
     def drop(self, number: int) -> None:
-        """Forget a part that no longer belongs to the run."""
+        """Delete a part that no longer belongs to the run."""
         self._part(number).unlink(missing_ok=True)
 
     def write(self, number: int, table: pa.Table, *, key: str | None = None) -> None:
-        """Finish one part; it is on the disk, whole, when this returns. `key` says what it was made from."""
+        """Write one part atomically; `key` identifies the data that it was computed from."""
         marked = table if key is None else table.replace_schema_metadata({_KEY: key})
         try:
             with replacing(self._part(number)) as file:
@@ -85,7 +85,7 @@ class Run(ExitStack):
         return self._folder / f"part-{number:06d}.parquet"
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The finished parts in order, one at a time, all with one schema."""
+        """Iterate over the finished parts in order, cast to one schema."""
         paths = [self._part(number) for number in self.done()]
         schema = unified([pq.read_schema(path) for path in paths])
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
@@ -109,21 +109,21 @@ class Run(ExitStack):
         warnings: str = "warnings",
         check: Callable[[], None] = lambda: None,
     ) -> Summary:
-        """Stream tables into the output, write the run metadata beside it, remove the folder, and close.
+        """Stream tables into the output, write the run metadata next to it, remove the folder, and close.
 
-        `check` is called when all tables are written and before the output is put in place; it raises where what
-        they were made from has changed.
-        `tables` are what the output holds, made from the parts; by default the parts themselves, in order. `rows`
-        is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output, `notes` into the
-        run metadata. `errors` is the column with the reasons of failed rows, `warnings` the one with warnings.
+        `check` is called after all tables are written and before the output is renamed; it raises if the input
+        has changed.
+        `tables` are the rows of the output, built from the parts; by default the parts themselves, in order. `rows`
+        is the expected number of rows of the parts. `metadata` goes into the schema of a Parquet output, `notes` into
+        the run metadata. `errors` is the column of error messages, `warnings` the one of warnings.
         """
         numbers = self.done()
         if not numbers or numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
-            raise RunError(f"{self.output}: part {missing} is missing; run again to make it")
+            raise RunError(f"{self.output}: part {missing} is missing; run again to compute it")
         count = 0 if rows is None else sum(pq.read_metadata(self._part(number)).num_rows for number in numbers)
         if rows is not None and count != rows:
-            raise RunError(f"{self.output}: the parts hold {count} rows, expected {rows}; {REMEDY}")
+            raise RunError(f"{self.output}: the parts have {count} rows, expected {rows}; {REMEDY}")
         output, folder = self.output, self._folder
         counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
         texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}
@@ -133,10 +133,10 @@ class Run(ExitStack):
                 write_tables(counted, file, output.suffix, metadata=metadata)
                 check()
                 file.flush()
-                # Neither that of a finished run nor what a crash at the end left behind.
+                # Neither the output of a finished run nor one that a crash at the end left behind.
                 if output.exists() and run_notes(output) is None and file_key(output) != file_key(Path(file.name)):
-                    raise RunError(f"{output}: came or was changed during the run; finished parts are kept, {REMEDY}")
-            # Size and checksum tell later whether the output is as it was written.
+                    raise RunError(f"{output}: appeared or changed during the run; finished parts are kept, {REMEDY}")
+            # Size and checksum show later whether the output was changed.
             state = {"bytes": output.stat().st_size, "checksum": file_key(output)}
             record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **state}
             write_bytes(self._sidecar, dump(record), folder=folder)
@@ -148,11 +148,11 @@ class Run(ExitStack):
 
 
 def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
-    """Start a run, or go on with one; `manifest` names everything that must be the same to go on.
+    """Start or resume a run; `manifest` contains everything that must be the same to resume.
 
-    With `again` a finished run may be opened to bring its output up to date; the output stays until then.
+    With `again` a finished run may be opened to update its output, which is replaced at the end.
 
-    Raises `RunError` if the output or the parts beside it belong to other work, or another process is at it.
+    Raises `RunError` if the output or its parts belong to another run, or another process is using them.
     """
     path = Path(output)
     check_output(path)
@@ -167,7 +167,7 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
             if noted.exists():
                 compare(folder, load(noted), manifest)
                 return run
-            # Without a manifest they are the rest of a folder that was being removed: nobody knows whose they were.
+            # Parts without a manifest are left over from an interrupted removal; their run is unknown.
             for _, part in _parts(folder):
                 part.unlink()
             write_bytes(noted, dump(manifest), folder=folder)
@@ -180,17 +180,17 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
 
 
 def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
-    """What the finished run holds if the output is that of this manifest; None if there is work to do.
+    """Return the summary if the output is the finished run of this manifest; None if there is work to do.
 
-    Raises `RunError` if the output is there and belongs to other work.
+    Raises `RunError` if the output exists and belongs to another run.
     """
     path = Path(output)
     sidecar, folder = run_files(path)
     record = read_notes(sidecar)
     if not path.exists() or record is None:
-        # Between output and sidecar a crash is possible; then the folder of parts is still there and goes on.
+        # After a crash between writing output and sidecar, the folder of parts still exists and the run resumes.
         if path.exists() and not folder.exists():
-            raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
+            raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
         return None
     compare(path, record.get("manifest"), manifest)
     if not _is_unchanged(path, record):
@@ -200,27 +200,27 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
 
 
 def run_notes(output: str | Path) -> dict[str, Any] | None:
-    """The run metadata beside an output that is there, unchanged since; None if there is no such run."""
+    """Return the run metadata of an output that is unchanged since its run; None if there is no such run."""
     path, record = Path(output), read_notes(run_files(Path(output))[0])
     return record if record is not None and path.exists() and _is_unchanged(path, record) else None
 
 
 def discard(output: str | Path) -> None:
-    """Remove an output with its sidecar and parts, unless another process is at work on it."""
+    """Remove an output with its sidecar and parts, unless another process is using it."""
     path = Path(output)
     sidecar, folder = run_files(path)
-    read_notes(sidecar)  # refuses one that no run has written
+    read_notes(sidecar)  # raises if no run has written it
     if folder.exists():
         remove_owned(folder, take_folder(folder), _OWN)
-    # The sidecar goes last: should we die between, it alone stands for nothing.
+    # The sidecar is removed last: without an output it has no effect.
     path.unlink(missing_ok=True)
     sidecar.unlink(missing_ok=True)
 
 
 def drop_parts(output: Path) -> None:
-    """Remove the parts of a run that is finished: a crash in its last moment leaves them behind."""
+    """Remove the parts of a finished run, which a crash at the very end leaves behind."""
     folder = run_files(output)[1]
-    with suppress(RunError):  # another process may be at them
+    with suppress(RunError):  # another process may be using them
         if folder.exists():
             remove_owned(folder, take_folder(folder), _OWN)
 
@@ -234,7 +234,7 @@ def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
 def _counted(
     tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any], texts: Mapping[str, tuple[str, str]]
 ) -> Iterator[pa.Table | JsonRows]:
-    """The tables, counted as they pass; `texts` names for each count its column and where its first texts go."""
+    """Yield the tables while counting rows; `texts` maps each count to its column and the entry for its first texts."""
     for table in tables:
         added = table.added if isinstance(table, JsonRows) else table
         for count, (name, first) in texts.items():

@@ -1,4 +1,4 @@
-"""Score shards: one Parquet file of scores per input shard, whose schema says what it holds and how it was made."""
+"""Score shards: one Parquet file of scores per input shard, with metadata about its input and scorer."""
 
 import json
 import struct
@@ -16,10 +16,10 @@ from msdscore.io.outputs.files import ROW_GROUP
 from msdscore.io.outputs.targets import REMEDY, json_bytes
 from msdscore.io.stores import exists, is_address, reading, writing
 
-SIGNATURE_KEY = b"msdscore"  # of the signature, in the schema metadata of every Parquet output
-SHARD_KEY = b"msdscore.shard"  # of the facts below
-CHECKSUM_KEY = b"msdscore.checksum"  # of a hash of all bytes before the footer, in the footer
-CHECKED_BYTES = 64 << 20  # up to here the checksum of a file of this machine is compared whenever it is taken over
+SIGNATURE_KEY = b"msdscore"  # key of the signature in the schema metadata of every Parquet output
+SHARD_KEY = b"msdscore.shard"  # key of the facts below
+CHECKSUM_KEY = b"msdscore.checksum"  # key of a hash of all bytes before the footer
+CHECKED_BYTES = 64 << 20  # checksums of local files up to this size are verified whenever a shard is reused
 FORMAT = 1
 SCORED, FAILED = "scored", "failed"  # the two values of the column status
 ERRORS = (OSError, ValueError, pa.ArrowException)
@@ -27,9 +27,9 @@ ERRORS = (OSError, ValueError, pa.ArrowException)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """What a score shard says of itself; `source` is the input as it was named, `fingerprint` stands for its content.
+    """Metadata of a score shard; `source` is the name of the input, `fingerprint` a hash of its content.
 
-    `spec` describes the scorer where it can be described, `options` how rows were read.
+    `spec` describes the scorer if possible, `options` how rows were read.
     """
 
     source: str
@@ -40,17 +40,17 @@ class ShardFacts:
     signature: str
     spec: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()  # the first reasons of failed rows
+    reasons: tuple[str, ...] = ()  # the first errors of failed rows
     format: int = FORMAT
 
     def metadata(self) -> dict[bytes, bytes]:
-        """The facts as schema metadata; the same facts are the same bytes."""
+        """Serialise the facts as schema metadata, deterministically."""
         plain = {name: value for name, value in asdict(self).items() if name != "signature"}
         return {SIGNATURE_KEY: self.signature.encode(), SHARD_KEY: json_bytes(plain, sort_keys=True)}
 
 
 def facts_of(schema: pa.Schema) -> ShardFacts | None:
-    """The facts in a schema; None where it is not that of a score shard.
+    """Read the facts from a schema; None if it is not that of a score shard.
 
     >>> facts_of(pa.schema([("key", pa.string())])) is None
     True
@@ -67,10 +67,10 @@ def facts_of(schema: pa.Schema) -> ShardFacts | None:
 
 
 def read_facts(name: str) -> ShardFacts | None:
-    """The facts of a score shard; None where there is no such file.
+    """Read the facts of a score shard; None if the file does not exist.
 
     Raises:
-        RunError: a file is there and is no score shard.
+        RunError: the file exists and is not a score shard.
     """
     if not exists(name):
         return None
@@ -80,12 +80,12 @@ def read_facts(name: str) -> ShardFacts | None:
     except ERRORS as error:
         raise RunError(f"{shortened(name)}: exists and cannot be read as scores ({error}); {REMEDY}") from error
     if facts is None:
-        raise RunError(f"{shortened(name)}: exists and holds something else than scores; choose another -o")
+        raise RunError(f"{shortened(name)}: exists and is not a score shard; choose another -o")
     return facts
 
 
 def is_intact(name: str, *, verify: bool = False) -> bool:
-    """Whether a score shard holds the bytes that were written; larger or distant ones are read with `verify` alone."""
+    """Whether the checksum of a score shard matches; large or remote ones are only read with `verify`."""
     try:
         with reading(name) as file:
             size = file.seek(0, SEEK_END)
@@ -101,7 +101,7 @@ def is_intact(name: str, *, verify: bool = False) -> bool:
 
 
 def _hash(file: BinaryIO, size: int) -> str:
-    """A hash of the next bytes of a file."""
+    """Hash the next bytes of a file."""
     digest = blake2b(digest_size=16)
     while size > 0 and (block := file.read(min(size, 1 << 20))):
         digest.update(block)
@@ -110,7 +110,7 @@ def _hash(file: BinaryIO, size: int) -> str:
 
 
 def write_shard(table: pa.Table, name: str, facts: ShardFacts) -> None:
-    """Put a score shard in place, whole or not at all; equal tables and facts give equal bytes."""
+    """Write a score shard atomically; equal tables and facts result in equal bytes."""
     schema = pa.schema([(entry.name, entry.type) for entry in table.schema], metadata=facts.metadata())
     try:
         with writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:

@@ -1,11 +1,11 @@
-"""The one rule for files that a command writes: nothing of the user's is lost.
+"""Checks for the files that a command writes, so that no user file is lost.
 
-1. The name ends in something that the command writes, and is no folder; `-` is standard output.
-2. Neither the file nor what is written beside it is an input or read with one; `--overwrite` does not change that.
-3. A file that is there already and holds something else is refused, except with `--overwrite`.
-4. A side file, whose name the user has not given, is replaced only where it carries our mark.
+1. The name has a suffix that the command writes, and is not a folder; `-` is standard output.
+2. Neither the file nor its side files are inputs or read together with one; `--overwrite` does not change that.
+3. An existing file with other content raises an error, except with `--overwrite`.
+4. A side file, whose name the user did not choose, is replaced only if it contains our mark.
 
-Runs over many rows keep a fifth: what they have written for the same work, they go on with (see `outputs.run`).
+Runs over many rows also resume from the parts that they have written (see `outputs.run`).
 """
 
 import json
@@ -26,9 +26,9 @@ from msdscore.io.stores import is_address
 from msdscore.io.tar import is_image_name
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
-_MARKED = 1024  # bytes at either end in which the mark stands
-RUN_NOTES = ".run.json"  # suffix of the run-metadata file, which lies beside a run's output
-MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; one without it is never replaced or deleted
+_MARKED = 1024  # bytes at either end that are searched for the mark
+RUN_NOTES = ".run.json"  # suffix of the run-metadata file, next to a run's output
+MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; files without it are never replaced or deleted
 _RENAMED = {"pictures": "images"}  # names of manifests that were written by earlier versions
 REMEDY = "choose another -o or pass --overwrite"
 _STANDARD_OUTPUT = frozenset(("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
@@ -36,7 +36,7 @@ Source = str | Path | None
 
 
 def is_standard_output(path: str | Path) -> bool:
-    """Whether a name stands for standard output.
+    """Whether a name refers to standard output.
 
     >>> is_standard_output("-"), is_standard_output(Path("/dev/stdout")), is_standard_output("a.json")
     (True, True, False)
@@ -47,10 +47,10 @@ def is_standard_output(path: str | Path) -> bool:
 def check_target(
     path: Path, suffixes: Sequence[str], *, inputs: Iterable[Source] = (), side: Iterable[Path] = ()
 ) -> None:
-    """Refuse, before any work is done, a name that the command cannot or must not write.
+    """Raise, before any work is done, if the command cannot or must not write this file.
 
     `inputs` are the files that it reads, as the command line names them; `side` are the files and folders that it
-    writes beside `path`.
+    writes next to `path`.
     """
     name = shortened(str(path))
     if is_standard_output(path):
@@ -63,29 +63,29 @@ def check_target(
 
 
 def check_folder(path: Path, names: Iterable[str] = (), *, inputs: Iterable[Source] = ()) -> None:
-    """Refuse a folder that the command cannot write, or in which one of the files `names` is an input."""
+    """Raise if the command cannot write this folder, or one of the files `names` in it is an input."""
     name = shortened(str(path))
     if is_standard_output(path):
         raise ConfigError(f"{name}: this command writes several files; expected the name of a folder")
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{name}: is a file; expected the name of a folder")
-    refuse_inputs([path / one for one in names], inputs)
+    refuse_inputs([path / name for name in names], inputs)
 
 
 def run_files(output: Path) -> list[Path]:
-    """What a run writes beside its output: the run metadata, and the folder of its parts."""
+    """Return the paths of the run metadata and the folder of parts of an output."""
     return [output.with_name(output.name + RUN_NOTES), output.with_name(f"{output.name}.parts")]
 
 
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Source]) -> None:
-    """Refuse outputs under which the command would lose what it reads, by whatever links.
+    """Raise `RunError` if an output would overwrite an input, also through links.
 
-    An output that is a folder loses everything in it. Files that are not there cannot be lost, so that nothing is
-    asked of the inputs of a command whose outputs are all new.
+    For an output folder this includes every file in it. Missing files cannot be lost: if all outputs are new, the
+    inputs are not checked.
     """
     files, folders = dict[tuple[int, int], Path](), list[Path]()
     for path in outputs:
-        with suppress(OSError, ValueError):  # not there, or no name of a file at all
+        with suppress(OSError, ValueError):  # missing, or not a valid file name
             status = path.stat()
             files[status.st_dev, status.st_ino] = path
             folders += [path.resolve()] if path.is_dir() else []
@@ -105,7 +105,7 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Source]) -> None:
 
 
 def _read_with(source: Source) -> Iterator[Path]:
-    """The file that an argument names (as FILE or NAME=FILE), and the files that are read with it."""
+    """Yield the file of an argument (FILE or NAME=FILE), and the files that are read with it."""
     if source is None or str(source) in ("", "-"):
         return
     path = _named(source)
@@ -118,7 +118,7 @@ def _read_with(source: Source) -> Iterator[Path]:
         table, metadata = path.with_suffix(".parquet"), None
         with suppress(OSError, ValueError, pa.ArrowException):
             metadata = pq.read_schema(table).metadata
-        if b"msdscore" not in (metadata or {}):  # scores are nothing that a tar is read with
+        if b"msdscore" not in (metadata or {}):  # scores are not metadata of a tar
             yield table
 
 
@@ -128,7 +128,7 @@ def _named(source: str | Path) -> Path:
 
 
 def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator[Source]:
-    """Files of rows, then the images that their rows name, and those of the input of a scored file."""
+    """Yield files of rows, then the images of their rows, and those of the input of a scored file."""
     for source in files:
         yield source
         if source is None or is_address(str(source)) or not is_known(_named(source)):
@@ -144,14 +144,14 @@ def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
-    """Refuse files that are there, for work that takes too long to find out at its end."""
+    """Raise `RunError` if a file exists; called before long work rather than at its end."""
     for path in paths:
         if path.exists():
             raise RunError(f"{shortened(str(path))}: exists; {REMEDY}")
 
 
 def refuse_foreign(paths: Iterable[Path]) -> None:
-    """Refuse side files that are there without our mark: nobody has asked to replace them."""
+    """Raise `RunError` if a side file exists without our mark."""
     for path in paths:
         ends = b""
         with suppress(OSError), path.open("rb") as file:
@@ -164,28 +164,28 @@ def refuse_foreign(paths: Iterable[Path]) -> None:
 
 
 def put(path: Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Write a file in one step; one that holds something else stays as it is, except with `overwrite`."""
+    """Write a file atomically; raise if it exists with other content, except with `overwrite`."""
     put_all({path: content}, overwrite=overwrite)
 
 
 def put_all(
     contents: Mapping[Path, bytes], *, side: Mapping[Path, bytes] | None = None, overwrite: bool = False
 ) -> None:
-    """Write several files; if one of them must not be written, none is. `side` files carry our mark."""
+    """Write several files, or none if one of them must not be written. `side` files contain our mark."""
     everything = {**contents, **(side or {})}
     written = {path: content for path, content in everything.items() if not is_standard_output(path)}
     try:
         if not overwrite:
             for path, content in written.items():
                 if path.exists() and is_run_notes(run_files(path)[0]):
-                    raise RunError(f"{path}: holds a finished run; {REMEDY}")
+                    raise RunError(f"{path}: is the output of a finished run; {REMEDY}")
                 if path.exists() and (path.stat().st_size != len(content) or path.read_bytes() != content):
-                    raise RunError(f"{path}: exists and holds something else; {REMEDY}")
+                    raise RunError(f"{path}: exists with other content; {REMEDY}")
         refuse_foreign(side or ())
         for path, content in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content, folder=path.parent)
-            # The metadata of a run whose output was replaced; a file of that name that no run has written stays.
+            # The metadata of a run whose output was replaced; a file of that name from elsewhere is not deleted.
             notes = run_files(path)[0]
             if is_run_notes(notes):
                 notes.unlink(missing_ok=True)
@@ -206,22 +206,22 @@ def is_run_notes(path: Path) -> bool:
 
 
 def is_same_file(path: Path, source: Source) -> bool:
-    """Whether two names are one file, by whatever links; a file that is not there yet is compared by its name."""
+    """Whether two names are the same file, also through links; missing files are compared by name."""
     if source is None or str(source) == "-":
         return False
     try:
         return path.samefile(source) if path.exists() else path.resolve() == Path(source).resolve()
-    except (OSError, ValueError):  # the input is not there, or is no name of a file at all
+    except (OSError, ValueError):  # the input is missing, or not a valid file name
         return False
 
 
 def dump(value: Mapping[str, Any]) -> bytes:
-    """The manifest as it is stored."""
+    """Serialise a manifest."""
     return json_bytes(value, indent=2) + b"\n"
 
 
 def json_bytes(value: Any, **options: Any) -> bytes:
-    r"""JSON in UTF-8; text that UTF-8 cannot hold, as in file names that are not UTF-8, is escaped.
+    r"""Encode JSON in UTF-8; surrogates, as in file names that are not UTF-8, are escaped.
 
     >>> json_bytes("é"), json_bytes("\udce9")
     (b'"\xc3\xa9"', b'"\\udce9"')
@@ -233,7 +233,7 @@ def json_bytes(value: Any, **options: Any) -> bytes:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A stored manifest or sidecar."""
+    """Load a stored manifest or sidecar."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -244,10 +244,10 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def read_notes(path: Path) -> dict[str, Any] | None:
-    """The run metadata in a file; None where there is none.
+    """Read the run metadata in a file; None if the file does not exist.
 
     Raises:
-        RunError: the file is not one that a run has written, and must not be replaced.
+        RunError: the file was not written by a run, and must not be replaced.
     """
     if not path.exists():
         return None
@@ -255,14 +255,14 @@ def read_notes(path: Path) -> dict[str, Any] | None:
         notes = load(path)
     except (RunError, OSError):
         notes = {}
-    # Runs of earlier versions wrote no mark; what they wrote is known by its form.
+    # Runs of earlier versions wrote no mark; their files are recognised by their fields.
     if notes.items() >= MADE_BY.items() or (isinstance(notes.get("manifest"), dict) and "bytes" in notes):
         return notes
     raise RunError(f"{path}: was not written by msdscore; move it away or choose another -o")
 
 
 def compare(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on where something differs, and name the first thing that does."""
+    """Raise `RunError` with the first difference between two manifests."""
     new = json.loads(dump(manifest))
     if isinstance(old, dict):
         old = {_RENAMED.get(name, name): value for name, value in old.items()}

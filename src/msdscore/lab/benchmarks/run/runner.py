@@ -93,7 +93,7 @@ def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwri
     if path.resolve().is_relative_to(root.resolve()):
         raise RunError(f"{path}: lies among the benchmark's files and no run has written it; choose another -o")
     if not overwrite:
-        raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
+        raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
 
 
 def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
@@ -129,7 +129,7 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
             {**kept.signatures, **signatures},
             known,
         )
-        # Parts of runs that were stopped go too; those that another process is at work on stay.
+        # Parts of runs that were stopped go too; those that another process is using stay.
         for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
             with suppress(RunError):
                 discard(folder.with_suffix(""))
