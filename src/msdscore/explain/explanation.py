@@ -212,7 +212,7 @@ def _named(
         points = texts.vectors.points[int(measured.text_of[number])]
         doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
-        named.append((namer.missing(probabilities, words, points), suggestions))
+        named.append((namer.missing(probabilities, words, points, doubtful), suggestions))
     return named
 
 

@@ -4,6 +4,7 @@ Every word of a vocabulary has evidence under an image, like the words of captio
 captions, this determines the probability that people would name it.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.text.edits import COLOURS, NUMBERS
 from msdscore.text.words import Word
 
 SAME = 0.75  # correlation over background images from which two words count as synonyms
-MISSING, INSTEAD = 10, 3  # words named at most: missing from a caption, and instead of one of its words
-LIKELY = 0.3  # least probability of a missing word
-SURE = 0.45  # its least reliability: words that the encoder judges poorly are not suggested
+MISSING = 10  # words named at most as missing from a caption
+LIKELY = 0.6  # least probability of a missing word: two of three are confirmed by other captions (docs/evidence.md)
+LIKELIER = 0.5  # least probability of a suggestion: seven of ten are confirmed
+NEAREST = 8  # words in the most similar contexts, among which a suggestion is looked for
+SURE = 0.45  # least reliability of a missing word
 LATEST = 64  # images whose probabilities are cached
 _IMAGES = 256  # images per batch
 
@@ -89,42 +93,81 @@ class Namer:
                 self._images.popitem(last=False)
         return self._images[key]
 
-    def missing(self, probabilities: Tensor, words: Sequence[Word], points: Tensor) -> tuple[NamedWord, ...]:
+    def missing(
+        self, probabilities: Tensor, words: Sequence[Word], points: Tensor, doubtful: Sequence[int] = ()
+    ) -> tuple[NamedWord, ...]:
         """Return words that are probably true of the image and that the caption neither has nor implies.
 
-        `points` are the vectors of the caption's tokens.
+        `points` are the vectors of the caption's tokens; words in doubt, by position, imply nothing.
         """
-        said = [number for word in words if (number := self._number.get(word.stem)) is not None]
+        known = {place: self._number[word.stem] for place, word in enumerate(words) if word.stem in self._number}
+        said = list(known.values())
+        trusted = [number for place, number in known.items() if place not in doubtful]
         spoken = [token for word in words if word.content and not word.denied for token in word.tokens]
         near = torch.cat([self._profiles[said], _profiles(self._background, points[spoken].float().cpu())])
         chosen: list[int] = []
         for number in probabilities.argsort(descending=True).tolist():
             if len(chosen) == MISSING or probabilities[number] < LIKELY:
                 break
+            if not self._sure[number] or number in said:
+                continue
+            if any(self._interchangeable(number, other) for other in (*trusted, *chosen)):
+                continue
             others = torch.cat([near, self._profiles[chosen]])
-            if self._sure[number] and number not in said and not (others @ self._profiles[number] > SAME).any():
+            if not (others @ self._profiles[number] > SAME).any():
                 chosen.append(number)
         return self._named(chosen, probabilities)
 
     def suggestions(
         self, probabilities: Tensor, words: Sequence[Word], doubtful: Sequence[int]
     ) -> Iterator[Suggestion]:
-        """Yield, for each word in doubt, similar words that are likelier under the image."""
+        """Yield, for each word in doubt, a word of its class that is likely under the image, if there is one."""
         stems = {word.stem for word in words}
         for number in doubtful:
             own = self._number.get(words[number].stem)
             if own is None:
                 continue
-            kind = [other for other in self._vocabulary.alike[own].tolist() if other >= 0]
-            free = [other for other in kind if self._vocabulary.stems[other] not in stems]
-            better = [other for other in free if probabilities[other] > probabilities[own]]
-            best = sorted(better, key=lambda other: -float(probabilities[other]))[:INSTEAD]
-            if best:
-                yield Suggestion(number, words[number].text, self._named(best, probabilities))
+            text = words[number].text.lower()
+            likely = [
+                other
+                for other in self._vocabulary.alike[own, :NEAREST].tolist()
+                if other >= 0
+                and probabilities[other] >= max(LIKELIER, float(probabilities[own]))
+                and self._vocabulary.stems[other] not in stems
+                and is_exchange(text, self._vocabulary.words[other])
+            ]
+            if likely:
+                best = max(likely, key=lambda other: float(probabilities[other]))
+                yield Suggestion(number, words[number].text, self._named([best], probabilities))
+
+    def _interchangeable(self, first: int, second: int) -> bool:
+        """Whether two words stand in the same contexts: a caption with one of them rarely needs the other."""
+        alike = self._vocabulary.alike
+        return bool((alike[first] == second).any() or (alike[second] == first).any())
 
     def _named(self, numbers: Sequence[int], probabilities: Tensor) -> tuple[NamedWord, ...]:
         words = self._vocabulary.words
         return tuple(NamedWord(words[number], round(float(probabilities[number]), 4)) for number in numbers)
+
+
+def is_exchange(word: str, other: str) -> bool:
+    """Whether another word is of the same class and not a form of the same verb or noun.
+
+    >>> is_exchange("dog", "cat"), is_exchange("two", "white"), is_exchange("running", "runs")
+    (True, False, False)
+    """
+    return _class(word) == _class(other) and _root(word) != _root(other)
+
+
+def _class(word: str) -> str:
+    """A class that shows in the word itself: colours, numbers and forms in -ing."""
+    return "colour" if word in COLOURS else "number" if word in NUMBERS else "ing" if word.endswith("ing") else ""
+
+
+def _root(word: str) -> str:
+    """A word without the endings of verbs and plurals, and without the consonant that they double."""
+    root = re.sub(r"(ing|ed|es|s)$", "", word) if len(word) > 4 else word.removesuffix("s")
+    return (root[:-1] if len(root) > 2 and root[-1] == root[-2] else root).rstrip("e")
 
 
 def _profiles(background: Mixture, points: Tensor) -> Tensor:
