@@ -531,7 +531,7 @@ def test_numbers_that_json_does_not_have_are_told(tmp_path):
         )
         assert not [row for row in rows[1:3] if "NaN" in (row["warnings"] or "")]
         for row in rows[3:]:
-            assert (row["loss"], "loss holds NaN or Infinity" in row["warnings"]) == (None, True)
+            assert (row["loss"], "loss contains NaN or Infinity" in row["warnings"]) == (None, True)
 
 
 def test_infinities_of_tables_are_told_and_missing_numbers_are_not(tmp_path):
@@ -546,7 +546,7 @@ def test_infinities_of_tables_are_told_and_missing_numbers_are_not(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "odd.parquet")
     run(Scorer("toy"), tmp_path / "odd.parquet", tmp_path / "out.jsonl")
     told = [row["warnings"] or "" for row in read_rows(tmp_path / "out.jsonl")]
-    assert ["loss holds NaN or Infinity" in told[0], "box holds NaN or Infinity" in told[2]] == [True, True]
+    assert ["loss contains NaN or Infinity" in told[0], "box contains NaN or Infinity" in told[2]] == [True, True]
     assert "NaN" not in told[3]
     (tmp_path / "odd.csv").write_text("image,caption,loss\nred.png,red,1e999\n")
     run(Scorer("toy"), tmp_path / "odd.csv", tmp_path / "text.jsonl")

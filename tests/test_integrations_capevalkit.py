@@ -73,12 +73,17 @@ def test_the_callable_refuses_what_has_no_score(samples):
 @pytest.mark.parametrize("key", ["caption", "prediction"])
 def test_the_runner_writes_what_capevalkit_reads(folder, samples, key, monkeypatch):
     monkeypatch.setenv("CAPEVALKIT_PROGRESS_FILE", str(folder / "progress"))
-    assert main([*write(folder, samples, key), "--references", "not read"]) == 0
+    assert main(write(folder, samples, key)) == 0
     found = json.loads((folder / "out" / "s.json").read_text())
     assert {one: scores["MSD"] for one, scores in found["per_item"].items()} == expected(samples)
     assert found["MSD"] == pytest.approx(sum(expected(samples).values()) / 3)
     assert found["signature"] == Scorer("toy").signature
     assert sum(map(int, (folder / "progress").read_text().split())) == 3
+
+
+def test_a_missing_file_of_references_is_one_line(folder, samples, capsys):
+    assert main([*write(folder, samples), "--references", "none.jsonl"]) == 2
+    assert "none.jsonl: no such file" in capsys.readouterr().err
 
 
 def test_the_runner_says_what_is_wrong(folder, samples, capsys):

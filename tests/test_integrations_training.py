@@ -112,7 +112,7 @@ def test_wandb_gets_a_table(sample, monkeypatch):
 
 
 def test_wrong_uses_are_told(sample):
-    with pytest.raises(ConfigError, match="generate gave 1 captions for 3 images"):
+    with pytest.raises(ConfigError, match="generate returned 1 captions for 3 images"):
         ValidationCaptions(PICTURES, lambda model, some: ["x"], scorer="toy").check(None)
     with pytest.raises(ConfigError, match="at least one image"):
         ValidationCaptions([], generate)

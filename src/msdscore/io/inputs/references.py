@@ -20,6 +20,8 @@ class ReferenceFile:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if not Path(path).is_file():
+            raise InputError(f"{path}: no such file; expected a file of references")
         self.path, self.fingerprint = Path(path), file_key(Path(path))
         self._lists: dict[str, list[str]] = {}
         with ExitStack() as stack:
