@@ -104,7 +104,7 @@ def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) ->
         named: dict[str, Unit] = {}
         for unit in pipeline.config.units(measured, number):
             thing = names.get(stem(unit.text.casefold()))
-            if unit.judged and unit.tokens and thing in boxed.boxes:
+            if thing is not None and unit.judged and unit.tokens and thing in boxed.boxes:
                 named.setdefault(thing, unit)
         covers = [coverage_of(boxed.boxes[thing], rows, columns) for thing in named]
         levels: list[tuple[str, Mapping[str, Floats], Floats]] = [
