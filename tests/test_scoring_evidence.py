@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -35,7 +36,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import preset
-from msdscore.scoring.bank import load_bank, named, own_bank, save_bank
+from msdscore.scoring.bank import BankQuality, load_bank, named, own_bank, save_bank
 from msdscore.scoring.calibrate import (
     calibrated_bank,
     fit_logistic,
@@ -379,6 +380,31 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
     assert answer.exit_code == 0, answer.output
     assert len(load_bank(made).bank.images) == 10
     assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
+    # The toy encoder knows colours: they are judged well on images that the calibration has not seen.
+    words, match = map(float, re.search(r"on 11 held-out images, .* words (\S+), match (\S+)", answer.output).groups())
+    assert min(words, match) > 0.9
+    assert "chance (" not in answer.output
+
+
+def test_a_bank_of_captions_that_belong_to_other_images_is_warned_about(tmp_path):
+    write_coloured(tmp_path)
+    path = tmp_path / "rows.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    images = np.random.default_rng(0).permutation([row["image"] for row in rows]).tolist()
+    path.write_text(
+        "".join(json.dumps({**row, "image": image}) + "\n" for row, image in zip(rows, images, strict=True))
+    )
+    asked = ["bank", str(tmp_path), "-o", str(tmp_path / "b.safetensors"), "--pairs", str(path), "--encoder", "toy"]
+    answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "components=2"])
+    assert answer.exit_code == 0, answer.output
+    assert "warning: words are at chance" in answer.output
+    assert "warning: match is at chance" in answer.output
+
+
+def test_chance_is_exceeded_by_one_random_bank_in_twenty():
+    rng = np.random.default_rng(0)
+    above = [share_above(*rng.normal(size=(2, 40))) > BankQuality(0.5, 0.5, 40).chance for _ in range(2000)]
+    assert 0.035 < np.mean(above) < 0.065
 
 
 @pytest.mark.slow

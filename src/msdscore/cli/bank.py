@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, option_in
 from msdscore.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from msdscore.scoring.bank import BankQuality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,21 @@ def bank(
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     line = f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}"
     typer.echo(line, err=is_standard_output(output))
+    if built.quality is not None:
+        _report(built.quality, err=is_standard_output(output))
+
+
+def _report(quality: "BankQuality", *, err: bool) -> None:
+    """Print how well the bank judges held-out images, and a warning for what is at chance."""
+    areas = f"words {quality.words:.3f}, match {quality.match:.3f}"
+    typer.echo(f"on {quality.images} held-out images, AUC (0.5 is chance): {areas}", err=err)
+    for subject, value in (("words are", quality.words), ("match is", quality.match)):
+        if value <= quality.chance:
+            typer.echo(
+                f"warning: {subject} at chance (AUC {value:.3f}; random values reach {quality.chance:.3f}): "
+                "check that the captions belong to their images, add pairs, or choose another encoder",
+                err=True,
+            )
 
 
 def _read_captions(path: Path) -> list[str]:

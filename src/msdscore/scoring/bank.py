@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from math import sqrt
 from pathlib import Path
 
 import torch
@@ -22,12 +23,34 @@ from msdscore.io.hashing import pixel_key, text_key
 
 
 @dataclass(frozen=True, slots=True)
+class BankQuality:
+    """How well a calibration separates true from likely false, on images that it was not fitted on.
+
+    `words` and `match` are areas under the ROC curve (0.5 is chance) of words and of whole captions, over `images`
+    held-out images.
+    """
+
+    words: float
+    match: float
+    images: int
+
+    @property
+    def chance(self) -> float:
+        """The area that random values exceed once in twenty, with one true and one false value per image."""
+        return min(1.0, 0.5 + 1.645 * sqrt((2 * self.images + 1) / 12) / self.images)
+
+
+@dataclass(frozen=True, slots=True)
 class NamedBank:
-    """A bank with its name in the signature, and the signature of its encoder."""
+    """A bank with its name in the signature, and the signature of its encoder.
+
+    `quality` is known when the bank has just been calibrated; it is not stored in the file.
+    """
 
     name: str
     encoder: str
     bank: Bank
+    quality: BankQuality | None = field(default=None, compare=False)
     _placed: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, device: torch.device) -> Bank:

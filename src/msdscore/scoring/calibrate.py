@@ -9,6 +9,7 @@ that a caption belongs to an image.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,13 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.evidence import JUDGED, Match, Vocabulary, WordCalibration, WordKind
+from msdscore.core.evidence import JUDGED, Bank, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture, log_density_spread
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.forms.base import match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
-from msdscore.scoring.bank import NamedBank, build_bank, named
+from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
@@ -46,8 +47,31 @@ _PARAGRAPHS = (2, 4)  # captions that are joined into one, so that `match` knows
 _MOST_WORDS = 1000  # of the vocabulary, the most frequent ones
 _LEAST_SHARE = 0.002  # of images whose captions have a word, below which it is not in the vocabulary
 _NEIGHBOURS = 24  # similar words that are stored per word
+_HELD_OUT = 5  # every fifth image is held out to measure quality
 _NEWTON_STEPS = 100
 _RIDGE = 1e-6  # of standardised features: bounds the slopes if the two classes do not overlap
+
+
+class _Mentions(NamedTuple):
+    """Mentions of words: stem, evidence, whether the word is true of the image, and the image."""
+
+    stem: npt.NDArray[np.str_]
+    evidence: Floats
+    present: Flags
+    image: npt.NDArray[np.int64]
+
+    def of(self, chosen: Flags) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
+        """Return stems, evidence and truth of the mentions of chosen images."""
+        here = chosen[self.image]
+        return self.stem[here], self.evidence[here], self.present[here]
+
+
+class _MatchRows(NamedTuple):
+    """Captions that `match` is fitted on: their features, whether they are true of the image, and the image."""
+
+    features: Floats
+    true: Flags
+    image: npt.NDArray[np.int64]
 
 
 def calibrated_bank(
@@ -64,7 +88,7 @@ def calibrated_bank(
 
     `captions` are those of every image, and the first `background` images are the background. `others` are captions
     of further images: the more there are, the more similar are the captions from which likely but absent words are
-    taken.
+    taken. The bank is fitted on all images; its `quality` is that of one fitted without every fifth image, on those.
     """
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
@@ -79,13 +103,47 @@ def calibrated_bank(
     for number, (own, near) in enumerate(zip(captions, similar, strict=True)):
         shown += [*((text, number, True) for text in own), *((text, number, False) for text in near)]
     texts = pipeline.embed_texts([text for text, _, _ in shown])
-    words = word_calibration(
-        *_labelled(pipeline, captions, embedded, texts, shown), spread=_spread(plain.bank.images, texts)
+    mentions = _labelled(pipeline, captions, embedded, texts, shown)
+    spread = _spread(plain.bank.images, texts)
+    bank = replace(plain.bank, vocabulary=build_vocabulary(pipeline, embedded, captions, others))
+    rows = list(_matching(captions, similar))
+    matched = pipeline.embed_texts([text for text, _, _ in rows])
+
+    def fit(chosen: Flags) -> tuple[Bank, _MatchRows]:
+        """Fit words on chosen images; also return the rows that `match` is fitted on, as these words score them."""
+        words = word_calibration(*mentions.of(chosen), spread=spread)
+        judged = replace(bank, words=words)
+        scoring = Pipeline(encoder, form, bank=named(judged, encoder), batch_size=batch_size)
+        return judged, _match_rows(scoring, embedded, matched, rows)
+
+    held_out = np.arange(len(images)) % _HELD_OUT == 0
+    quality = _quality(*fit(~held_out), mentions, held_out)
+    judged, scored = fit(np.ones_like(held_out))
+    first, slope, offset, steeper = fit_logistic(scored.features, scored.true)
+    match = Match((first, slope, offset, steeper), match_settings(form))
+    return replace(named(replace(judged, match=match), encoder), quality=quality)
+
+
+def _quality(trial: Bank, scored: _MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
+    """Measure words, and a `match` fitted on the other images, on the held-out images."""
+    assert trial.words is not None, "a calibration has words"
+    row_held_out = held_out[scored.image]
+    fitted = fit_logistic(scored.features[~row_held_out], scored.true[~row_held_out])
+    values = scored.features @ np.array(fitted)
+    return BankQuality(
+        words=_word_auc(trial.words, *mentions.of(held_out)),
+        match=share_above(values[row_held_out & scored.true], values[row_held_out & ~scored.true]),
+        images=int(held_out.sum()),
     )
-    vocabulary = build_vocabulary(pipeline, embedded, captions, others)
-    bank = replace(plain.bank, words=words, vocabulary=vocabulary)
-    judged = Pipeline(encoder, form, bank=named(bank, encoder), batch_size=batch_size)
-    return named(replace(bank, match=_match(judged, embedded, list(_matching(captions, similar)))), encoder)
+
+
+def _word_auc(words: WordCalibration, stems: npt.NDArray[np.str_], evidence: Floats, present: Flags) -> float:
+    """Return the AUC of the probabilities of present against absent judged words."""
+    kinds = [words.kind_of(word) for word in stems.tolist()]
+    judged = np.array([kind is not None for kind in kinds], dtype=bool)
+    kind = torch.tensor([kind for kind in kinds if kind is not None], dtype=torch.int64)
+    values = words.probabilities(torch.from_numpy(evidence[judged]), kind).numpy()
+    return share_above(values[present[judged]], values[~present[judged]])
 
 
 def similar_texts(
@@ -126,12 +184,12 @@ def _labelled(
     images: Embedded,
     texts: Embedded,
     shown: Sequence[Shown],
-) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
-    """Return stems of mentions, their evidence, and whether they are present; unclear ones are omitted."""
+) -> _Mentions:
+    """Return the mentions of judged words; unclear ones are omitted."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]
     measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
     known = [stems_of(own) for own in captions]
-    stems, values, present = [], [], []
+    stems, values, present, numbers = [], [], [], []
     for item, spoken, judged, row in zip(
         good, measured.spoken, measured.judged, measured.evidence.tolist(), strict=True
     ):
@@ -141,7 +199,8 @@ def _labelled(
                 stems.append(spoken[number].stem)
                 values.append(value)
                 present.append(own)
-    return np.array(stems), np.array(values), np.array(present, dtype=bool)
+                numbers.append(image)
+    return _Mentions(np.array(stems), np.array(values), np.array(present, dtype=bool), np.array(numbers))
 
 
 def word_calibration(
@@ -219,17 +278,15 @@ def _spread(background: Mixture, texts: Embedded) -> float:
     return round(float(np.mean(values)), 4) if values else 1.0
 
 
-def _match(pipeline: Pipeline, images: Embedded, rows: Sequence[Shown]) -> Match:
-    """Fit the map from score and length to the probability that a caption or a paragraph belongs to its image."""
-    texts = pipeline.embed_texts([text for text, _, _ in rows])
+def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[Shown]) -> _MatchRows:
+    """Return the readable rows with their features: 1, score, log length, and the product of both."""
     good = [item for item in range(len(rows)) if item not in texts.reasons]
-    measured = pipeline.measure(images, texts, [rows[item][1] for item in good], good)
+    owner = [rows[item][1] for item in good]
+    measured = pipeline.measure(images, texts, owner, good)
     scores = pipeline.config.numbers(measured)["msd"].numpy()
     length = np.log([max(len(judged), 1) for judged in measured.terms.judged])
-    own = np.array([rows[item][2] for item in good])
     features = np.stack([np.ones(len(scores)), scores, length, scores * length], axis=1)
-    first, slope, offset, steeper = fit_logistic(features, own)
-    return Match((first, slope, offset, steeper), match_settings(pipeline.config))
+    return _MatchRows(features, np.array([rows[item][2] for item in good]), np.array(owner))
 
 
 def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[Shown]:
