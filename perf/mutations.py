@@ -1,123 +1,296 @@
-"""Broken pictures and odd captions by the hundred thousand, and a service that runs for an hour.
+"""Mutation testing of the metric: how many small changes to its code no test notices.
 
-    python perf/mutations.py score --count 50000     # bytes through the scorer: an answer or a reason for each
-    python perf/mutations.py serve --count 50000     # the same through the service, bodies included
-    python perf/mutations.py soak --minutes 60       # memory of a service under steady requests
+    python perf/mutations.py trace -o traced            # once: which test runs which lines (all quick ones)
+    python perf/mutations.py run traced --count 200     # mutate random lines, run the tests that cover each
 
-A hang of two minutes, an exception or a server error ends the run with a traceback.
+A mutant survives if every test that runs its line still passes, or if no test runs its file. Some survivors are equivalent
+to the original: the share is an upper bound. Needs Python 3.12 (`sys.monitoring`) for `trace`; a folder `traced` can be
+used by an older Python.
 """
 
 import argparse
-import faulthandler
+import ast
+import copy
 import json
+import os
 import random
+import shutil
+import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+PACKAGE = SOURCE / "msdscore"
+# The laboratory is another wing; kernels run on a GPU, `__main__` and the data files have no logic of their own.
+LEFT_OUT = ("msdscore/lab/", "core/kernels.py", "__main__.py", "version.py")
+TESTS_PER_MUTANT = 60
+SECONDS_PER_MUTANT = 150
 
-PATIENCE = 120.0  # seconds that a batch may take
-BATCH = 64
-
-
-def mutations(count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """Mutated pictures of six formats, one in ten left whole, with captions that nobody meant."""
-    from test_serve_fuzz import caption, mutated, pictures
-
-    draw, good = random.Random(seed), pictures()
-    for number in range(count):
-        yield mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good), caption(draw)
-
-
-def _kind(error: str) -> str:
-    """A reason without its particulars."""
-    return (
-        "caption: nothing to score"
-        if error.startswith("the caption")
-        else error.split("(")[0].split(": ", 1)[-1][:60].strip()
-    )
+COMPARED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+COMPUTED = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin", "zeros": "ones"}
 
 
-def score(count: int, seed: int) -> dict[str, object]:
-    """Every pair through the stream of a scorer; reasons counted by their first words."""
-    from msdscore import Scorer
-
-    reasons: Counter[str] = Counter()
-    rows = ({"image": picture, "caption": caption} for picture, caption in mutations(count, seed))
-    done = 0
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    for one in Scorer("toy").stream(rows):
-        done += 1
-        reasons["scored" if one.error is None else _kind(one.error)] += 1
-        if done % BATCH == 0:
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-            print(f"\r{done} of {count}", end="", file=sys.stderr)
-    faulthandler.cancel_dump_traceback_later()
-    assert done == count
-    return {"pairs": done, "scored": reasons.pop("scored", 0), "reasons": dict(reasons.most_common(8))}
+# -- which test runs which lines ------------------------------------------------------------------------------------
 
 
-def serve(count: int, seed: int) -> dict[str, object]:
-    """The same through the service in this process; an answer for each, and no server error."""
-    from serving import client
+class Tracer:
+    """A pytest plugin that writes, for every test that passes, the lines of the package it ran and its time."""
 
-    statuses: Counter[int] = Counter()
-    with client(raises=True, max_body=1 << 20, max_tokens=4000) as calls:
-        for number, (picture, caption) in enumerate(mutations(count, seed)):
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-            path = "/v1/explain" if number % 30 == 0 else ("/v1/score", "/v1/rank")[number % 2]
-            answer = calls.post(path, files={"image": picture}, data={"caption": [caption]})
-            statuses[answer.status_code] += 1
-            assert answer.status_code == 200, (number, answer.text)
-            if number % BATCH == 0:
-                print(f"\r{number} of {count}", end="", file=sys.stderr)
-    faulthandler.cancel_dump_traceback_later()
-    return {"requests": count, "statuses": dict(statuses)}
+    def __init__(self, folder: Path) -> None:
+        """Write into `folder`, one file per process."""
+        self.lines: set[tuple[str, int]] = set()
+        self.file = (folder / f"{os.getpid()}.jsonl").open("a")
+        self.prefix = str(PACKAGE)
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutations")
+        monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, self._line)
+        monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
+
+    def _line(self, code, number):
+        if code.co_filename.startswith(self.prefix):
+            self.lines.add((code.co_filename, number))
+        return sys.monitoring.DISABLE  # once per test is enough
+
+    def pytest_runtest_setup(self, item) -> None:
+        self.lines = set()
+        sys.monitoring.restart_events()
+
+    def pytest_runtest_makereport(self, item, call) -> None:
+        if call.when == "call" and call.excinfo is None:
+            by_file: dict[str, list[int]] = defaultdict(list)
+            for name, number in self.lines:
+                by_file[str(Path(name).relative_to(SOURCE))].append(number)
+            row = {"test": item.nodeid, "seconds": call.duration, "lines": by_file}
+            self.file.write(json.dumps(row) + "\n")
+            self.file.flush()
 
 
-def soak(minutes: float, rate: float) -> dict[str, object]:
-    """Resident memory of a service in MiB, minute by minute, under requests of ever new pictures and captions."""
-    import base64
-    from urllib.request import Request, urlopen
+def pytest_configure(config) -> None:
+    """Called where this file is loaded with `-p mutations`."""
+    if folder := os.environ.get("MUTATIONS_TRACE"):
+        config.pluginmanager.register(Tracer(Path(folder)))
 
-    from serve import service
 
-    memory, sent, draw = [], 0, mutations(10**9, 1)
-    with service("--encoder", "toy", "--cache", "16") as (port, process):
-        start = time.monotonic()
-        while (passed := time.monotonic() - start) < 60 * minutes:
-            picture, caption = next(draw)
-            body = json.dumps(
-                {"image": base64.b64encode(picture).decode(), "captions": [caption, "a red dog"]}
-            ).encode()
-            request = Request(f"http://127.0.0.1:{port}/v1/rank", body, {"Content-Type": "application/json"})
-            with urlopen(request, timeout=PATIENCE) as answer:
-                assert answer.status == 200
-            sent += 1
-            if passed > 60 * len(memory):
-                status = Path(f"/proc/{process}/status").read_text()
-                memory.append(int(status.split("VmRSS:")[1].split()[0]) // 1024)
-                print(f"\r{len(memory)} minutes, {memory[-1]} MiB", end="", file=sys.stderr)
-            time.sleep(max(0.0, sent / rate - passed))
-    return {"minutes": minutes, "requests": sent, "memory": memory[:: max(1, len(memory) // 12)], "last": memory[-1]}
+def trace(folder: Path, processes: int) -> None:
+    """Run the quick tests once under the tracer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = _environment(SOURCE, MUTATIONS_TRACE=str(folder.resolve()))
+    command = [sys.executable, "-m", "pytest", "-p", "mutations", "-n", str(processes), "-m", "not slow", "tests"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
+
+
+def _environment(source: Path, **more: str) -> dict[str, str]:
+    paths = [str(source), str(ROOT / "tools"), str(ROOT / "perf"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **more}
+
+
+def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[float, str]]]:
+    """Tests and their seconds by (file, line)."""
+    covering: dict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            for name, numbers in row["lines"].items():
+                for number in numbers:
+                    covering[name, number].append((row["seconds"], row["test"]))
+    return covering
+
+
+# -- mutants --------------------------------------------------------------------------------------------------------
+
+
+def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
+    """Every place of a module that can be mutated: node, line, description, and what to change it to."""
+    found: list[tuple[ast.AST, int, str, object]] = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        # Annotations, messages of errors and decorators are not logic; module constants run at import only.
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
+            return
+        if inside:
+            found.extend(_changes(node))
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
+                continue
+            within = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    visit(child, within)
+
+    visit(tree, False)
+    return found
+
+
+def _changes(node: ast.AST) -> list[tuple[ast.AST, int, str, object]]:
+    line = getattr(node, "lineno", 0)
+    match node:
+        case ast.Compare(ops=[op, *_]) if type(op) in COMPARED:
+            return [(node, line, "comparison", COMPARED[type(op)])]
+        case ast.BinOp(op=op, left=left) if type(op) in COMPUTED and not isinstance(left, ast.Constant | ast.JoinedStr):
+            return [(node, line, "operator", COMPUTED[type(op)])]
+        case ast.BoolOp(op=op):
+            return [(node, line, "and/or", ast.Or if isinstance(op, ast.And) else ast.And)]
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            return [(node, line, "sign", None)]
+        case ast.Constant(value=bool() as value):
+            return [(node, line, "constant", not value)]
+        case ast.Constant(value=int() | float() as value):
+            return [(node, line, "constant", value + 1 if value in (0, 1, -1) else value * 2)]
+        case ast.If() | ast.IfExp():
+            return [(node, line, "condition", True), (node, line, "condition", False)]
+        case ast.Call(func=ast.Name(id=name)) if name in CALLED:
+            return [(node, line, "call", CALLED[name])]
+        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+            return [(node, line, "deleted", None)]
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            return [(node, line, "return None", None)]
+        case ast.Subscript(slice=ast.Slice(lower=ast.expr())):
+            return [(node, line, "slice", None)]
+    return []
+
+
+def mutated(text: str, index: int) -> tuple[str, int, str]:
+    """The module with its `index`-th site changed, the line and what was done."""
+    tree = copy.deepcopy(ast.parse(text))
+    node, line, kind, change = sites(tree)[index]
+    before = ast.unparse(node)
+    match kind:
+        case "comparison":
+            node.ops[0] = change()
+        case "operator" | "and/or":
+            node.op = change()
+        case "constant":
+            node.value = change
+        case "condition":
+            node.test = ast.Constant(value=change)
+        case "call":
+            node.func.id = change
+        case "return None":
+            node.value = ast.Constant(value=None)
+        case "slice":
+            node.slice.lower = None
+    if kind in ("deleted", "sign"):
+        replacement = ast.Pass() if kind == "deleted" else node.operand
+        tree = _Replace(node, replacement).visit(tree)
+        after = ast.unparse(replacement)
+    else:
+        after = ast.unparse(node)
+    return ast.unparse(ast.fix_missing_locations(tree)), line, f"{kind}: {_short(before)}  ->  {_short(after)}"
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, ast.copy_location(new, old)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
+def _short(code: str) -> str:
+    return " ".join(code.split())[:90]
+
+
+def drawn(count: int, seed: int, only: str) -> list[tuple[str, int]]:
+    """(file, index of the site), drawn evenly over all sites of the wing."""
+    names = [str(file.relative_to(SOURCE)) for file in sorted(PACKAGE.rglob("*.py"))]
+    names = [name for name in names if only in name and not any(part in name for part in LEFT_OUT)]
+    every = [(name, index) for name in names for index in range(len(sites(ast.parse((SOURCE / name).read_text()))))]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def tests_for(covering: dict, name: str, line: int) -> list[str]:
+    """The tests that run a line: the quickest of each test file first."""
+    by_file: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    rows = covering.get((name, line)) or [  # no test of this process runs it: a subprocess may, of tests near by
+        row for (file, _), tests in covering.items() if file == name for row in tests
+    ]
+    for seconds, test in sorted(set(rows)):
+        by_file[test.split("::")[0]].append((seconds, test))
+    chosen: list[tuple[float, str]] = []
+    while len(chosen) < TESTS_PER_MUTANT and any(by_file.values()):
+        for rows in by_file.values():
+            if rows:
+                chosen.append(rows.pop(0))
+    return [test for _, test in sorted(chosen[:TESTS_PER_MUTANT])]
+
+
+def judge(name: str, index: int, covering: dict) -> dict[str, object]:
+    """Run the covering tests of one mutant in a copy of the package."""
+    text, line, what = mutated((SOURCE / name).read_text(), index)
+    tests = tests_for(covering, name, line)
+    row: dict[str, object] = {"file": name, "line": line, "index": index, "what": what, "tests": len(tests)}
+    if not tests:
+        return {**row, "outcome": "not covered"}
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        # Links for everything but the mutated file: large weights are not copied.
+        shutil.copytree(
+            SOURCE, Path(folder) / "src", copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        target = Path(folder) / "src" / name
+        target.unlink()
+        target.write_text(text)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+        environment = _environment(Path(folder) / "src", PYTHONDONTWRITEBYTECODE="1")
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS_PER_MUTANT
+            )
+        except subprocess.TimeoutExpired:
+            return {**row, "outcome": "killed", "by": "time"}
+    if done.returncode == 0:
+        return {**row, "outcome": "survived"}
+    if done.returncode in (4, 5):  # nothing was run
+        return {**row, "outcome": "not run", "by": done.stdout[-300:]}
+    failed = [words for words in done.stdout.splitlines() if words.startswith(("FAILED", "ERROR"))]
+    return {**row, "outcome": "killed", "by": failed[0][:160] if failed else done.stdout[-200:]}
+
+
+def run(folder: Path, count: int, seed: int, processes: int, only: str) -> None:
+    """Judge `count` mutants and print the share that survives."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    covering = read_trace(folder)
+    mutants = drawn(count, seed, only)
+    rows = []
+    with ThreadPoolExecutor(processes) as pool, (folder / f"mutants-{seed}.json").open("w") as out:
+        for row in pool.map(lambda mutant: judge(*mutant, covering), mutants):
+            rows.append(row)
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            if row["outcome"] != "killed":
+                print(f"{row['outcome']}: {row['file']}:{row['line']} ({row['tests']} tests) {row['what']}", flush=True)
+    lived = [row for row in rows if row["outcome"] != "killed"]
+    print(f"{len(lived)} of {len(rows)} mutants survive ({100 * len(lived) / max(1, len(rows)):.1f} %)")
 
 
 def main() -> None:
-    """Run a part and print its result as JSON."""
+    """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("score", "serve", "soak"))
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--rate", type=float, default=10.0, help="Requests per second of the soak.")
+    parts = parser.add_subparsers(dest="part", required=True)
+    first = parts.add_parser("trace")
+    first.add_argument("-o", "--output", type=Path, default=Path("build/traced"))
+    second = parts.add_parser("run")
+    second.add_argument("traced", type=Path)
+    second.add_argument("--count", type=int, default=200)
+    second.add_argument("--seed", type=int, default=0)
+    second.add_argument("--only", default="", help="Part of the path of the files to mutate.")
+    for part in (first, second):
+        part.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
-    if chosen.part == "soak":
-        print(json.dumps(soak(chosen.minutes, chosen.rate)))
+    if chosen.part == "trace":
+        trace(chosen.output, chosen.processes)
     else:
-        print(json.dumps({"score": score, "serve": serve}[chosen.part](chosen.count, chosen.seed)))
+        run(chosen.traced, chosen.count, chosen.seed, chosen.processes, chosen.only)
 
 
 if __name__ == "__main__":

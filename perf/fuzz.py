@@ -1,0 +1,124 @@
+"""Broken pictures and odd captions by the hundred thousand, and a service that runs for an hour.
+
+    python perf/fuzz.py score --count 50000     # bytes through the scorer: an answer or a reason for each
+    python perf/fuzz.py serve --count 50000     # the same through the service, bodies included
+    python perf/fuzz.py soak --minutes 60       # memory of a service under steady requests
+
+A hang of two minutes, an exception or a server error ends the run with a traceback.
+"""
+
+import argparse
+import faulthandler
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+
+PATIENCE = 120.0  # seconds that a batch may take
+BATCH = 64
+
+
+def mutations(count: int, seed: int) -> Iterator[tuple[bytes, str]]:
+    """Mutated pictures of six formats, one in ten left whole, with captions that nobody meant."""
+    from test_serve_fuzz import caption, mutated, pictures
+
+    draw, good = random.Random(seed), pictures()
+    for number in range(count):
+        yield mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good), caption(draw)
+
+
+def _kind(error: str) -> str:
+    """A reason without its particulars."""
+    return (
+        "caption: nothing to score"
+        if error.startswith("the caption")
+        else error.split("(")[0].split(": ", 1)[-1][:60].strip()
+    )
+
+
+def score(count: int, seed: int) -> dict[str, object]:
+    """Every pair through the stream of a scorer; reasons counted by their first words."""
+    from msdscore import Scorer
+
+    reasons: Counter[str] = Counter()
+    rows = ({"image": picture, "caption": caption} for picture, caption in mutations(count, seed))
+    done = 0
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    for one in Scorer("toy").stream(rows):
+        done += 1
+        reasons["scored" if one.error is None else _kind(one.error)] += 1
+        if done % BATCH == 0:
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            print(f"\r{done} of {count}", end="", file=sys.stderr)
+    faulthandler.cancel_dump_traceback_later()
+    assert done == count
+    return {"pairs": done, "scored": reasons.pop("scored", 0), "reasons": dict(reasons.most_common(8))}
+
+
+def serve(count: int, seed: int) -> dict[str, object]:
+    """The same through the service in this process; an answer for each, and no server error."""
+    from serving import client
+
+    statuses: Counter[int] = Counter()
+    with client(raises=True, max_body=1 << 20, max_tokens=4000) as calls:
+        for number, (picture, caption) in enumerate(mutations(count, seed)):
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            path = "/v1/explain" if number % 30 == 0 else ("/v1/score", "/v1/rank")[number % 2]
+            answer = calls.post(path, files={"image": picture}, data={"caption": [caption]})
+            statuses[answer.status_code] += 1
+            assert answer.status_code == 200, (number, answer.text)
+            if number % BATCH == 0:
+                print(f"\r{number} of {count}", end="", file=sys.stderr)
+    faulthandler.cancel_dump_traceback_later()
+    return {"requests": count, "statuses": dict(statuses)}
+
+
+def soak(minutes: float, rate: float) -> dict[str, object]:
+    """Resident memory of a service in MiB, minute by minute, under requests of ever new pictures and captions."""
+    import base64
+    from urllib.request import Request, urlopen
+
+    from serve import service
+
+    memory, sent, draw = [], 0, mutations(10**9, 1)
+    with service("--encoder", "toy", "--cache", "16") as (port, process):
+        start = time.monotonic()
+        while (passed := time.monotonic() - start) < 60 * minutes:
+            picture, caption = next(draw)
+            body = json.dumps(
+                {"image": base64.b64encode(picture).decode(), "captions": [caption, "a red dog"]}
+            ).encode()
+            request = Request(f"http://127.0.0.1:{port}/v1/rank", body, {"Content-Type": "application/json"})
+            with urlopen(request, timeout=PATIENCE) as answer:
+                assert answer.status == 200
+            sent += 1
+            if passed > 60 * len(memory):
+                status = Path(f"/proc/{process}/status").read_text()
+                memory.append(int(status.split("VmRSS:")[1].split()[0]) // 1024)
+                print(f"\r{len(memory)} minutes, {memory[-1]} MiB", end="", file=sys.stderr)
+            time.sleep(max(0.0, sent / rate - passed))
+    return {"minutes": minutes, "requests": sent, "memory": memory[:: max(1, len(memory) // 12)], "last": memory[-1]}
+
+
+def main() -> None:
+    """Run a part and print its result as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("score", "serve", "soak"))
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--rate", type=float, default=10.0, help="Requests per second of the soak.")
+    chosen = parser.parse_args()
+    if chosen.part == "soak":
+        print(json.dumps(soak(chosen.minutes, chosen.rate)))
+    else:
+        print(json.dumps({"score": score, "serve": serve}[chosen.part](chosen.count, chosen.seed)))
+
+
+if __name__ == "__main__":
+    main()
