@@ -4,8 +4,8 @@
     python perf/mutations.py run traced --count 200     # mutate random lines, run the tests that cover each
 
 A mutant survives if every test that runs its line still passes, or if no test runs its file. Some survivors are
-equivalent to the original: the share is an upper bound. Needs Python 3.12 (`sys.monitoring`) for `trace`; a folder `traced` can be
-used by an older Python.
+equivalent to the original: the share is an upper bound. `trace` needs Python 3.12
+(`sys.monitoring`); an older Python can use what it wrote.
 """
 
 import argparse
