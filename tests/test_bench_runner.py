@@ -14,9 +14,10 @@ from PIL import Image
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.encoders import backbone
 from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.table import built_in
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.lab.benchmarks.base import Pair, image_key, wrong_images
-from msdscore.lab.benchmarks.registry import load
+from msdscore.lab.benchmarks.registry import benchmarks, load
 from msdscore.lab.benchmarks.results.grids import result_grids
 from msdscore.lab.benchmarks.results.result import read_result, score_matrix
 from msdscore.lab.benchmarks.run.cases import item_batches
@@ -357,6 +358,19 @@ def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
     assert read_result(tmp_path / "out" / "rsicd.json") == result
     with pytest.raises(ConfigError, match="sugarcrepe draws nothing, so that seeds do not change it"):
         run(plan(make_sugarcrepe(tmp_path), seeds=2), tmp_path, scorer)
+
+
+def test_a_result_says_that_its_images_are_of_a_domain_the_encoder_was_not_trained_for(tmp_path, scorer):
+    made = plan(make_captioned(tmp_path), name="rsicd", metrics=("cosine",))
+    result = run(made, tmp_path, scorer)
+    told = "items from remote sensing, which encoder toy is not known to be trained for: figures may be near chance"
+    assert f"{told}: {len(COLOURS)}" in result_grids([result])[0].notes
+    assert read_result(tmp_path / "out" / "rsicd.json").notes == result.notes
+    text_only = run(replace(made, metrics=("length",)), tmp_path / "text", scorer)
+    assert not text_only.notes
+    assert not run(plan(make_sugarcrepe(tmp_path), metrics=("cosine",)), tmp_path / "photos", scorer).notes
+    for benchmark in benchmarks():
+        assert not benchmark.domain or any(benchmark.domain in encoder.domains for encoder in built_in())
 
 
 def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):

@@ -26,6 +26,7 @@ class EncoderRow:
     context: int = 0  # tokens that the text tower reads at once; 0: no limit
     languages: tuple[str, ...] = ("en",)
     trained_on: str = "unknown"
+    domains: tuple[str, ...] = ()  # that it was trained for, other than photographs: as benchmarks name theirs
     citations: tuple[str, ...] = ()  # keys of the BibTeX entries that `msdscore cite` prints
     warning: str = ""  # e.g. the training data contain a benchmark's images
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
@@ -55,3 +56,12 @@ def languages_of(name: str) -> tuple[str, ...]:
     (('en',), ())
     """
     return next((row.languages for row in built_in() if name in (row.name, row.source)), ())
+
+
+def domains_of(name: str) -> tuple[str, ...]:
+    """The domains other than photographs that an encoder was trained for; empty if unknown.
+
+    >>> domains_of("remoteclip-b32"), domains_of("mini")
+    (('remote sensing',), ())
+    """
+    return next((row.domains for row in built_in() if name in (row.name, row.source)), ())

@@ -149,7 +149,8 @@ class Benchmark:
     Two metrics are compared by `credits`, one value per item, or by `statistics` of the items where figures are no
     means. `counting` says in words how scores become figures; `protocols` names the ways, the default first. A row
     without `figures` and `statistics` is counted as its kind: accuracy, correlations, or agreement and Elo. `long`
-    marks captions of a paragraph, for which the paper has more components.
+    marks captions of a paragraph, for which the paper has more components. `domain` names images other than everyday
+    photographs; a result says if its encoder was not trained for them.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Benchmark:
     counting: str = ""
     protocols: tuple[str, ...] = ("official", "authors")
     long: bool = False
+    domain: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in _COUNTING:

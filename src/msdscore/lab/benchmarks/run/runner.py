@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msdscore.encoders.table import domains_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.intervals import Resampling
 from msdscore.io.outputs.run import discard, open_run
@@ -229,6 +230,11 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         what = f"items left out: not scored by every metric ({label} has {few})"
         notes.append(Note(what, int((~common).sum())))
     chosen = [item for item, counts in zip(items, common, strict=True) if counts]
+    if row.domain and scorer and row.domain not in domains_of(name := scorer.encoder.partition("@")[0]):
+        what = (
+            f"items from {row.domain}, which encoder {name} is not known to be trained for: figures may be near chance"
+        )
+        notes.append(Note(what, len(chosen)))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
     bare = np.zeros((len(chosen), len(items[0].captions)))
