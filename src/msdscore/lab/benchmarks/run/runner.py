@@ -231,7 +231,8 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         notes.append(Note(what, int((~common).sum())))
     chosen = [item for item, counts in zip(items, common, strict=True) if counts]
     if row.domain and scorer and row.domain not in domains_of(name := scorer.encoder.partition("@")[0]):
-        what = f"items from {row.domain}, which encoder {name} is not known to be trained for: match and colours are not calibrated for it"
+        calibrated = "match and colours are not calibrated for it"
+        what = f"items from {row.domain}, which encoder {name} is not known to be trained for: {calibrated}"
         notes.append(Note(what, len(chosen)))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
