@@ -27,7 +27,7 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "msdscore"
 # The laboratory is another wing; kernels run on a GPU, `__main__` and the data files have no logic of their own.
 LEFT_OUT = ("msdscore/lab/", "core/kernels.py", "__main__.py", "version.py")
-TESTS_PER_MUTANT = 60
+TESTS_PER_MUTANT = 100
 SECONDS_PER_MUTANT = 150
 
 COMPARED = {
@@ -85,13 +85,13 @@ def pytest_configure(config) -> None:
 def trace(folder: Path, processes: int) -> None:
     """Run the quick tests once under the tracer."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = _environment(SOURCE, MUTATIONS_TRACE=str(folder.resolve()))
-    command = [sys.executable, "-m", "pytest", "-p", "mutations", "-n", str(processes), "-m", "not slow", "tests"]
+    environment = _environment(ROOT, MUTATIONS_TRACE=str(folder.resolve()))
+    command = [sys.executable, "-m", "pytest", "-p", "mutations", "-n", str(processes), "-m", "not slow"]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
 
-def _environment(source: Path, **more: str) -> dict[str, str]:
-    paths = [str(source), str(ROOT / "tools"), str(ROOT / "perf"), os.environ.get("PYTHONPATH", "")]
+def _environment(root: Path, **more: str) -> dict[str, str]:
+    paths = [str(root / "src"), str(root / "tools"), str(root / "perf"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **more}
 
 
@@ -233,18 +233,18 @@ def judge(name: str, index: int, covering: dict) -> dict[str, object]:
     if not tests:
         return {**row, "outcome": "not covered"}
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        copied = Path(folder) / "copy"
         # Links for everything but the mutated file: large weights are not copied.
-        shutil.copytree(
-            SOURCE, Path(folder) / "src", copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__")
-        )
-        target = Path(folder) / "src" / name
+        left_out = shutil.ignore_patterns("__pycache__", "build", ".*")
+        shutil.copytree(ROOT, copied, copy_function=os.link, ignore=left_out)
+        target = copied / "src" / name
         target.unlink()
         target.write_text(text)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        environment = _environment(Path(folder) / "src", PYTHONDONTWRITEBYTECODE="1")
+        environment = _environment(copied, PYTHONDONTWRITEBYTECODE="1")
         try:
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS_PER_MUTANT
+                command, cwd=copied, env=environment, capture_output=True, text=True, timeout=SECONDS_PER_MUTANT
             )
         except subprocess.TimeoutExpired:
             return {**row, "outcome": "killed", "by": "time"}
