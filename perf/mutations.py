@@ -95,15 +95,15 @@ def _environment(root: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **more}
 
 
-def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[float, str]]]:
-    """Tests and their seconds by (file, line)."""
-    covering: dict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
+def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
+    """Tests by (file, line), each with the number of lines that it runs: the fewer, the closer it looks at each."""
+    covering: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
     for file in sorted(folder.glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            for name, numbers in row["lines"].items():
-                for number in numbers:
-                    covering[name, number].append((row["seconds"], row["test"]))
+        for text in file.read_text().splitlines():
+            row = json.loads(text)
+            lines = [(name, number) for name, numbers in row["lines"].items() for number in numbers]
+            for line in lines:
+                covering[line].append((len(lines), row["test"]))
     return covering
 
 
@@ -210,19 +210,15 @@ def drawn(count: int, seed: int, only: str) -> list[tuple[str, int]]:
 
 
 def tests_for(covering: dict, name: str, line: int) -> list[str]:
-    """The tests that run a line: the quickest of each test file first."""
-    by_file: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    """The tests that run a line: the closest ones, and the closest of each test file."""
     rows = covering.get((name, line)) or [  # no test of this process runs it: a subprocess may, of tests near by
         row for (file, _), tests in covering.items() if file == name for row in tests
     ]
-    for seconds, test in sorted(set(rows)):
-        by_file[test.split("::")[0]].append((seconds, test))
-    chosen: list[tuple[float, str]] = []
-    while len(chosen) < TESTS_PER_MUTANT and any(by_file.values()):
-        for rows in by_file.values():
-            if rows:
-                chosen.append(rows.pop(0))
-    return [test for _, test in sorted(chosen[:TESTS_PER_MUTANT])]
+    rows = sorted(set(rows))
+    first_of_file = {test.split("::")[0]: test for _, test in reversed(rows)}
+    ordered = dict.fromkeys([test for _, test in rows[: TESTS_PER_MUTANT // 2]] + list(first_of_file.values()))
+    ordered |= dict.fromkeys(test for _, test in rows)
+    return list(ordered)[:TESTS_PER_MUTANT]
 
 
 def judge(name: str, index: int, covering: dict) -> dict[str, object]:
