@@ -1,4 +1,4 @@
-"""Eight pictures of coloured shapes with captions, and recipes small enough for a test."""
+"""Eight images of coloured shapes with captions, and recipes small enough for a test."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ SHAPES = ("square", "circle")
 
 
 def captions_of(colour: str, shape: str) -> list[str]:
-    """Two captions of one picture."""
+    """Two captions of one image."""
     return [f"a {colour} {shape}", f"the {shape} is {colour}"]
 
 
@@ -37,12 +37,12 @@ def draw(colour: str, shape: str) -> Image.Image:
 
 
 def things() -> list[tuple[str, str, str]]:
-    """File name, colour and shape of all eight pictures."""
+    """File name, colour and shape of all eight images."""
     return [(f"{colour}-{shape}.png", colour, shape) for colour in COLOURS for shape in SHAPES]
 
 
 def make_rows(folder: Path) -> Path:
-    """Pictures and `rows.jsonl` with lists of captions."""
+    """Images and `rows.jsonl` with lists of captions."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, colour, shape in things():

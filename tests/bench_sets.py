@@ -1,4 +1,4 @@
-"""Small benchmarks in the rows form, whose pictures the toy encoder can tell apart."""
+"""Small benchmarks in the rows form, whose images the toy encoder can tell apart."""
 
 import io
 import json
@@ -12,7 +12,7 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black
 
 
 def encoded(colour: str, size: int = 24) -> bytes:
-    """A plain picture as PNG bytes."""
+    """A plain image as PNG bytes."""
     buffer = io.BytesIO()
     Image.new("RGB", (size, size), colour).save(buffer, "PNG")
     return buffer.getvalue()
@@ -50,7 +50,7 @@ def make_sugarcrepe(folder: Path, *, broken: bool = False) -> Path:
 
 
 def make_expert(folder: Path) -> Path:
-    """Three captions a picture, rated 4, 2 and 1."""
+    """Three captions an image, rated 4, 2 and 1."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for place, colour in enumerate(COLOURS):

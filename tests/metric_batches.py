@@ -20,7 +20,7 @@ def make_batch(
     whole: bool = True,
     names: tuple[str, ...] = (),
 ) -> Cases:
-    """A batch of (picture number, candidate captions)."""
+    """A batch of (image number, candidate captions)."""
     texts = tuple(dict.fromkeys(text for _, captions in cases for text in captions))
     owner = np.array([picture for picture, _ in cases], dtype=np.int64)
     return Cases(

@@ -11,7 +11,7 @@ COLOURS = ("red", "green", "blue", "white", "black", "yellow")
 
 
 def jpeg(colour: str, size: tuple[int, int] = (48, 32)) -> bytes:
-    """The bytes of a picture of one colour."""
+    """The bytes of an image of one colour."""
     stream = io.BytesIO()
     Image.new("RGB", size, colour).save(stream, "JPEG")
     return stream.getvalue()

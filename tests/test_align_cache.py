@@ -57,7 +57,7 @@ def test_a_batch_is_written_as_its_items_one_by_one(tmp_path):
         assert kept[0] == kept[1]
 
 
-def test_values_beyond_the_dtype_are_refused(tmp_path):
+def test_values_beyond_the_dtype_are_rejected(tmp_path):
     writer = MatrixWriter(tmp_path / "large", "float16")
     with pytest.raises(ConfigError, match="features do not fit torch.float16; cache them as bfloat16"):
         writer.append(torch.full((1, 2), 1e6))

@@ -35,6 +35,6 @@ def test_train_eval_export_and_score(tmp_path):
     assert "enc:encoder@" in scores["signature"]
 
 
-def test_a_recipe_that_does_not_exist_is_refused(tmp_path):
+def test_a_recipe_that_does_not_exist_is_rejected(tmp_path):
     result = CliRunner().invoke(app, ["align", "train", "--recipe", "papr", "--data", "x.jsonl", "-o", str(tmp_path)])
     assert "unknown recipe 'papr'. Did you mean 'paper'" in str(result.exception)

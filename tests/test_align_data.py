@@ -65,7 +65,7 @@ def single_captions(folder):
 
 
 def picture_table(folder):
-    """Rows apart from a Parquet file of pictures, as Hugging Face stores an Image feature."""
+    """Rows apart from a Parquet file of images, as Hugging Face stores an Image feature."""
     (folder / "apart").mkdir()
     rows = make_rows(folder / "apart")
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -108,7 +108,7 @@ FORMATS = [llava, coco, single_captions, picture_table, table_with_pictures, sha
 
 
 @pytest.mark.parametrize("make", FORMATS, ids=lambda make: make.__name__)
-def test_every_format_gives_the_same_pictures_and_captions(make, tmp_path):
+def test_every_format_gives_the_same_images_and_captions(make, tmp_path):
     make_rows(tmp_path)
     pairs = open_pairs(make(tmp_path))
     assert len(pairs) == 8
@@ -133,7 +133,7 @@ def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
     assert len(set(pairs.blocks.tolist())) == 3
 
 
-def test_rows_without_picture_or_caption_are_counted_and_supplied_negatives_are_kept(tmp_path):
+def test_rows_without_image_or_caption_are_counted_and_supplied_negatives_are_kept(tmp_path):
     rows = [
         {"image": "a.png", "captions": ["a dog", " "], "negatives": ["a cat"]},
         {"captions": ["nothing"]},
@@ -148,7 +148,7 @@ def test_rows_without_picture_or_caption_are_counted_and_supplied_negatives_are_
     assert any("a row without an image" in reason for reason in pairs.reasons)
 
 
-def test_useless_inputs_are_refused_in_one_line(tmp_path):
+def test_useless_inputs_are_rejected_in_one_line(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
     (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
@@ -241,7 +241,7 @@ def test_light_changes_a_view_within_its_limits():
     assert max(spreads) <= 40 * 1.25 + 1
 
 
-def test_a_picture_with_few_captions_shows_some_twice(tmp_path):
+def test_an_image_with_few_captions_shows_some_twice(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
     reader = SampleReader(pairs, recipe(sample={"captions": 3}))
     for epoch in range(3):

@@ -1,4 +1,4 @@
-"""Graded relevance, grounded negatives, several captions a picture and unrolled divergences against plain loops."""
+"""Graded relevance, grounded negatives, several captions an image and unrolled divergences against plain loops."""
 
 import math
 from random import Random
@@ -31,7 +31,7 @@ def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_relevance_is_the_mean_cosine_with_all_captions_of_a_picture():
+def test_relevance_is_the_mean_cosine_with_all_captions_of_an_image():
     captions = unit(numbers(6, 4))
     owned = [[0, 1, 2], [3], [4, 5]]
     references = torch.stack([captions[own].mean(dim=0) for own in owned])
@@ -75,14 +75,14 @@ def test_grounded_negatives_and_their_bias_are_the_plain_loops():
     assert float(bias_loss(table, scale)) == pytest.approx(bias, rel=1e-12)
 
 
-def test_a_preference_that_no_picture_changes_earns_nothing_and_costs_its_bias():
+def test_a_preference_that_no_image_changes_earns_nothing_and_costs_its_bias():
     table, owner, scale = numbers(3, 4), torch.tensor([0, 2, 2, 1]), torch.tensor(2.5, dtype=torch.float64)
     shifted = table + torch.tensor([1.0, 2.0, -3.0, 0.5])
     assert torch.allclose(grounded_loss(shifted, owner, scale), grounded_loss(table, owner, scale))
     assert float(bias_loss(centred(table), scale)) == pytest.approx(0.0, abs=1e-20)
 
 
-def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperature_alone():
+def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperature_only():
     table, scale = numbers(3, 4).requires_grad_(), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     owner = torch.tensor([0, 2, 2, 1])
     assert torch.autograd.gradcheck(lambda t, s: grounded_loss(t, owner, s), (table, scale))
@@ -91,7 +91,7 @@ def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperatur
     assert scale.grad is None
 
 
-def test_several_captions_a_picture_share_its_part_of_the_contrast():
+def test_several_captions_an_image_share_its_part_of_the_contrast():
     logits, owner = numbers(3, 6), owners(3, 6, torch.device("cpu"))
     excluded = same_images(torch.tensor([4, 7, 4]), 2)
     wanted = 0.0

@@ -170,12 +170,12 @@ def test_shared_stages_are_found_and_change_no_map(changed, shared):
         assert networks[1].stages[0] is networks[0].stages[0]
 
 
-def test_another_stem_is_refused():
+def test_another_stem_is_rejected():
     with pytest.raises(WeightsError, match="one stem"):
         share_stages(_networks(["stem.weight"]))
 
 
-def test_branches_are_for_mini_alone():
+def test_branches_are_for_mini_only():
     with pytest.raises(ConfigError, match="branches need an image tower of kind 'mini'"):
         ImageTowerSpec(kind="timm", source="resnet18", branches=("a.safetensors", "b.safetensors"))
 

@@ -35,7 +35,7 @@ def test_info_nce_is_the_papers_formula():
     assert float(info_nce(logits, none)) == pytest.approx(wanted / 8, abs=1e-12)
 
 
-def test_a_picture_twice_in_a_batch_is_not_its_own_negative():
+def test_an_image_twice_in_a_batch_is_not_its_own_negative():
     logits = torch.randn(3, 3, dtype=torch.float64)
     excluded = same_images(torch.tensor([4, 7, 4]))
     changed = logits.clone()
@@ -43,7 +43,7 @@ def test_a_picture_twice_in_a_batch_is_not_its_own_negative():
     assert torch.equal(info_nce(logits, excluded), info_nce(changed, excluded))
 
 
-def test_token_table_is_the_best_patch_of_each_picture(monkeypatch):
+def test_token_table_is_the_best_patch_of_each_image(monkeypatch):
     images, texts = projected(3, 4, seed=1), projected(3, 5, seed=2)
     tokens = texts.points[texts.mask]
     wanted = torch.stack(

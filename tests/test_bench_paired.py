@@ -73,7 +73,7 @@ def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
         open_side("nowhere.json:file:x")
 
 
-def test_pairs_of_one_picture_are_no_independent_pairs(crepe):
+def test_pairs_of_one_image_are_not_independent_pairs(crepe):
     found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:length"), how=HOW)
     assert {d.name: d.tests[-1].method for d in found.differences[1:]} == {
         "accuracy/replace_att": "McNemar, exact", "accuracy/add_att": "McNemar, exact",

@@ -92,7 +92,7 @@ def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
     assert {"cosine", "cosine@wrong", "length@wrong", "error"} <= set(table.column_names)
 
 
-def test_scores_equal_those_of_the_scorer_with_true_and_wrong_pictures(tmp_path, scorer):
+def test_scores_equal_those_of_the_scorer_with_true_and_wrong_images(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
     run(plan(tmp_path, seed=3, batch_images=3), tmp_path, scorer)
     table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
@@ -103,7 +103,7 @@ def test_scores_equal_those_of_the_scorer_with_true_and_wrong_pictures(tmp_path,
             np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_every_picture_and_caption_is_encoded_once(tmp_path, scorer):
+def test_every_image_and_caption_is_encoded_once(tmp_path, scorer):
     run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
     assert scorer.pictures == [8]
     assert len(scorer.captions) == len(set(scorer.captions)) == 16
@@ -157,7 +157,7 @@ def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path, monkeypatc
     assert ScorerSpec(encoder="toy").stamp() is None
 
 
-def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
+def test_a_stopped_run_resumes_where_it_stopped(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, batch_images=2), tmp_path / "whole", Counting())
 
@@ -190,7 +190,7 @@ def test_another_protocol_counts_finished_scores_again_into_a_file_of_its_own(tm
         run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
 
 
-def test_another_metric_is_scored_alone_and_joins_the_others(tmp_path):
+def test_another_metric_is_scored_only_and_joins_the_others(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, metrics=("cosine", "msd", "length")), tmp_path / "whole", Counting())
     run(plan(tmp_path, metrics=("cosine", "length")), tmp_path, Counting())
@@ -247,7 +247,7 @@ def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
 
 
 def loose_pictures(tmp_path, colours=COLOURS):
-    """The same benchmark with its pictures as files of their own."""
+    """The same benchmark with its images as files of their own."""
     make_sugarcrepe(tmp_path)
     (tmp_path / "sugarcrepe.images.parquet").unlink()
     (tmp_path / "images").mkdir(exist_ok=True)
@@ -256,7 +256,7 @@ def loose_pictures(tmp_path, colours=COLOURS):
     return tmp_path
 
 
-def test_pictures_that_came_or_changed_since_are_scored_again(tmp_path):
+def test_images_that_came_or_changed_since_are_scored_again(tmp_path):
     metrics = ("cosine", "msd", "length")
     first = run(plan(loose_pictures(tmp_path, COLOURS[:5]), metrics=metrics), tmp_path, Counting())
     assert (first.items, first.counted, first.failed) == (16, 10, 6)
@@ -275,7 +275,7 @@ def test_pictures_that_came_or_changed_since_are_scored_again(tmp_path):
     assert third.metric("cosine").figures != whole.metric("cosine").figures
 
 
-def test_the_control_meets_pictures_that_are_there(tmp_path, scorer):
+def test_the_control_meets_images_that_are_there(tmp_path, scorer):
     result = run(plan(loose_pictures(tmp_path, COLOURS[:4]), metrics=("cosine", "length")), tmp_path, scorer)
     cosine = result.metric("cosine")
     assert [figure.n for figure in cosine.figures] == [figure.n for figure in cosine.control] == [8, 4, 4, 8]
@@ -286,11 +286,11 @@ def test_the_control_meets_pictures_that_are_there(tmp_path, scorer):
 
 def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path, broken=True)), tmp_path, scorer)
-    assert result.failed == 3  # two items of the broken picture, one caption without words
+    assert result.failed == 3  # two items of the broken image, one caption without words
     assert any("cannot be decoded" in reason or "not an image" in reason for reason in result.failures)
     assert any("has no words that the encoder can read" in reason for reason in result.failures)
     assert (result.metric("msd").missing, result.metric("length").missing) == (3, 0)
-    # Two more items meet the broken picture in the control.
+    # Two more items meet the broken image in the control.
     assert {m.figure("accuracy/all").n for m in result.metrics} == {result.counted} == {11}
     assert {f.n for m in result.metrics for f in m.control if f.name == "accuracy/all"} == {11}
     assert any(note.what.startswith("items left out: not scored by every metric") for note in result.notes)
@@ -380,13 +380,13 @@ def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):
     assert [(note.what, note.count) for note in result.notes] == [("items left out by --limit", 11)]
 
 
-def test_one_picture_has_no_control_and_says_so(tmp_path, scorer):
+def test_one_image_has_no_control_and_says_so(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
     assert result.metrics[0].control == ()
     assert "no wrong-image control: the items share one image" in [note.what for note in result.notes]
 
 
-def test_ratings_with_the_candidate_set_of_a_picture(tmp_path, scorer):
+def test_ratings_with_the_candidate_set_of_an_image(tmp_path, scorer):
     metrics = ("cosine", "msd", "soft-msd", "soft-msd,set=image", "constant")
     result = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=metrics), tmp_path, scorer)
     assert result.metric("cosine").figures[0].name == "tau_c"
@@ -398,7 +398,7 @@ def test_ratings_with_the_candidate_set_of_a_picture(tmp_path, scorer):
     assert np.isnan(result.metric("constant").figures[0].value)
 
 
-def test_metrics_that_do_not_fit_the_benchmark_are_refused_before_any_work(tmp_path, scorer):
+def test_metrics_that_do_not_fit_the_benchmark_are_rejected_before_any_work(tmp_path, scorer):
     make_expert(tmp_path)
     with pytest.raises(ConfigError, match="metric rank-agg chooses between two captions; flickr8k-expert rates single"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("rank-agg",)), tmp_path, scorer)
@@ -409,7 +409,7 @@ def test_metrics_that_do_not_fit_the_benchmark_are_refused_before_any_work(tmp_p
         plan(tmp_path, limit=0)
 
 
-def test_scores_from_a_file_stand_beside_the_others(tmp_path, scorer):
+def test_scores_from_a_file_stand_next_to_the_others(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
     write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:-1]])
     label = f"file:{tmp_path / 'given.jsonl'},partial=true"
@@ -422,7 +422,7 @@ def test_scores_from_a_file_stand_beside_the_others(tmp_path, scorer):
     assert "file:given.jsonl@" in given.signature
 
 
-def test_references_of_the_wrong_picture_make_the_control(tmp_path):
+def test_references_of_the_wrong_image_make_the_control(tmp_path):
     pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
     rows = {"HC": []}
     for place, colour in enumerate(COLOURS):
@@ -460,7 +460,7 @@ def test_a_result_that_cannot_be_read(tmp_path):
         read_result(tmp_path / "half.json")
 
 
-def test_a_result_lists_its_metrics_when_asked_for_another(tmp_path, scorer):
+def test_a_result_lists_its_metrics_on_request_for_another(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), metrics=("cosine", "length")), tmp_path, scorer)
     with pytest.raises(InputError, match="has no metric 'msd'; it has cosine, length"):
         result.metric("msd")
@@ -491,7 +491,7 @@ def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
     assert scored.figure("agreement/all").value == 0.4
 
 
-def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
+def test_a_limit_keeps_the_ratings_of_an_image_together(tmp_path):
     made = plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("length",))
     whole = prepare_work(made, lambda: None).item_set.items
     some = prepare_work(replace(made, limit=7), lambda: None).item_set.items
@@ -506,7 +506,7 @@ def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
     assert len(prepare_work(replace(made, limit=23), lambda: None).item_set.items) == 23
 
 
-def test_images_replaced_during_a_run_are_refused_and_scored_again(tmp_path, scorer):
+def test_images_replaced_during_a_run_are_rejected_and_scored_again(tmp_path, scorer):
     root = make_sugarcrepe(tmp_path)
     others = {f"{colour}.png": encoded(other) for colour, other in zip(COLOURS, reversed(COLOURS), strict=True)}
 

@@ -28,7 +28,7 @@ def test_caparena_reads_every_verdict(tmp_path: Path) -> None:
     items = load("caparena", tmp_path).items
     assert [item.winner for item in items] == ["a", "b", "tie", "tie", "tie", "a"]
     assert [item.verdict for item in items][2:5] == ["equal", "skip", "bad"]
-    assert len({item.id for item in items}) == 6  # battles repeat pictures and systems
+    assert len({item.id for item in items}) == 6  # battles repeat images and systems
     assert items[2] == Battle(
         id="2:test_1.jpg",
         image=tmp_path / "images" / "test_1.jpg",
@@ -105,7 +105,7 @@ def _docent(path: Path, labels: list[tuple[str, str, str]] = _LABELS) -> None:
     pq.write_table(pa.table({**texts, **answers}), path)
 
 
-def test_docent_reads_three_aspects_and_finds_the_picture(tmp_path: Path) -> None:
+def test_docent_reads_three_aspects_and_finds_the_image(tmp_path: Path) -> None:
     _docent(tmp_path / "docent-eval-coarse" / "data" / "test-00000-of-00001.parquet")
     _docent(tmp_path / "docent-eval-coarse" / "data" / "train-00000-of-00001.parquet", _LABELS * 2)
     items = load("docent", tmp_path).items

@@ -45,7 +45,7 @@ def test_sugarcrepe_keeps_keys_with_gaps(crepe: Path) -> None:
     assert swapped[2].captions == ("right 9", "wrong 9")
 
 
-def test_sugarcrepe_takes_the_picture_folder_that_exists(crepe: Path) -> None:
+def test_sugarcrepe_takes_the_image_folder_that_exists(crepe: Path) -> None:
     (crepe / "images" / "val2017").mkdir(parents=True)
     items = load("sugarcrepe", crepe, subsets=["add_att"]).items
     assert items[0].image == crepe / "images" / "val2017" / "000000000001.jpg"
@@ -78,7 +78,7 @@ def _rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_sugarcrepe_rows_form_reads_pictures_from_parquet(tmp_path: Path) -> None:
+def test_sugarcrepe_rows_form_reads_images_from_parquet(tmp_path: Path) -> None:
     texts = {"caption": "right \u2028 line", "negative_caption": "wrong"}
     rows = [{"subset": "add_att", "key": str(k), "image": f"{k}.jpg", **texts} for k in (0, 3, 4)]
     _rows(tmp_path / "half_sugarcrepe.jsonl", rows)
@@ -95,7 +95,7 @@ def test_sugarcrepe_rows_form_reads_pictures_from_parquet(tmp_path: Path) -> Non
         ]
 
 
-def test_a_chosen_subset_is_read_alone_in_either_form(crepe: Path, tmp_path: Path) -> None:
+def test_a_chosen_subset_is_read_only_in_either_form(crepe: Path, tmp_path: Path) -> None:
     assert {item.subset for item in load("sugarcrepe", crepe, subsets="add_att").items} == {"add_att"}
     texts = {"image": "a.jpg", "caption": "right", "negative_caption": "wrong"}
     _rows(tmp_path / "sugarcrepe.jsonl", [{"subset": s, "key": "1", **texts} for s in ("add_att", "swap_obj")])
@@ -104,7 +104,7 @@ def test_a_chosen_subset_is_read_alone_in_either_form(crepe: Path, tmp_path: Pat
         load("sugarcrepe", tmp_path, subsets="swap_ob")
 
 
-def test_rows_form_reads_without_pictures_and_refuses_double_keys(tmp_path: Path) -> None:
+def test_rows_form_reads_without_images_and_refuses_double_keys(tmp_path: Path) -> None:
     row = {"subset": "s", "key": "1", "image": "a.jpg", "caption": "x", "negative_caption": "y"}
     _rows(tmp_path / "sugarcrepe.jsonl", [row])
     assert load("sugarcrepe", tmp_path).items[0].image == tmp_path / "images" / "a.jpg"
@@ -116,7 +116,7 @@ def test_rows_form_reads_without_pictures_and_refuses_double_keys(tmp_path: Path
         load("sugarcrepe", tmp_path)
 
 
-def test_an_empty_picture_cell_is_named(tmp_path: Path) -> None:
+def test_an_empty_image_cell_is_named(tmp_path: Path) -> None:
     _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
@@ -219,7 +219,7 @@ def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tm
     assert run("length").seeds == 1  # nothing that is drawn matters to it
 
 
-def test_pascal_json_finds_pictures_at_the_paths_it_names(tmp_path: Path) -> None:
+def test_pascal_json_finds_images_at_the_paths_it_names(tmp_path: Path) -> None:
     named = {"HI": [{**_PASCAL["HI"][0], "image": "VOC2012/JPEGImages/2008_1.jpg"}]}
     _dump(tmp_path / "pascal_50s.json", named)
     for place in ("VOC2012/JPEGImages", "VOCdevkit/VOC2010/JPEGImages", "JPEGImages"):
@@ -253,7 +253,7 @@ def _foil() -> dict[str, Any]:
     return {"images": names, "annotations": [dict(zip(keys, row, strict=True)) for row in texts]}
 
 
-def test_foil_can_draw_one_pair_a_picture(tmp_path: Path) -> None:
+def test_foil_can_draw_one_pair_an_image(tmp_path: Path) -> None:
     _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
     drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
     assert all([image_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
@@ -284,7 +284,7 @@ def test_valse_keeps_confirmed_pairs_only(tmp_path: Path) -> None:
     assert load("valse", tmp_path).items[0].image == tmp_path / "images" / "SWiG" / "a_1.jpg"
 
 
-def test_rsicd_pairs_come_from_other_pictures(tmp_path: Path) -> None:
+def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:
     names = [f"rsicd_images/airport_{k}.jpg" for k in range(6)]
     captions = [[f"airport {k} .", f"again  {k}"] for k in range(5)] + [[]]
     _pictures(tmp_path / "data" / "test-00000-of-00001.parquet", "filename", names, captions=captions)

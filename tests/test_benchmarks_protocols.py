@@ -39,7 +39,7 @@ def test_pair_figures_count_ties_as_wrong_and_nan_as_missing() -> None:
     assert figures["accuracy/all"].value == pytest.approx(3 / 5)
 
 
-def test_intervals_resample_pictures() -> None:
+def test_intervals_resample_images() -> None:
     scores = np.tile([1.0, 0.0], (40, 1))
     whole = evaluate(benchmark("foil"), _pairs([""] * 40), scores, how=_QUICK)[0]
     scores[0] = 0.0, 1.0
@@ -256,7 +256,7 @@ def test_a_judge_calls_its_own_ties() -> None:
     assert (whole.value, whole.n, whole.ties, whole.missing) == pytest.approx((2 / 3, 3, 2, 1))
 
 
-def test_caparena_of_human_battles_alone_has_no_figure() -> None:
+def test_caparena_of_human_battles_only_has_no_figure() -> None:
     figures = evaluate(benchmark("caparena"), [_battle(0, "human", "human", "x")], [[1, 0]], how=_QUICK)
     assert all(np.isnan(figure.value) for figure in figures)
 
@@ -342,7 +342,7 @@ def test_wrong_images_are_never_the_own_one() -> None:
         strangers = wrong_images(items, seed)
         assert all(image_key(own.image) != image_key(other) for own, other in zip(items, strangers, strict=True))
         assert {image_key(other) for other in strangers} == {image_key(item.image) for item in items}
-        assert strangers[0] == strangers[1]  # two pairs of one picture
+        assert strangers[0] == strangers[1]  # two pairs of one image
         assert strangers == wrong_images(items, seed)
     assert wrong_images(items, 0) != wrong_images(items, 1)
 
@@ -354,7 +354,7 @@ def test_wrong_images_do_not_depend_on_the_order_of_items() -> None:
     assert straight == backwards
 
 
-def test_pictures_of_one_file_name_in_two_folders_are_two_pictures() -> None:
+def test_images_of_one_file_name_in_two_folders_are_two_images() -> None:
     items = [Pair(str(k), Path(folder) / "1.jpg", "p", "n") for k, folder in enumerate(("coco", "flickr", "coco"))]
     assert len(set(clusters(items))) == 2
     assert [str(image) for image in wrong_images(items, 0)] == ["flickr/1.jpg", "coco/1.jpg", "flickr/1.jpg"]

@@ -18,8 +18,8 @@ _TOKENS = {
 }
 _EXPERT = [
     ("1.jpg", "2.jpg#0", 1, 1, 2),
-    ("1.jpg", "1.jpg#2", 4, 4, 4),  # the picture's own caption
-    ("1.jpg", "2.jpg#4", 2, 2, 3),  # another picture's, but the same words as an own one
+    ("1.jpg", "1.jpg#2", 4, 4, 4),  # the image's own caption
+    ("1.jpg", "2.jpg#4", 2, 2, 3),  # another image's, but the same words as an own one
     ("2.jpg", "1.jpg#1", 1, 2, 1),
     ("1.jpg", "2.jpg#1", 2, 3, 2),
     ("3_x.jpg", "1.jpg#0", 1, 1, 1),
@@ -54,7 +54,7 @@ def test_expert_text_files_drop_own_captions_by_their_words(raw: Path) -> None:
     assert reading.items[3].references[0] == "a bird"  # listed as 3_x.jpg.1
 
 
-def test_picture_folder_is_spelled_two_ways(raw: Path) -> None:
+def test_image_folder_is_spelled_two_ways(raw: Path) -> None:
     assert load("flickr8k-expert", raw).items[0].image == raw / "Flicker8k_Dataset" / "1.jpg"
     (raw / "Flickr8k_Dataset").mkdir()
     assert load("flickr8k-expert", raw).items[0].image == raw / "Flickr8k_Dataset" / "1.jpg"
@@ -112,7 +112,7 @@ def test_crowdflower_keeps_own_captions_but_not_as_references(raw: Path) -> None
         ("1:1", "a cat .", (0.333333333333,)),
         ("2:0", "a dog runs .", (0.0,)),
     ]
-    # The rated own caption leaves the references of every caption of its picture.
+    # The rated own caption leaves the references of every caption of its image.
     assert items[1].references == ("a dog runs .", "dog", "brown dog", "a pet")
     assert len(items[2].references) == 5
 

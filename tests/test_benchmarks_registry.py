@@ -73,7 +73,7 @@ OTHER_JSON = {
 
 
 @pytest.mark.parametrize(("name", "file", "content"), [(name, *case) for name, case in OTHER_JSON.items()])
-def test_other_json_under_the_released_name_is_refused_in_one_line(name, file, content, tmp_path: Path) -> None:
+def test_other_json_under_the_released_name_is_rejected_in_one_line(name, file, content, tmp_path: Path) -> None:
     (tmp_path / file).write_text(json.dumps(content))
     options = {"subsets": "swap_obj"} if name == "sugarcrepe" else {}
     with pytest.raises(InputError, match=rf"{re.escape(file)}.*expected .*, got") as caught:

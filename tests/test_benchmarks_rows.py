@@ -66,7 +66,7 @@ def test_battles_take_letters_names_and_answers(tmp_path):
         load("caparena", tmp_path)
 
 
-def test_captions_alone_become_pairs_easy_or_hard(tmp_path):
+def test_captions_only_become_pairs_easy_or_hard(tmp_path):
     names = ("airport_1", "airport_2", "beach_1", "beach_2", "farm_1")
     write_rows(tmp_path / "rsicd.jsonl", [{"image": f"{n}.jpg", "captions": [f"the {n}", f"a {n}"]} for n in names])
     easy, hard = load("rsicd", tmp_path, seed=1), load("rsicd", tmp_path, seed=1, negatives="hard")
@@ -177,7 +177,7 @@ def test_long_captions_of_the_same_length_are_within_five_words(tmp_path, apart,
     assert found["pairs/matched length"].n == pairs
 
 
-def test_long_captions_are_paired_within_a_picture_and_at_matched_length(tmp_path):
+def test_long_captions_are_paired_within_an_image_and_at_matched_length(tmp_path):
     texts = {"clean": "a dog on a lawn " * 4, "short": "a dog", "inventing": "a dog and a cat now " * 3 + "yes it is"}
     rows = [
         {"image": f"{k}.jpg", "caption": text, "hallucinated": ["cat"] if name == "inventing" else [], "objects": ["dog"]}
@@ -240,7 +240,7 @@ def test_images_of_one_prompt_are_compared_with_each_other(tmp_path):
         ({"images": ["a.png", "b.png"], "ratings": [1]}, r"expected ratings, one per image \(2\), got \[1\]"),
     ],
 )
-def test_a_row_of_images_that_cannot_be_judged_is_one_line(tmp_path, row, message):
+def test_a_row_of_images_that_cannot_be_judged_is_a_one_line_error(tmp_path, row, message):
     path = tmp_path / "mine.jsonl"
     write_rows(path, [{"caption": "a dog", **row}])
     with pytest.raises(InputError, match=f"row 1: {message}"):

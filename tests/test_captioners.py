@@ -101,7 +101,7 @@ def test_a_dash_prints_the_rows(photos, server, tmp_path, monkeypatch) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, tmp_path) -> None:
+def test_a_run_resumes_where_it_stopped_and_repeats_no_request(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     server.replies = [(200, server.completion_of("one"), {}), (200, server.completion_of("two"), {}), (401, b"no", {})]
@@ -120,7 +120,7 @@ def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, t
     assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
 
 
-def test_a_picture_that_was_replaced_is_described_again_and_no_other(photos, server, tmp_path) -> None:
+def test_an_image_that_was_replaced_is_described_again_and_no_other(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     assert CliRunner().invoke(app, words).exit_code == 3
@@ -128,13 +128,13 @@ def test_a_picture_that_was_replaced_is_described_again_and_no_other(photos, ser
     Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
     assert CliRunner().invoke(app, words).exit_code == 3
     after = rows_of(out)
-    assert len(server.asked) - asked == 2  # the part of two pictures
+    assert len(server.asked) - asked == 2  # the part of two images
     assert after[0]["caption"] != before[0]["caption"]
     assert after[1:] == before[1:]
     assert "prompt" in json.loads((tmp_path / "captions.jsonl.run.json").read_text())
 
 
-def test_pictures_replaced_while_they_are_described_are_refused(photos, server, tmp_path) -> None:
+def test_images_replaced_while_they_are_described_are_rejected(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     say = server.say
@@ -151,7 +151,7 @@ def test_pictures_replaced_while_they_are_described_are_refused(photos, server, 
     assert "165" in rows_of(out)[0]["caption"]
 
 
-def test_a_picture_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_stop(photos, server, tmp_path) -> None:
+def test_an_image_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_stop(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--workers", "1")
     server.replies = [(400, b"content policy", {}), (200, server.completion_of("two"), {})]
@@ -202,7 +202,7 @@ def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> 
     assert {text.source for one in sources for text in one.captions} == {"gpt"}
 
 
-def test_pictures_out_of_rows_each_once(photos, tmp_path) -> None:
+def test_images_out_of_rows_each_once(photos, tmp_path) -> None:
     data = (photos / "red.png").read_bytes()
     table = pa.table({"file_name": ["a.jpg", "a.jpg", "b.jpg"], "image": [{"bytes": data, "path": None}] * 3})
     pq.write_table(table, tmp_path / "x.images.parquet")
@@ -300,7 +300,7 @@ def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
     assert (made.failed, made.reasons) == (1, ("row 0: the captioner said nothing",))
 
 
-def test_wrong_settings_and_checkpoints_are_one_line(tmp_path) -> None:
+def test_wrong_settings_and_checkpoints_are_one_line_errors(tmp_path) -> None:
     with pytest.raises(ConfigError, match="expected a temperature from 0"):
         CaptioningSettings(top_p=0)
     with pytest.raises(ConfigError, match="url must begin with http"):

@@ -187,7 +187,7 @@ def test_json_is_there_with_an_output_too(red, tmp_path):
     assert one["scores"][0]["caption"] == "red"
 
 
-def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
+def test_paths_that_cannot_be_used_are_one_line_errors(red, tmp_path):
     for arguments, line in (
         (["score", red, "-e", "toy"], "red.png: an image is scored with its captions: msdscore score IMAGE CAPTION…"),
         (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
@@ -216,7 +216,7 @@ def test_encoders_are_listed_and_shown():
     assert "Did you mean 'clip-l14'" in wrong.stderr
 
 
-def test_missing_weights_are_one_line(red):
+def test_missing_weights_are_one_line_errors(red):
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"}
     answer = msdscore("score", red, "a dog", "-e", "clip-l14", env=offline)
     assert answer.returncode == 2
@@ -276,7 +276,7 @@ def test_columns_prefix_and_compressed_input(red, tmp_path):
     assert "unknown column 'alttext'. Did you mean 'alt text'?" in wrong.stderr
 
 
-def test_a_finished_run_is_not_replaced_by_one_picture(red, tmp_path):
+def test_a_finished_run_is_not_replaced_by_one_image(red, tmp_path):
     output = tmp_path / "out.parquet"
     rows = write_rows(tmp_path / "rows.jsonl", *[{"image": "red.png", "caption": f"red {i}"} for i in range(9)])
     assert msdscore("score", rows, "-e", "toy", "-o", output).returncode == 0
@@ -343,7 +343,7 @@ def test_doctor_says_what_is_there_and_that_it_scores():
     assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores repeat")
 
 
-def test_doctor_fails_where_the_encoder_does(monkeypatch):
+def test_doctor_fails_if_the_encoder_does(monkeypatch):
     done = CliRunner().invoke(app, ["doctor", "-e", "clip-l41", "--json"])
     assert done.exit_code == 1
     answer = json.loads(done.stdout)
@@ -370,13 +370,13 @@ def test_a_shell_completes_names_of_encoders_without_loading_anything():
     assert done.stdout.split() == ["clip-l14", "clip-l14-336", "[]"]
 
 
-def test_an_output_without_a_name_is_refused(one_row):
+def test_an_output_without_a_name_is_rejected(one_row):
     done = msdscore("score", one_row, "-e", "toy", "-o", "")
     assert done.returncode == 2
     assert "-o has no name; expected a file, a folder, or - for standard output" in done.stderr
 
 
-def test_standard_output_that_holds_ascii_alone_gets_json_escapes(one_row):
+def test_standard_output_that_holds_ascii_only_gets_json_escapes(one_row):
     done = msdscore("score", one_row, "-e", "toy", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert r"a caf\u00e9" in done.stdout
@@ -384,7 +384,7 @@ def test_standard_output_that_holds_ascii_alone_gets_json_escapes(one_row):
 
 
 @pytest.mark.slow
-def test_a_full_disk_behind_standard_output_is_one_line(one_row):
+def test_a_full_disk_behind_standard_output_is_a_one_line_error(one_row):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "msdscore", "-q", "score", str(one_row), "-e", "toy"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -402,7 +402,7 @@ def test_an_input_whose_name_is_not_utf8(one_row):
     assert json.loads(done.stdout)["rows"] == 1
 
 
-def test_ctrl_c_while_modules_are_loaded_is_no_traceback():
+def test_ctrl_c_while_modules_are_loaded_prints_no_traceback():
     code = (
         "import os, signal, sys\nimport msdscore.__main__ as program\n"
         "class Finder:\n"
@@ -453,7 +453,7 @@ def test_every_encoder_that_is_not_ours_has_a_citation():
         ("<&- >&- 2>&-", "score rows.jsonl -o out.parquet --encoder toy", 0, ""),
     ],
 )
-def test_closed_streams_are_one_line_and_no_other_file_takes_their_place(tmp_path, closed, arguments, code, told):
+def test_closed_streams_are_one_line_errors_and_do_not_reach_another_file(tmp_path, closed, arguments, code, told):
     Image.new("RGB", (32, 32), "red").save(tmp_path / "a.png")
     (tmp_path / "rows.jsonl").write_text('{"image": "a.png", "caption": "a red square"}\n')
     command = f"{sys.executable} -m msdscore {arguments} {closed}"
@@ -499,3 +499,28 @@ def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
         (shards / f"{number}.jsonl").write_text("".join(lines))
     many = msdscore("score", f"{shards}/{{0..2}}.jsonl", "-e", "toy", "-o", tmp_path / "scores", "--estimate")
     assert many.stdout.startswith("about 120 rows in 3 shards, estimated from the first one\n")
+
+
+def test_errors_that_were_all_printed_have_no_remainder(red, tmp_path):
+    bad = [{"image": f"gone{i}.png", "caption": "red"} for i in range(3)]
+    answer = msdscore("score", write_rows(tmp_path / "rows.jsonl", *bad), "-e", "toy", "-o", tmp_path / "out.tsv")
+    assert answer.stderr.count("no such file") == 3
+    assert "more;" not in answer.stderr
+
+
+def test_items_of_a_benchmark_are_listed_from_its_own_folder_or_from_the_root(tmp_path):
+    from bench_sets import make_expert as write
+
+    for root, folder in ((tmp_path / "a", tmp_path / "a"), (tmp_path / "b", tmp_path / "b" / "flickr8k-expert")):
+        folder.mkdir(parents=True)
+        write(folder)
+        answer = msdscore("benchmarks", "items", "flickr8k-expert", "--root", root)
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout.splitlines()[0])["captions"]
+
+
+def test_excel_safe_is_rejected_for_files_that_spreadsheets_do_not_open(one_row, tmp_path):
+    answer = msdscore("score", one_row, "-e", "toy", "-o", tmp_path / "out.parquet", "--excel-safe")
+    assert answer.returncode == 2
+    assert "--excel-safe" in answer.stderr
+    assert not (tmp_path / "out.parquet").exists()

@@ -51,7 +51,7 @@ NAMES = ["score", "score rows", "explain", "explain figure", "words", "report", 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_existing_file_is_refused_and_overwrite_is_the_one_way(folder, name):
+def test_an_existing_file_is_rejected_and_overwrite_is_the_one_way(folder, name):
     command, option, suffix = commands(folder)[name]
     precious = folder / f"precious{suffix}"
     precious.write_text("precious")
@@ -119,7 +119,7 @@ def test_an_input_is_never_written(folder):
 
 
 @pytest.mark.parametrize("name", [*NAMES, "select", "select tars", "select rows"])
-def test_a_full_disk_is_one_line_and_loses_nothing(folder, name, monkeypatch):
+def test_a_full_disk_is_a_one_line_error_and_loses_nothing(folder, name, monkeypatch):
     (folder / "tars").mkdir()
     with tarfile.open(folder / "tars/0.tar", "w") as tar:
         tar.add(folder / "red.png", "0.png")
@@ -203,7 +203,7 @@ def test_nothing_that_a_command_reads_is_lost(folder, name, monkeypatch):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_side_files_of_others_are_refused_and_ours_are_replaced(folder, monkeypatch):
+def test_side_files_of_others_are_rejected_and_ours_are_replaced(folder, monkeypatch):
     monkeypatch.chdir(folder)
     rows = [{"image": f"{one}.png", "caption": one, "system": who} for one in ("red", "blue") for who in "ab"]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -255,7 +255,7 @@ def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):
     assert "expected captions, one per line or in a column caption, found none" in error
 
 
-def test_files_that_hold_something_else_are_one_line(folder):
+def test_files_that_hold_something_else_are_one_line_errors(folder):
     deep, other = folder / "deep.json", folder / "other.jsonl"
     deep.write_text("[" * 100_000)
     other.write_bytes(bytes(range(128, 256)) * 9)
@@ -291,13 +291,13 @@ def test_files_that_hold_something_else_are_one_line(folder):
         (["cococf", "build"], {"captions": ["a dog"], "objects": ["dog", None]}, "expected objects as names"),
     ],
 )
-def test_rows_that_say_something_else_are_refused_and_not_scored(folder, command, row, reason):
+def test_rows_that_say_something_else_are_rejected_and_not_scored(folder, command, row, reason):
     (folder / "odd.jsonl").write_text(json.dumps({"image": "red.png", **row}))
     more = ["-e", "toy"] if command[0] == "bench" else []
     assert reason in msdscore(*command, folder / "odd.jsonl", *more, "-o", folder / "results")
 
 
-def test_a_file_of_counterfactuals_with_other_spans_is_refused(folder):
+def test_a_file_of_counterfactuals_with_other_spans_is_rejected(folder):
     row = {"image_path": "a", "caption": "x", "negative_caption": "y", "change": {"caption_spans": [[1]]}}
     (folder / "cf.json").write_text(json.dumps([row]))
     assert "expected a change with spans" in msdscore("cococf", "check", folder / "cf.json")

@@ -95,7 +95,7 @@ def test_what_is_annotated_or_said_is_never_put_in() -> None:
         assert not {("dog",), ("bird",)} & set(words)
 
 
-def test_men_become_women_where_no_caption_has_any() -> None:
+def test_men_become_women_if_no_caption_has_any() -> None:
     assert [one.negative for one in changes("a man in a hat", "replace_obj", "hard", objects=("person",))] == [
         "a woman in a hat"
     ]
@@ -152,7 +152,7 @@ def test_what_the_caption_names_already_is_not_added_to_it() -> None:
     assert changes('an "end" sign', "add_att", "easy", others=("a yellow end",)) == []
 
 
-def test_swaps_need_something_between_that_tells_the_two_apart() -> None:
+def test_swaps_need_something_between_that_distinguishes_the_two() -> None:
     assert [one.negative for one in changes("a cat on a bed", "swap_obj", "easy")] == ["a bed on a cat"]
     assert changes("a cat and a bed", "swap_obj", "easy") == []
     assert [one.negative for one in changes("a man riding a horse", "swap_obj", "easy")] == ["a horse riding a man"]
@@ -192,7 +192,7 @@ def test_a_set_is_deterministic_sound_and_balanced(built) -> None:
         assert outside_spans(pair.negative, pair.negative_spans) == outside
 
 
-def test_readers_of_the_text_alone_are_near_chance(built) -> None:
+def test_readers_of_the_text_only_are_near_chance(built) -> None:
     whole = judge_quality(built).rows[0]
     assert (whole.split, whole.subset, whole.pairs) == ("all", "all", len(built))
     assert 0.4 <= whole.shorter.value <= 0.6
@@ -260,7 +260,7 @@ def test_known_inventions_are_no_captions_to_start_from(tmp_path: Path) -> None:
     assert [one.text for one in read_sources([tmp_path / "rows.jsonl"])[0].captions] == ["a dog"]
 
 
-def test_wrong_settings_and_missing_annotations_are_one_line() -> None:
+def test_wrong_settings_and_missing_annotations_are_one_line_errors() -> None:
     with pytest.raises(UnknownNameError, match="unknown subset 'replace_ob'. Did you mean 'replace_obj'"):
         BuildSettings(subsets=("replace_ob",))
     with pytest.raises(UnknownNameError, match="unknown kind of additions"):
@@ -377,7 +377,7 @@ def test_likelihoods_are_the_sums_that_the_model_itself_gives(language_model) ->
         assert found[text] == pytest.approx(float(logs.gather(1, ids[0, 1:, None]).sum()), abs=2e-3)
 
 
-def test_a_reading_goes_on_where_it_was_stopped(language_model, tmp_path, monkeypatch) -> None:
+def test_a_reading_resumes_where_it_was_stopped(language_model, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cococf_quality, "TURN", 4)
     texts, keep, shown = [f"a dog {number}" for number in range(10)], tmp_path / "reader.parquet", []
 
@@ -439,14 +439,14 @@ def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '"a"', "[1]", '{"data": {}}', '[{"caption": "a"}]', "not json"])
-def test_other_json_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
+def test_other_json_is_rejected_in_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "other.json").write_text(content)
     with pytest.raises(InputError, match=r"other\.json") as caught:
         read_written([tmp_path / "other.json"])
     assert "\n" not in str(caught.value)
 
 
-def test_parts_that_text_alone_gives_away_are_named(tmp_path: Path) -> None:
+def test_parts_that_text_only_gives_away_are_named(tmp_path: Path) -> None:
     telling = [
         Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "swap_att", image=f"{n}.jpg", split="hard")
         for n in range(60)

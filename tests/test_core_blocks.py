@@ -25,7 +25,7 @@ def test_blocks_hold_every_item_once_within_their_room(sizes, room):
 
 
 @given(size=st.integers(1, 5000), extra=st.integers(0, 300))
-def test_a_size_class_depends_on_the_item_alone_and_wastes_little(size, extra):
+def test_a_size_class_depends_on_the_item_only_and_wastes_little(size, extra):
     mask = torch.zeros(1, size + extra, dtype=torch.bool)
     mask[0, :size] = True
     width = schedule.widths(mask).item()

@@ -55,7 +55,7 @@ def test_calibrated_terms_are_plain_terms_less_their_mean_over_the_bank(sides, b
 
 
 def test_over_the_bank_itself_the_support_of_any_text_is_zero_on_average(sides, bank):
-    """The wrong-image control by construction: with pictures of the bank nothing is left of the text."""
+    """The wrong-image control by construction: with images of the bank nothing is left of the text."""
     _, texts, _ = sides
     for row in range(3):
         solid = torch.where(texts.mask[row], 1.0, 0.0)
@@ -69,7 +69,7 @@ def test_over_the_bank_itself_the_support_of_any_text_is_zero_on_average(sides, 
         assert (torch.stack(terms).mean(dim=0) * solid).abs().max() < 1e-12
 
 
-def test_a_bank_without_captions_leaves_coverage_alone(sides, bank):
+def test_a_bank_without_captions_leaves_coverage_unchanged(sides, bank):
     images, texts, owner = sides
     plain = calibrated(images, texts, owner, None)
     result = calibrated(images, texts, owner, Bank(bank.images))

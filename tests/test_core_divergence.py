@@ -101,7 +101,7 @@ def of_one_pair(image, text, dtype):
 )
 @settings(max_examples=15)
 @example(rows=[(image, text) for image in range(4) for text in range(5)], room=3000, dtype=torch.float32)
-def test_a_caption_that_meets_several_pictures_has_the_bits_of_each_pair_alone(rows, room, dtype):
+def test_a_caption_that_meets_several_images_has_the_bits_of_each_pair_separately(rows, room, dtype):
     images, texts = several_sides(dtype)
     image_of, text_of = torch.tensor(rows).T
     with mock.patch.object(schedule, "BLOCK_BYTES", room):
@@ -132,7 +132,7 @@ def test_no_pairs_are_no_terms():
 
 
 @given(size=st.integers(0, 70), extra=st.integers(0, 70), company=st.integers(1, 9), seed=st.integers(0, 99))
-def test_a_sum_of_terms_depends_on_the_terms_alone(size, extra, company, seed):
+def test_a_sum_of_terms_depends_on_the_terms_only(size, extra, company, seed):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.zeros(company, size + extra)
     rows[:, :size] = torch.randn(company, size, generator=generator)

@@ -171,7 +171,7 @@ def test_cuda_calibrates_as_float64_does(items, components):
 
 
 @needs_cuda
-def test_cuda_revives_dead_components_and_takes_no_step_when_told_so():
+def test_cuda_revives_dead_components_and_takes_no_step_when_disabled():
     for dtype in (torch.float32, torch.float16):
         check_death("cuda", dtype)
         check_no_iterations("cuda", dtype)

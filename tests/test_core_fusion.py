@@ -41,7 +41,7 @@ def test_uncertainty_does_not_depend_on_the_order_of_rows(values, seed):
     assert torch.equal(paper.set_uncertainty(similarity[order], group[order], temperature=0.2), plain[order])
 
 
-def test_one_candidate_alone_has_uncertainty_one_and_soft_msd_is_msd():
+def test_a_single_candidate_has_uncertainty_one_and_soft_msd_is_msd():
     similarity, divergence = torch.tensor([0.31]), torch.tensor([1.7])
     u = paper.set_uncertainty(similarity, torch.tensor([4]), temperature=0.2)
     assert u.item() == 1.0

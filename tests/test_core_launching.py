@@ -45,7 +45,7 @@ def test_one_thread_launches_at_a_time(other):
     assert asked.result(timeout=60)
 
 
-def test_on_a_cpu_nothing_is_held(other):
+def test_on_a_cpu_nothing_is_locked(other):
     with launching(CPU):
         assert backends.cudnn_sdp_enabled()
         assert other.submit(enter).result(timeout=60)
@@ -69,7 +69,7 @@ def test_an_error_leaves_nothing_taken(other):
 
 
 @pytest.mark.parametrize("alone", [SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
-def test_where_nothing_else_may_be_chosen_it_stays_so(alone):
+def test_the_only_choice_stays(alone):
     with sdpa_kernel(alone):
         before = backends.cudnn_sdp_enabled()
         with launching(GPU):

@@ -16,7 +16,7 @@ def similarities_of(side):
 
 
 @given(size=st.integers(1, 12), extra=st.integers(0, 6), key=st.integers(0, 2**63 - 1), seed=st.integers(0, 9))
-def test_a_draw_depends_on_the_item_alone(size, extra, key, seed):
+def test_a_draw_depends_on_the_item_only(size, extra, key, seed):
     alone = sample(torch.ones(1, size, dtype=torch.bool), torch.tensor([key]), seed=seed, count=6)
     mask = torch.zeros(3, size + extra, dtype=torch.bool)
     mask[:, :size] = True

@@ -27,7 +27,7 @@ def test_it_is_stored_executed_and_speaks_of_no_machine(path):
     assert any("text/html" in output.get("data", {}) for cell in cells for output in cell.outputs)
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
     assert path.stat().st_size < 2_000_000
-    # Letters of pictures may spell anything.
+    # Letters of images may spell anything.
     text = re.sub(r"[A-Za-z0-9+/]{200,}", "", path.read_text(encoding="utf-8"))
     for place in ("/root", "/tmp", "/home", "/work"):
         assert place not in text

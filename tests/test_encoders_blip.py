@@ -63,7 +63,7 @@ def test_points_are_projected_states_without_the_first_and_last(folder, library,
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, normal(tokens, dim=-1), rtol=0, atol=1e-5)
 
 
-def test_a_blip_for_captions_is_refused_in_words(folder, tmp_path):
+def test_a_blip_for_captions_is_rejected_in_words(folder, tmp_path):
     config = transformers.BlipConfig.from_pretrained(folder)
     other = tmp_path / "captioner"
     transformers.BlipForConditionalGeneration(config).save_pretrained(other)

@@ -14,7 +14,7 @@ GREY = (110, 120, 130)
 
 
 def rows_of(maps):
-    """One row a patch of a picture's only square."""
+    """One row a patch of an image's only square."""
     return maps[0].flatten(1).T
 
 
@@ -67,7 +67,7 @@ def raw_input(encoder, layer, picture):
 
 
 def painted(size, box):
-    """A picture with a black spot in the middle of a box."""
+    """An image with a black spot in the middle of a box."""
     picture = Image.new("RGB", size, GREY)
     left, top, right, bottom = box.tolist()
     inset = ((right - left) * 0.2, (bottom - top) * 0.2)
@@ -109,7 +109,7 @@ def test_a_spot_in_a_box_changes_that_patch_of_the_mosaic_most(tiles, size, canv
         assert int(change.argmax()) == patch
 
 
-def test_boxes_of_a_pooled_mosaic_span_the_picture(tiles):
+def test_boxes_of_a_pooled_mosaic_span_the_image(tiles):
     """36 tiles of 3 x 3 patches are pooled to nine tiles' worth: two patches a side become one."""
     (layout,) = prepare_and_encode(tiles, [Image.new("RGB", (180, 180))]).layout
     assert layout.grid == (9, 9)

@@ -143,7 +143,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
     same(encoder.encode_texts(texts), load_encoder("toy").encode_texts(texts))
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+def test_a_folder_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file: cannot store vectors here \(.*\)"):
         CachedEncoder(Counting(), disk=kept(tmp_path / "file"))
@@ -159,7 +159,7 @@ def test_memory_is_bounded_and_what_was_used_last_stays():
     assert wrapped.read == ["ball 1", "ball 2", "ball 3", "ball 2"]
 
 
-def test_refusals_pass_through_and_are_not_kept():
+def test_errors_pass_through_and_are_not_cached():
     cached = CachedEncoder(Counting())
     for _ in range(2):
         with pytest.raises(CaptionError, match="the encoder refuses it"):
@@ -167,7 +167,7 @@ def test_refusals_pass_through_and_are_not_kept():
     assert len(cached.encode_texts(["a ball"])) == 1
 
 
-def test_equal_pixels_of_pictures_of_other_sizes_are_two_items():
+def test_equal_pixels_of_images_of_other_sizes_are_two_items():
     encoder = load_encoder("toy")
     small, large = prepare_all(encoder, [picture(1, (48, 48)), picture(1, (48, 48)).resize((96, 96), 0)])
     assert torch.equal(small.pixels, large.pixels)
@@ -185,7 +185,7 @@ def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
     assert pipeline.remembering() is pipeline
 
 
-def test_a_stream_of_pictures_does_not_push_out_the_texts():
+def test_a_stream_of_images_does_not_push_out_the_texts():
     wrapped = Counting()
     one = prepare_and_encode(load_encoder("toy"), [picture(0)])
     cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS))

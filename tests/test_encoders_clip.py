@@ -62,7 +62,7 @@ def assert_unit(vectors):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]), rtol=0, atol=1e-5)
 
 
-def test_pictures_become_unit_patches_with_boxes(encoder, pictures):
+def test_images_become_unit_patches_with_boxes(encoder, pictures):
     out = prepare_and_encode(encoder, pictures)
     assert isinstance(encoder, Encoder)
     assert out.points.shape == (4, 16, PROJECTION)
@@ -74,7 +74,7 @@ def test_pictures_become_unit_patches_with_boxes(encoder, pictures):
     assert all(item.grid == (4, 4) and item.boxes.shape == (16, 4) for item in out.layout)
 
 
-def test_boxes_of_a_wide_picture_lie_in_its_middle(encoder):
+def test_boxes_of_a_wide_image_lie_in_its_middle(encoder):
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[5].tolist() == [48, 16, 64, 32]
 
@@ -99,7 +99,7 @@ def test_a_caption_does_not_depend_on_its_neighbours(encoder, index):
 
 
 @pytest.mark.parametrize("index", range(len(SIZES)))
-def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, index):
+def test_an_image_does_not_depend_on_its_neighbours(encoder, pictures, index):
     together, alone = prepare_and_encode(encoder, pictures), prepare_and_encode(encoder, [pictures[index]])
     torch.testing.assert_close(together.points[index], alone.points[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(together.pooled[index], alone.pooled[0], rtol=0, atol=1e-5)
@@ -251,7 +251,7 @@ class Bomb:
         return (Path.touch, (self.path,))
 
 
-def test_a_pickle_with_code_is_refused(folder, tmp_path):
+def test_a_pickle_with_code_is_rejected(folder, tmp_path):
     bad, trace = tmp_path / "bad", tmp_path / "trace"
     shutil.copytree(folder, bad)
     (bad / "model.safetensors").unlink()
@@ -261,7 +261,7 @@ def test_a_pickle_with_code_is_refused(folder, tmp_path):
     assert not trace.exists()
 
 
-def test_damaged_weights_are_one_line(folder, tmp_path):
+def test_damaged_weights_are_one_line_errors(folder, tmp_path):
     bad = tmp_path / "bad"
     shutil.copytree(folder, bad)
     weights = bad / "model.safetensors"
@@ -283,7 +283,7 @@ def test_missing_tensors_are_not_filled_with_random_numbers(folder, tmp_path):
         load_encoder(str(bad), device="cpu")
 
 
-def test_a_preprocessor_of_another_size_is_refused(folder, tmp_path):
+def test_a_preprocessor_of_another_size_is_rejected(folder, tmp_path):
     bad = tmp_path / "bad"
     shutil.copytree(folder, bad)
     config = json.loads((bad / "preprocessor_config.json").read_text())
@@ -328,7 +328,7 @@ def test_wrong_options_say_what_is_right(folder, options, error, message):
         load_encoder(str(folder), **options)
 
 
-def test_empty_batches_are_refused_in_words(encoder):
+def test_empty_batches_are_rejected_in_words(encoder):
     with pytest.raises(ConfigError, match="at least one image to encode, got none"):
         prepare_and_encode(encoder, [])
     with pytest.raises(ConfigError, match="at least one caption to encode, got none"):

@@ -81,7 +81,7 @@ def test_the_folder_is_known_by_its_files(folder, family, encoder):
     assert encoder.signature.endswith("dtype:float32")
 
 
-def test_patches_are_unit_vectors_each_with_a_box_on_the_picture(seen):
+def test_patches_are_unit_vectors_each_with_a_box_on_the_image(seen):
     assert seen.points.dtype == seen.pooled.dtype == torch.float32
     assert_unit(seen.points[seen.mask])
     assert_unit(seen.pooled)
@@ -99,7 +99,7 @@ def test_patches_are_unit_vectors_each_with_a_box_on_the_picture(seen):
         assert (bottom <= size[1]).all()
 
 
-def test_patches_of_one_picture_do_not_overlap(seen):
+def test_patches_of_one_image_do_not_overlap(seen):
     for layout in seen.layout:
         left, top, right, bottom = layout.boxes.double().unbind(-1)
         width = torch.minimum(right[:, None], right) - torch.maximum(left[:, None], left)
@@ -150,14 +150,14 @@ def test_a_caption_does_not_depend_on_its_neighbours(encoder, read, index):
 
 
 @pytest.mark.parametrize("index", range(len(SIZES)))
-def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, seen, index):
+def test_an_image_does_not_depend_on_its_neighbours(encoder, pictures, seen, index):
     alone = prepare_and_encode(encoder, [pictures[index]])
     count = alone.points.shape[1]
     torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
 
 
-def test_other_processes_make_pictures_ready_alike(encoder, pictures):
+def test_other_processes_make_images_ready_alike(encoder, pictures):
     sent = pickle.loads(pickle.dumps(encoder.sendable_prepare))
     for picture in pictures:
         here, there = encoder.prepare(picture), sent(picture)

@@ -79,7 +79,7 @@ def test_minilm_equals_transformers_on_the_same_weights():
             assert torch.allclose(mine[mask], other[mask], atol=2e-5)
 
 
-def test_other_numbers_are_refused():
+def test_other_numbers_are_rejected():
     state = lite2_state()
     first = next(iter(state))
     state[first] = state[first] + 1e-6
@@ -87,7 +87,7 @@ def test_other_numbers_are_refused():
         load_lite2(state, content=content_hash(lite2_state()))
 
 
-def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
+def test_a_damaged_file_is_rejected(tmp_path, monkeypatch):
     (tmp_path / "weights_here").mkdir()
     (tmp_path / "weights_here" / "__init__.py").touch()
     (tmp_path / "weights_here" / "w.bin").write_bytes(b"damaged")
@@ -128,7 +128,7 @@ def test_batch_and_padding_change_nothing():
     assert torch.allclose(both.points[1], prepare_and_encode(encoder(), pictures[1:]).points[0], atol=1e-5)
 
 
-def test_stop_words_are_kept_only_where_there_is_nothing_else():
+def test_stop_words_are_kept_only_if_there_is_nothing_else():
     text = "The man's dog-house"
     spans = [(0, 3), (4, 7), (7, 8), (8, 9), (10, 13), (13, 14), (14, 17), (17, 19)]
     assert content_tokens(text, spans) == (1, 4, 6, 7)
@@ -199,14 +199,14 @@ def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
         load_encoder(str(tmp_path / "tuned"), device="cpu")
 
 
-def test_options_that_mini_does_not_have_are_refused():
+def test_options_that_mini_does_not_have_are_rejected():
     with pytest.raises(ConfigError, match="an aligned encoder cannot be compiled"):
         load_encoder("mini", compile="inductor")
     with pytest.raises(ConfigError, match="has no revisions"):
         load_encoder("mini", revision="main")
 
 
-def test_grey_and_tiny_pictures_work():
+def test_grey_and_tiny_images_work():
     for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
         assert torch.isfinite(prepare_and_encode(encoder(), [image]).points).all()
 

@@ -164,14 +164,14 @@ class Bomb:
         return (Path.touch, (self.path,))
 
 
-def test_a_pickle_with_code_is_refused(remote, tmp_path):
+def test_a_pickle_with_code_is_rejected(remote, tmp_path):
     torch.save({"weight": Bomb(tmp_path / "trace")}, tmp_path / "bad.pt")
     with pytest.raises(WeightsError, match=r"weights of '.*bad.pt' cannot be loaded"):
         load_encoder(f"open_clip:ViT-remote-tiny/{tmp_path / 'bad.pt'}", device="cpu")
     assert not (tmp_path / "trace").exists()
 
 
-def test_weights_of_another_architecture_are_refused(remote, tmp_path):
+def test_weights_of_another_architecture_are_rejected(remote, tmp_path):
     name = register(tmp_path, "ViT-other-tiny", {**OWN, "embed_dim": 8})
     file = remote / "RemoteCLIP-ViT-remote-tiny.pt"
     with pytest.raises(WeightsError, match=r"do not fit their architecture \(.*size mismatch"):
@@ -250,7 +250,7 @@ def test_names_that_lack_something_say_what():
 @pytest.mark.parametrize(
     "config", [{**OWN, "multimodal_cfg": {}}, {**OWN, "vision_cfg": {**VIT, "layers": [1, 1, 1, 1]}}]
 )
-def test_models_without_patches_are_refused_in_words(own, tmp_path, config):
+def test_models_without_patches_are_rejected_in_words(own, tmp_path, config):
     bad = tmp_path / "bad"
     shutil.copytree(own, bad)
     (bad / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))

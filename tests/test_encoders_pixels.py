@@ -62,7 +62,7 @@ def test_a_turned_jpeg_keeps_its_upright_size():
     assert pixels[:50, :, 0].mean() > pixels[50:, :, 0].mean() + 30  # red was on the left
 
 
-def test_other_files_and_pictures_in_memory_are_whole_and_limits_see_the_whole():
+def test_other_files_and_images_in_memory_are_whole_and_limits_see_the_whole():
     file = BytesIO()
     photograph(400, 200).save(file, "PNG")
     for source in (file.getvalue(), photograph(400, 200)):
@@ -75,7 +75,7 @@ def test_other_files_and_pictures_in_memory_are_whole_and_limits_see_the_whole()
 
 
 @pytest.mark.parametrize(("how", "side"), [("reduced", 2), ("smallest", 1)])
-def test_reduced_pictures_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path, how, side, monkeypatch):
+def test_reduced_images_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path, how, side, monkeypatch):
     drawn = []
     monkeypatch.setattr(
         canvas, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
@@ -132,7 +132,7 @@ def test_pixels_of_the_device_are_near_pillows(size, steps):
     assert 255 * (found - usual).abs().mean() < 0.3
 
 
-def test_large_pictures_are_not_sent_whole():
+def test_large_images_are_not_sent_whole():
     there = Preprocessing(32, (32, 32), on_device=True)
     assert prepare_image(Image.new("RGB", (1025, 1024)), there).pixels.shape == (3, 32, 32)
     assert prepare_image(Image.new("RGB", (1024, 1024)), there).pixels.shape == (3, 1024, 1024)
@@ -148,7 +148,7 @@ def test_resizing_on_the_device_is_named_and_changes_little(clip, tmp_path):
         torch.testing.assert_close(left.boxes, right.boxes)
 
 
-def test_what_is_not_offered_is_refused(clip):
+def test_what_is_not_offered_is_rejected(clip):
     with pytest.raises(ConfigError, match="jpeg must be 'full' or 'reduced' or 'smallest' or 'device', got 'half'"):
         load_encoder(clip, jpeg="half")
     with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
@@ -280,7 +280,7 @@ def test_a_gpu_decodes_nearly_the_same_pixels_and_refuses_single_files(clip, fil
             assert moved.abs().float().mean() < 2
 
 
-def test_a_machine_without_nvjpeg_is_told_what_to_install(monkeypatch):
+def test_a_machine_without_nvjpeg_is_reported_what_to_install(monkeypatch):
     monkeypatch.setattr(nvjpeg, "NAMES", ("libnvjpeg.so.none",))
     nvjpeg.library.cache_clear()
     with pytest.raises(ConfigError, match="pip install nvidia-nvjpeg-cu12"):

@@ -22,12 +22,12 @@ from msdscore.scorer import Scorer
 
 encoder = load_encoder("greyscale", device="cpu")
 assert isinstance(encoder, Encoder) and find_row("greyscale").licence == "MIT"
-picture = Image.new("RGB", (40, 30), "white")
-seen, read = prepare_and_encode(encoder, [picture]), encoder.encode_texts(["white", "black", "nothing here"])
+image = Image.new("RGB", (40, 30), "white")
+seen, read = prepare_and_encode(encoder, [image]), encoder.encode_texts(["white", "black", "nothing here"])
 assert seen.layout[0].boxes[-1].tolist() == [30, 22.5, 40, 30]
 assert read.layout[0].spans == ((0, 5),) and read.mask.sum(1).tolist() == [1, 1, 0]
 white, black = (seen.pooled @ read.pooled[:2].T)[0].tolist()
-scores = [Scorer(encoder=encoder).score(picture, text) for text in ("white", "black")]
+scores = [Scorer(encoder=encoder).score(image, text) for text in ("white", "black")]
 assert scores[0].msd > scores[1].msd
 print(encoder.signature, round(white, 4), round(abs(black), 4))
 """
@@ -47,7 +47,7 @@ def test_the_example_is_short():
     assert sum(len(path.read_text().splitlines()) for path in files) < 60
 
 
-def test_the_installed_plugin_scores_pictures(installed):
+def test_the_installed_plugin_scores_images(installed):
     code = f"import sys; sys.path.insert(0, {str(installed)!r})\n{USE}"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -160,7 +160,7 @@ def test_a_broken_promise_is_one_sentence(encoder, sentence):
         check_encoder(encoder)
 
 
-def test_an_encoder_without_members_is_told_which():
+def test_an_encoder_without_members_gets_an_error_that_names_them():
     assert list(find_faults(object())) == [
         "the encoder has no name, signature, device, bank, recommended, prepare, encode_images, encode_texts"
     ]

@@ -56,7 +56,7 @@ def test_squashed_pixels_are_those_of_the_library():
     assert views[0].canvas == (40, 24)
 
 
-def test_a_wide_pictures_boxes_lie_in_its_middle():
+def test_a_wide_images_boxes_lie_in_its_middle():
     layout = patch_layout(view(CROPPED, (128, 64)), (4, 4), (8, 8))
     assert layout.size == (128, 64)
     assert layout.boxes[0].tolist() == [32, 0, 48, 16]
@@ -64,19 +64,19 @@ def test_a_wide_pictures_boxes_lie_in_its_middle():
     assert layout.boxes[15].tolist() == [80, 48, 96, 64]
 
 
-def test_a_tall_pictures_boxes_lie_in_its_middle():
+def test_a_tall_images_boxes_lie_in_its_middle():
     boxes = patch_layout(view(CROPPED, (16, 48)), (4, 4), (8, 8)).boxes
     assert boxes[0].tolist() == [0, 16, 4, 20]
     assert boxes[15].tolist() == [12, 28, 16, 32]
 
 
-def test_squashed_boxes_cover_the_whole_picture():
+def test_squashed_boxes_cover_the_whole_image():
     boxes = patch_layout(view(Preprocessing(resize=(32, 32), crop=None), (100, 10)), (2, 4), (8, 16)).boxes
     assert boxes[0].tolist() == [0, 0, 25, 5]
     assert boxes[7].tolist() == [75, 5, 100, 10]
 
 
-def test_padding_alone_has_no_area():
+def test_padding_only_has_no_area():
     layout = patch_layout(view(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
     shown = on_image(layout).reshape(4, 4)
     assert shown.tolist() == [[1 <= r <= 2 and 1 <= c <= 2 for c in range(4)] for r in range(4)]
@@ -85,7 +85,7 @@ def test_padding_alone_has_no_area():
 
 @settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000))
-def test_boxes_tile_a_square_inside_the_picture(width, height):
+def test_boxes_tile_a_square_inside_the_image(width, height):
     boxes = patch_layout(view(CROPPED, (width, height)), (4, 4), (8, 8)).boxes
     left, top, right, bottom = boxes.unbind(-1)
     assert (left >= 0).all()
@@ -108,7 +108,7 @@ def test_a_coloured_spot_is_drawn_where_its_box_says():
     assert cells.max() == 255
 
 
-def test_a_thread_of_a_picture_does_not_fill_the_memory():
+def test_a_thread_of_an_image_does_not_fill_the_memory():
     picture = Image.new("RGB", (60_000, 2), (10, 200, 30))
     where = view(Preprocessing(resize=224, crop=(224, 224)), picture.size)
     assert where.resized == (6_720_000, 224)

@@ -63,7 +63,7 @@ def test_rows_of_the_table_can_be_resolved_and_are_complete():
     ("name", "words"),
     [("blip-itm-base", "COCO"), ("remoteclip-l14", "RSICD"), ("biomedclip", "ROCOv2"), ("llava-1.5-7b", "COCO")],
 )
-def test_rows_warn_where_a_benchmarks_pictures_were_trained_on(name, words):
+def test_rows_warn_if_a_benchmarks_images_were_trained_on(name, words):
     assert words in find_row(name).warning
 
 
@@ -123,7 +123,7 @@ def test_a_registered_encoder_loads_with_its_own_options():
         load_encoder("odd")
 
 
-def test_a_taken_name_is_refused():
+def test_a_taken_name_is_rejected():
     with pytest.raises(ConfigError, match="an encoder named 'toy' exists; register yours under another name"):
         register(EncoderRow(name="toy", loader="other:thing", family="other"))
 
@@ -161,7 +161,7 @@ def test_a_plugin_adds_rows(plugin, target):
     assert ("second" in [row.name for row in list_encoders()]) == (target == "rows")
 
 
-def test_a_broken_plugin_is_one_line_and_breaks_nothing_else(plugin):
+def test_a_broken_plugin_is_a_one_line_error_and_breaks_nothing_else(plugin):
     plugin("brokenplug", BODY, "broken")
     plugin("wrongplug", "ROW = 3", "ROW")
     plugin("fineplug", BODY, "ROW")

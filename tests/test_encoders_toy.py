@@ -35,7 +35,7 @@ def test_shapes_and_unit_lengths(encoder, scene):
         assert out.points.dtype == torch.float32
 
 
-def test_cells_have_boxes_of_the_picture(encoder, scene):
+def test_cells_have_boxes_of_the_image(encoder, scene):
     (layout,) = prepare_and_encode(encoder, [scene]).layout
     assert layout.grid == (6, 6)
     assert layout.boxes[0].tolist() == [0, 0, 20, 10]

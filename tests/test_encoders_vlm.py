@@ -75,7 +75,7 @@ def test_llava_sees_the_librarys_visual_tokens(llava, pictures):
 
 
 @torch.inference_mode()
-def test_a_picture_can_be_set_on_a_square_of_the_mean_colour(root, pictures):
+def test_an_image_can_be_set_on_a_square_of_the_mean_colour(root, pictures):
     folder = make_llava(root / "padded", do_pad=True)
     kind = getattr(transformers, "LlavaImageProcessorPil", None) or transformers.LlavaImageProcessor
     square = kind(do_pad=True, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
@@ -135,7 +135,7 @@ def test_the_area_that_qwen_sees_can_be_chosen_and_is_signed(qwen):
         ("qwen", "Qwen2_5_VLForConditionalGeneration", 0),
     ],
 )
-def test_tokens_are_last_states_over_the_caption_alone(name, kind, lead, request):
+def test_tokens_are_last_states_over_the_caption_only(name, kind, lead, request):
     """LLaVA-1.5 puts a start token before the caption, which is read and dropped; Qwen has none."""
     folder = request.getfixturevalue(name)
     ids = transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")["input_ids"]
@@ -224,7 +224,7 @@ def test_an_original_with_gaps_says_so(critic, root):
         load_encoder(str(bad), device="cpu")
 
 
-def test_a_tower_of_another_kind_is_refused_in_words(llava, root):
+def test_a_tower_of_another_kind_is_rejected_in_words(llava, root):
     bad = root / "pixtral"
     bad.mkdir()
     for path in llava.iterdir():

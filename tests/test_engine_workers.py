@@ -171,7 +171,7 @@ def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypat
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("msdscore-shard")]
 
 
-def test_a_shard_that_cannot_be_read_stops_none_beside_it(tmp_path):
+def test_a_shard_that_cannot_be_read_stops_none_next_to_it(tmp_path):
     write_shards(tmp_path, count=4)
     (tmp_path / "00001.tar").write_bytes(b"no tar")
     jobs = plan_jobs([str(tmp_path / "{00000..00004}.tar")], str(tmp_path / "out"))
@@ -181,7 +181,7 @@ def test_a_shard_that_cannot_be_read_stops_none_beside_it(tmp_path):
         list(score_jobs(ScorerSpec(encoder="nosuch"), jobs, ShardOptions(overwrite=True), at_once=2))
 
 
-def test_shards_overlap_beside_a_gpu_alone_and_not_with_a_cache(tmp_path, monkeypatch):
+def test_shards_overlap_next_to_a_gpu_only_and_not_with_a_cache(tmp_path, monkeypatch):
     cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
@@ -262,7 +262,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["*.tar", "-o", "out"], "no shards found"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(tmp_path, monkeypatch, arguments, message):
+def test_wrong_usage_is_reported_in_one_line(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     made = CliRunner().invoke(app, ["score", *arguments, "-e", "toy"])
     told = made.stderr if made.exception is None or isinstance(made.exception, SystemExit) else str(made.exception)
@@ -330,7 +330,7 @@ def test_workers_end_with_a_command_that_is_killed_and_write_nothing_later(tmp_p
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
-def test_a_device_is_no_folder(tmp_path, device):
+def test_a_device_is_not_a_folder(tmp_path, device):
     write_shards(tmp_path, count=1)
     result = CliRunner().invoke(app, ["score", str(tmp_path / "00000.tar"), "-o", device, "--encoder", "toy"])
     assert f"{device}: unknown kind of output; expected a name ending in" in str(result.exception)

@@ -175,7 +175,7 @@ def test_the_threshold_of_doubt_moves_words_colours_lines_and_legend():
             scorer.explain(image, caption, doubt=wrong)
 
 
-def test_many_pairs_are_explained_as_each_alone_and_errors_take_their_place(tmp_path):
+def test_many_pairs_are_explained_as_each_pair_separately_and_errors_are_returned_in_order(tmp_path):
     colours = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
     (tmp_path / "broken.png").write_bytes(b"no image")
     scorer = mini()
@@ -307,7 +307,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert "coverage" not in data["names"]
 
 
-def test_what_depends_on_the_bank_alone_is_computed_once(toy, monkeypatch):
+def test_what_depends_on_the_bank_only_is_computed_once(toy, monkeypatch):
     computed = []
     densities = vocabulary.expected_densities
     monkeypatch.setattr(vocabulary, "expected_densities", lambda *given: computed.append(1) or densities(*given))

@@ -16,6 +16,7 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
+from msdscore.explain.figure import figure as figure_of
 from msdscore.explain.figure import lacks_letters, ruler, set_lines
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
@@ -96,12 +97,12 @@ def test_the_page_fetches_nothing(explained, tmp_path):
     assert "https://" not in text
 
 
-def test_an_unknown_ending_is_refused(explained, tmp_path):
+def test_an_unknown_ending_is_rejected(explained, tmp_path):
     with pytest.raises(ConfigError, match=r"unknown kind of output; expected a name ending in \.png, \.svg"):
         explained.save(tmp_path / "why.gif")
 
 
-def test_a_place_that_takes_no_files_is_one_line(explained, tmp_path):
+def test_a_path_that_cannot_be_written_is_a_one_line_error(explained, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"why.json: cannot be written \(.*\); choose another name"):
         explained.save(tmp_path / "file" / "why.json")
@@ -169,7 +170,7 @@ def test_all_maps_that_are_scored_have_one_scale(explained):
     assert unscored["omission"].limit != unscored["penalty"].limit
 
 
-def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out(explained):
+def test_regions_that_a_caption_mentions_are_in_the_legend_of_what_it_leaves_out(explained):
     told = [
         replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage)))
         for item in explained
@@ -296,3 +297,19 @@ def test_two_encoders_are_shown_in_one_figure_each_with_its_name(image, tmp_path
     page = (tmp_path / "maps.html").read_text()
     assert "encoder mini@" in page
     assert page.count("|enc:") == 2
+
+
+def test_texts_of_a_figure_stand_below_each_other_without_overlap(explained):
+    pytest.importorskip("matplotlib")
+    figure = figure_of([explained[0]])
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.texts if text.get_text().strip()]
+    assert len(boxes) > 4
+    inside = figure.bbox
+    for box in boxes:
+        assert inside.x0 - 1 <= box.x0 <= box.x1 <= inside.x1 + 1
+        assert inside.y0 - 1 <= box.y0 <= box.y1 <= inside.y1 + 1
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    for one in range(len(panels)):
+        for other in range(one):
+            assert not panels[one].shrunk(0.98, 0.98).overlaps(panels[other].shrunk(0.98, 0.98))

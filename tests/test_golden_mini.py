@@ -29,7 +29,7 @@ def scorer():
 
 
 @pytest.mark.parametrize("number", range(len(GOLDEN["images"])))
-def test_pictures(scorer, number):
+def test_images(scorer, number):
     kept = GOLDEN["images"][number]
     assert int(generated(number).sum()) == kept["bytes_sum"]
     embedded = prepare_and_encode(scorer.encoder, [open_image(generated(number))])

@@ -81,7 +81,7 @@ def test_the_runner_writes_what_capevalkit_reads(folder, samples, key, monkeypat
     assert sum(map(int, (folder / "progress").read_text().split())) == 3
 
 
-def test_a_missing_file_of_references_is_one_line(folder, samples, capsys):
+def test_a_missing_file_of_references_is_a_one_line_error(folder, samples, capsys):
     assert main([*write(folder, samples), "--references", "none.jsonl"]) == 2
     assert "none.jsonl: no such file" in capsys.readouterr().err
 
@@ -95,7 +95,7 @@ def test_the_runner_says_what_is_wrong(folder, samples, capsys):
     assert "1 of 3 predictions cannot be scored (first: a: caption is empty)" in capsys.readouterr().err
 
 
-def test_pictures_by_id_from_a_folder(folder):
+def test_images_by_id_from_a_folder(folder):
     (folder / "p.jsonl").write_text('{"id": "red", "caption": "a red square"}\n')
     options = ["--predictions", str(folder / "p.jsonl"), "--output", str(folder / "s.json"), "--encoder", "toy"]
     assert main([*options, "--image-dir", str(folder)]) == 0

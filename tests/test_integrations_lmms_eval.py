@@ -1,4 +1,4 @@
-"""The lmms-eval tasks: well-formed, scored where the picture is; with lmms-eval itself where it is installed."""
+"""The lmms-eval tasks: well-formed, scored where the image is; with lmms-eval itself where it is installed."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_what_cannot_be_scored_stays_out_of_the_means():
     assert found["msd_judged"] == 0.0
 
 
-def test_a_task_that_drops_its_pictures_is_told_what_to_set():
+def test_a_task_that_drops_its_images_gets_an_error_that_names_the_setting():
     with pytest.raises(ConfigError, match="no 'image', only question; set process_results_use_image: true"):
         captions.caption_scores("toy")({"question": "?"}, ["a dog"])
 

@@ -82,7 +82,7 @@ def test_batches_of_numpy_and_columns_of_tables_are_batches(expected):
     assert metric.compute() == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def test_a_lone_picture_and_caption(expected):
+def test_a_lone_image_and_caption(expected):
     assert MSDScore("toy")(picture("red"), CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
         (batch(), [None, "one", "two"], "expected captions as text, got NoneType"),
     ],
 )
-def test_what_makes_no_pairs_is_refused(source, target, message):
+def test_what_makes_no_pairs_is_rejected(source, target, message):
     with pytest.raises(ConfigError, match=message):
         MSDScore("toy").update(source, target)
 
@@ -154,7 +154,7 @@ def test_nothing_has_no_mean_and_changes_none(expected):
     np.testing.assert_allclose(metric.compute()["msd"], expected, rtol=1e-6)
 
 
-def test_wrong_settings_are_refused():
+def test_wrong_settings_are_rejected():
     with pytest.raises(UnknownNameError, match="number to average 'coverage'"):
         MSDScore("toy", by="coverage")
     with pytest.raises(ConfigError, match="expected a Scorer, a ScorerSpec or the name of an encoder, got int"):

@@ -63,7 +63,7 @@ def test_one_caption_has_a_mean_and_no_interval():
     assert "val/msd_low" not in scalars
 
 
-def test_tensorboard_gets_a_sheet_of_pictures_and_coloured_words(sample):
+def test_tensorboard_gets_a_sheet_of_images_and_coloured_words(sample):
     pytest.importorskip("matplotlib")
     writer, checked = Writer(), sample.check(None)
     log_scalars(writer, checked.scalars("msd"), 7)
@@ -72,7 +72,7 @@ def test_tensorboard_gets_a_sheet_of_pictures_and_coloured_words(sample):
     pixels = writer.images["msd/captions"]
     assert pixels.dtype == np.uint8
     assert pixels.shape[2] == 3
-    for colour in ((255, 0, 0), (0, 0, 255)):  # both pictures are on it
+    for colour in ((255, 0, 0), (0, 0, 255)):  # both images are on it
         assert (np.abs(pixels.astype(int) - colour).sum(axis=2) < 30).any()
     tinted = pixels.reshape(-1, 3).astype(int)
     assert ((tinted[:, 0] > 180) & (tinted[:, 2] < 150) & (tinted[:, 1] > 50) & (tinted[:, 1] < 200)).any()  # orange
@@ -111,7 +111,7 @@ def test_wandb_gets_a_table(sample, monkeypatch):
     assert least
 
 
-def test_wrong_uses_are_told(sample):
+def test_wrong_uses_are_reported(sample):
     with pytest.raises(ConfigError, match="generate returned 1 captions for 3 images"):
         ValidationCaptions(PICTURES, lambda model, some: ["x"], scorer="toy").check(None)
     with pytest.raises(ConfigError, match="at least one image"):

@@ -1,4 +1,4 @@
-"""Rewards: TRL's calling form, one encoding per picture, words in its log, the service's answer, a real GRPO step."""
+"""Rewards: TRL's calling form, one encoding per image, words in its log, the service's answer, a real GRPO step."""
 
 import base64
 import io
@@ -47,12 +47,12 @@ def test_a_reward_by_ref_msd_reads_the_column_of_references(neutral):
     ],
     ids=["image", "images", "images is None"],
 )
-def test_columns_of_pictures(given, neutral):
+def test_columns_of_images(given, neutral):
     found = MSDReward("toy")(None, CAPTIONS[:2], **given)
     assert found == [neutral.score(RED, CAPTIONS[0]).msd, neutral.score(BLUE, CAPTIONS[1]).msd]
 
 
-def test_pictures_in_the_prompt_and_messages_as_completions(neutral):
+def test_images_in_the_prompt_and_messages_as_completions(neutral):
     content = [{"type": "image", "image": RED}, {"type": "text", "text": "Describe."}]
     prompts = [[{"role": "user", "content": content}]] * 2
     completions = [
@@ -125,7 +125,7 @@ def test_thinking_that_never_ends_is_not_judged():
     assert finished is not None
 
 
-def test_a_batch_without_pictures_is_refused():
+def test_a_batch_without_images_is_rejected():
     with pytest.raises(
         ConfigError, match="expected one image per completion, got 0 for 2; add a column image or images to the dataset"
     ):
@@ -147,7 +147,7 @@ def test_words_and_means_go_to_the_trainer(neutral):
     assert all(isinstance(value, float) for value in means.values())
 
 
-def test_each_picture_of_a_group_is_encoded_once(monkeypatch):
+def test_each_image_of_a_group_is_encoded_once(monkeypatch):
     scorer = Scorer("toy")
     seen = []
     encode = scorer.encoder.encode_images
@@ -223,7 +223,7 @@ class _Busy(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_busy_service_is_asked_again_and_a_refusal_is_told(monkeypatch):
+def test_a_busy_service_is_retried_and_a_refusal_is_reported(monkeypatch):
     monkeypatch.setattr("msdscore.integrations.trl.time.sleep", lambda seconds: None)
     _Busy.calls = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:

@@ -1,4 +1,4 @@
-"""VLMEvalKit's prediction files (xlsx, tsv, json) and the pictures of its datasets."""
+"""VLMEvalKit's prediction files (xlsx, tsv, json) and the images of its datasets."""
 
 import base64
 import csv
@@ -56,7 +56,7 @@ WRITERS = {"xlsx": write_xlsx, "tsv": write_tsv, "json": lambda path: path.write
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_predictions_find_their_pictures_by_index(dataset, tmp_path, kind):
+def test_predictions_find_their_images_by_index(dataset, tmp_path, kind):
     assert unpack(dataset, tmp_path / "images") == 3
     WRITERS[kind](tmp_path / f"model_DATA.{kind}")
     with open_rows(tmp_path / f"model_DATA.{kind}", images=tmp_path / "images") as source:
@@ -67,7 +67,7 @@ def test_predictions_find_their_pictures_by_index(dataset, tmp_path, kind):
     assert "prediction reports that the model did not answer: Failed to obtain" in rows[2].error
 
 
-def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsys):
+def test_images_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsys):
     before = csv.field_size_limit()
     assert main([str(dataset), "-o", str(tmp_path / "images")]) == 0
     assert capsys.readouterr().out.startswith("3 images")
@@ -84,7 +84,7 @@ def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, cap
         (["1", "!" * 100], "not valid base64"),
     ],
 )
-def test_what_is_no_dataset_is_refused(tmp_path, row, message, capsys):
+def test_a_file_that_is_not_dataset_is_rejected(tmp_path, row, message, capsys):
     (tmp_path / "DATA.tsv").write_text("index\timage\n" + "\t".join(row) + "\n")
     with pytest.raises(InputError, match=message):
         unpack(tmp_path / "DATA.tsv", tmp_path / "images")
@@ -97,7 +97,7 @@ def test_what_is_no_dataset_is_refused(tmp_path, row, message, capsys):
     ("header", "message"),
     [(["a", "a"], "two columns have the same name"), (["a", None, "b"], "expected a name for every column")],
 )
-def test_a_sheet_without_clear_names_is_refused(tmp_path, header, message):
+def test_a_sheet_without_clear_names_is_rejected(tmp_path, header, message):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     book.active.append(header)
@@ -106,7 +106,7 @@ def test_a_sheet_without_clear_names_is_refused(tmp_path, header, message):
         open_rows(tmp_path / "rows.xlsx")
 
 
-def test_what_is_no_excel_file_is_refused(tmp_path):
+def test_a_file_that_is_not_excel_file_is_rejected(tmp_path):
     pytest.importorskip("openpyxl")
     (tmp_path / "rows.xlsx").write_text("image,caption\n")
     with pytest.raises(InputError, match="cannot be read as an Excel file"):

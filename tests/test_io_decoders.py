@@ -84,7 +84,7 @@ def test_pixels_come_in_order_with_a_reason_for_what_cannot_be_read(two, files):
 
 
 def test_pixels_beyond_the_shared_memory_come_through_the_pipe(files):
-    pool = Decoders(1, 3 * 16 * 16, 1)  # room for one picture in all
+    pool = Decoders(1, 3 * 16 * 16, 1)  # room for one image in all
     try:
         check(asked(pool, READ, files), files)
     finally:
@@ -96,7 +96,7 @@ def test_cells_are_free_again_when_their_pixels_are_gone(two, files):
     kept = found[-1]
     del found
     assert len(two._free) == 7
-    two.rest()  # not while a picture is in use
+    two.rest()  # not while an image is in use
     check([kept], files[-1:])
     del kept
     assert len(two._free) == 8
@@ -111,7 +111,7 @@ def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, fi
 
 
 @pytest.mark.skipif(not hasattr(os, "nice"), reason="no niceness on this system")
-def test_decoders_leave_the_cores_to_the_one_who_asked(two, files):
+def test_decoders_leave_the_cores_to_the_caller(two, files):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     asked(two, READ, files)
     # One process may have done all the work; the other one steps back as soon as it runs.
@@ -152,7 +152,7 @@ def test_a_way_to_read_that_cannot_be_sent_is_an_error_and_the_processes_go_on(t
     check(asked(two, READ, files), files)
 
 
-def test_where_no_process_can_be_started_that_is_said_at_once(monkeypatch, files, tmp_path):
+def test_a_process_that_cannot_be_started_is_reported_at_once(monkeypatch, files, tmp_path):
     for program in ("/bin/false", str(tmp_path / "none")):
         monkeypatch.setattr(sys, "executable", program)
         pool = Decoders(2, CELL, 2)
@@ -163,7 +163,7 @@ def test_where_no_process_can_be_started_that_is_said_at_once(monkeypatch, files
         pool.close()
 
 
-def test_processes_are_kept_for_the_next_one_who_asks():
+def test_processes_are_reused_by_the_next_caller():
     first = decoders.borrow(1, CELL, 4)
     decoders.give_back(first)
     again = decoders.borrow(1, CELL, 4)

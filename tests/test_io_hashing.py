@@ -57,3 +57,10 @@ def test_file_key_of_a_huge_file_samples_it(tmp_path, monkeypatch):
         file.write(b"x")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # only the last block tells them apart
     assert file_key(path) != before
+
+
+def test_pixel_key_is_that_of_the_rgb_pixels():
+    palette = Image.new("RGB", (4, 3), "red").quantize(2)
+    grey = Image.new("L", (4, 3), 77)
+    assert pixel_key(palette) == pixel_key(Image.new("RGB", (4, 3), "red"))
+    assert pixel_key(grey) == pixel_key(Image.new("RGB", (4, 3), (77, 77, 77)))

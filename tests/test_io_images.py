@@ -65,7 +65,7 @@ def png_header(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_rotation_is_applied_once(kind, orientation):
-    # What a camera stores so that the turned picture shows our corners.
+    # What a camera stores so that the turned image shows our corners.
     stored = {
         1: lambda image: image,
         2: lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -95,7 +95,7 @@ def test_exif_behind_the_pixels_of_a_png_counts():
     assert seen_corners(open_image(rest[:end] + chunk + rest[end:])) == ["red", "green", "blue", "white"]
 
 
-def test_broken_exif_leaves_the_picture_as_stored():
+def test_broken_exif_leaves_the_image_as_stored():
     for exif in (
         b"Exif\0\0nonsense",
         b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\xff\xff\xff\xff\0\x06\0\0",
@@ -190,7 +190,7 @@ def test_deep_grey_is_scaled_by_its_range(values, expected):
         (np.array([[0, 70000, 70000]], dtype=np.int32), "got 0 to 70000"),
     ],
 )
-def test_values_without_a_clear_meaning_are_refused(values, reason):
+def test_values_without_a_clear_meaning_are_rejected(values, reason):
     for source in (Image.fromarray(values), encoded(Image.fromarray(values), "TIFF")):
         with pytest.raises(ImageError, match=reason):
             open_image(source)
@@ -219,7 +219,7 @@ def test_one_pixel(kind):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
 @pytest.mark.parametrize("kept", [0.02, 0.3, 0.7])
-def test_truncated_files_are_refused(kind, kept):
+def test_truncated_files_are_rejected(kind, kept):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     data = encoded(Image.fromarray(noise), kind)
     with pytest.raises(ImageError, match=r"^image of \d+ bytes: (cannot be decoded|not an image)") as caught:
@@ -232,7 +232,7 @@ def test_truncated_files_are_refused(kind, kept):
     st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP"]),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20),
 )
-def test_damaged_bytes_give_a_picture_or_an_image_error(kind, damage):
+def test_damaged_bytes_give_an_image_or_an_image_error(kind, damage):
     data = bytearray(encoded(corners(), kind))
     for place, value in damage:
         data[place % len(data)] = value
@@ -240,7 +240,7 @@ def test_damaged_bytes_give_a_picture_or_an_image_error(kind, damage):
         assert open_image(bytes(data)).mode == "RGB"
 
 
-def test_a_bomb_is_refused_by_its_header():
+def test_a_bomb_is_rejected_by_its_header():
     with pytest.raises(ImageError, match="more pixels than Pillow accepts, a possible decompression bomb"):
         open_image(png_header(100_000, 100_000))
 
@@ -262,7 +262,7 @@ def test_limits():
         ImageLimits(max_pixels=0)
 
 
-def test_files_that_are_no_pictures(tmp_path):
+def test_files_that_are_no_images(tmp_path):
     (tmp_path / "text.jpg").write_text("not a picture\n" * 50)
     (tmp_path / "empty.png").touch()
     with pytest.raises(
@@ -286,7 +286,7 @@ def test_postscript_is_never_run():
         open_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
 
 
-def test_pictures_in_memory(tmp_path):
+def test_images_in_memory(tmp_path):
     with pytest.raises(ImageError, match="image in memory: has no pixels"):
         open_image(Image.new("RGB", (0, 5)))
     for odd, got in ((None, "NoneType"), (StringIO("x"), "a file opened as text"), ([1], "list"), ("", "empty text")):
@@ -367,7 +367,7 @@ def test_arrays_and_tensors_of_every_accepted_kind_give_the_same_pixels():
         (torch.zeros(3, 1, 900), r"900x1 pixels is thinner"),
     ],
 )
-def test_wrong_layouts_and_ranges_are_refused(source, reason):
+def test_wrong_layouts_and_ranges_are_rejected(source, reason):
     with pytest.raises(ImageError, match=f"^image in memory: .*{reason}"):
         open_image(source)
 
@@ -401,6 +401,6 @@ def test_a_path_is_named_as_given():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there a backslash is what it says")
-def test_a_list_of_files_that_was_made_on_windows_is_told_as_such():
+def test_a_list_of_files_that_was_made_on_windows_is_reported_as_such():
     with pytest.raises(ImageError, match=r"no such file; it has backslashes, write its folders with /"):
         open_image("photos\\dog.jpg")

@@ -79,7 +79,7 @@ def test_parquet_round_trip(tmp_path, rows):
     assert read.schema.metadata[b"msdscore"] == b"msd|enc:toy"
 
 
-def test_csv_tells_null_from_empty_text(tmp_path):
+def test_csv_distinguishes_null_from_empty_text(tmp_path):
     write_table(pa.table({"a": ["", None, "x"], "b": ["1", "2", "3"]}), tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_bytes() == b'a,b\n"",1\n,2\nx,3\n'
     options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)

@@ -110,7 +110,7 @@ entries = st.lists(st.fixed_dictionaries({"image": text, "caption": text, "note"
 @pytest.mark.parametrize("writer", WRITERS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=entries)
-def test_captions_are_kept_byte_for_byte(writer, tmp_path, rows):
+def test_captions_are_stored_byte_for_byte(writer, tmp_path, rows):
     found = rows_of(writer(tmp_path / "rows", rows))
     assert [dict(row.columns) for row in found] == rows
     for row, given_row in zip(found, rows, strict=True):
@@ -218,7 +218,7 @@ def test_a_name_given_twice_is_an_error_of_its_row(tmp_path, line):
         rows_of(write(tmp_path / "rows.json", f"[{line}]"))
 
 
-def test_pictures_in_a_table_beside_the_rows_are_found(tmp_path):
+def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
     path = jsonl(tmp_path / "rows.jsonl", {"image": "coco/b.jpg", "caption": "x"}, {"image": "c.jpg", "caption": "y"})
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [b"A", b"B"]}), tmp_path / "rows.images.parquet")
     with open_rows(path) as source:
@@ -305,7 +305,7 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
     assert len({row.index for row in rows}) == 6
 
 
-def test_lists_of_captions_beside_single_ones(tmp_path):
+def test_lists_of_captions_next_to_single_ones(tmp_path):
     path = jsonl(
         tmp_path / "rows.jsonl",
         {"image": "a.jpg", "captions": ["x", 5], "group": "mine", "candidates": "own"},
@@ -398,14 +398,14 @@ def test_inputs_that_are_not_there(tmp_path):
     assert "dataset" in known_inputs()
 
 
-def test_relative_pictures(tmp_path):
+def test_relative_images(tmp_path):
     pictures = folder_of(tmp_path / "pictures")
     path = jsonl(tmp_path / "r.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "/abs/b.jpg", "caption": "x"})
     assert [row.image for row in rows_of(path)] == [tmp_path / "a.jpg", Path("/abs/b.jpg")]
     assert [row.image for row in rows_of(path, images=pictures)] == [pictures / "a.jpg", Path("/abs/b.jpg")]
 
 
-def test_parquet_pictures_as_paths_bytes_and_structs(tmp_path):
+def test_parquet_images_as_paths_bytes_and_structs(tmp_path):
     kinds = {
         "bytes": pa.array([b"abc", None, b""]),
         "struct": pa.array([{"bytes": b"abc", "path": "a.jpg"}, {"bytes": None, "path": "b.jpg"}, None]),
@@ -461,7 +461,7 @@ def test_parquet_times_and_numbers_keep_their_types(tmp_path):
 
 @pytest.mark.parametrize("name", ["42.jpg", "42.PNG", "000000000042.webp", "COCO_val2014_000000000042.jpg"])
 @pytest.mark.parametrize("key", [42, "42"])
-def test_coco_results_find_pictures_by_number(tmp_path, name, key):
+def test_coco_results_find_images_by_number(tmp_path, name, key):
     pictures = folder_of(tmp_path / "pictures", name, "420.jpg", "142.jpg", "42.txt", "._42.jpg", "1_42.jpg")
     path = write(tmp_path / "results.json", json.dumps([{"image_id": key, "caption": "a dog"}]))
     (row,) = rows_of(path, images=pictures)
@@ -562,7 +562,7 @@ def test_saved_datasets(tmp_path):
         assert list(source.read()) == found
 
 
-def test_saved_datasets_with_pictures_and_splits(tmp_path):
+def test_saved_datasets_with_images_and_splits(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
     path = str(write(tmp_path / "b.jpg", "b"))
@@ -576,7 +576,7 @@ def test_saved_datasets_with_pictures_and_splits(tmp_path):
     found = rows_of(tmp_path / "set" / "test")
     assert found[0].image == b"abc"
     assert found[0].columns == {"image": None, "text": "x"}
-    # Saving took the second picture's bytes along and kept its name.
+    # Saving took the second image's bytes along and kept its name.
     assert (found[1].image, found[1].columns) == (b"b", {"image": "b.jpg", "text": "y"})
 
 
@@ -626,7 +626,7 @@ def test_compressed_rows_are_read_like_plain_ones(tmp_path, writer, suffix):
     assert set(Path(gettempdir()).glob("msdscore-*")) == before
 
 
-def test_a_damaged_archive_is_one_line(tmp_path):
+def test_a_damaged_archive_is_a_one_line_error(tmp_path):
     with pytest.raises(InputError, match=r"rows\.jsonl\.gz: cannot be decompressed as gzip"):
         open_rows(write(tmp_path / "rows.jsonl.gz", b"no archive at all"))
     with pytest.raises(InputError, match=r"rows\.txt\.zst: unknown input format 'txt'"):
@@ -702,21 +702,21 @@ def test_cells_of_a_spreadsheet_without_a_name_fail_their_row_and_missing_ones_a
 @pytest.mark.parametrize(
     "content", [b"", b"<worksheet", b"<a></b>", b"<worksheet><sheetData><row r='x'/></sheetData></worksheet>"]
 )
-def test_a_spreadsheet_with_damaged_xml_is_one_line(tmp_path, content):
+def test_a_spreadsheet_with_damaged_xml_is_a_one_line_error(tmp_path, content):
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
     change_member(path, "xl/worksheets/sheet1.xml", lambda _: content)
     with pytest.raises(InputError, match=r"rows\.xlsx: (cannot be read as an Excel file|expected a name)"):
         rows_of(path)
 
 
-def test_a_spreadsheet_that_fills_the_memory_is_refused(tmp_path, monkeypatch):
+def test_a_spreadsheet_that_fills_the_memory_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.tables._SHEET", 1000)
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
     with pytest.raises(InputError, match=r"expands to [\d,]+ bytes, more than 1,000; save it as CSV"):
         rows_of(path)
 
 
-def test_coco_images_with_one_id_twice_are_refused(tmp_path):
+def test_coco_images_with_one_id_twice_are_rejected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
     document = {"images": images, "annotations": [{"image_id": 1, "caption": "x"}]}
     (row,) = rows_of(write(tmp_path / "same.json", json.dumps(document)))
@@ -752,7 +752,7 @@ def test_a_line_that_is_too_long_is_a_failed_row_and_the_next_ones_are_read(tmp_
         rows_of(write(tmp_path / "rows.csv", "image,caption\na.jpg," + "y" * 900))
 
 
-def test_an_archive_that_expands_without_end_is_refused(tmp_path, monkeypatch):
+def test_an_archive_that_expands_without_end_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.formats._EXPANDED", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
@@ -764,7 +764,7 @@ def test_an_archive_that_expands_without_end_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "state", ["[]", "{", '{"_data_files": 3}', '{"_data_files": [1]}', '{"_data_files": [{}]}', "[" * 9999]
 )
-def test_a_saved_dataset_whose_state_is_damaged_is_one_line(tmp_path, state):
+def test_a_saved_dataset_whose_state_is_damaged_is_a_one_line_error(tmp_path, state):
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(InputError, match=r"is damaged|old version"):
         rows_of(tmp_path)

@@ -85,7 +85,7 @@ def test_many_small_parts_make_few_row_groups(tmp_path):
     assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path):
+def test_a_run_resumes_where_it_stopped(tmp_path):
     output = tmp_path / "out.jsonl"
     with open_run(output, MANIFEST) as run:
         run.write(0, part(0))
@@ -117,7 +117,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
         ({"new": [1]}, r"another new \(nothing, now \[1\]\)"),
     ],
 )
-def test_other_work_is_refused(tmp_path, change, line):
+def test_other_work_is_rejected(tmp_path, change, line):
     other = {**MANIFEST, **change}
     with open_run(tmp_path / "half.parquet", MANIFEST) as run:
         run.write(0, part(0))
@@ -133,7 +133,7 @@ def test_other_work_is_refused(tmp_path, change, line):
         assert run.done() == [0]
 
 
-def test_foreign_and_changed_outputs_are_refused(tmp_path):
+def test_foreign_and_changed_outputs_are_rejected(tmp_path):
     (tmp_path / "mine.csv").write_text("precious")
     with pytest.raises(RunError, match=r"mine\.csv: exists, but was not written by a known run"):
         open_run(tmp_path / "mine.csv", MANIFEST)
@@ -233,7 +233,7 @@ def test_one_process_at_a_time(tmp_path):
     open_run(tmp_path / "out.csv", MANIFEST).close()
 
 
-def test_a_place_that_takes_no_files_is_one_line(tmp_path):
+def test_a_path_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\); choose another -o"):
         open_run(tmp_path / "file" / "out.csv", MANIFEST)
@@ -314,7 +314,7 @@ def test_an_output_edited_to_the_same_length_is_not_finished(tmp_path):
         finished(tmp_path / "out.csv", MANIFEST)
 
 
-def test_a_folder_of_parts_that_no_run_has_made_is_left_alone(tmp_path):
+def test_a_folder_of_parts_that_no_run_has_made_is_left_unchanged(tmp_path):
     folder = tmp_path / "out.csv.parts"
     folder.mkdir()
     (folder / "part-000000.parquet").write_text("precious")
@@ -332,7 +332,7 @@ def test_files_that_others_put_among_the_parts_stay(tmp_path):
     assert names(tmp_path / "out.csv.parts") == ["notes.txt"]
 
 
-def test_a_link_in_place_of_the_folder_of_parts_is_one_line(tmp_path):
+def test_a_link_instead_of_the_folder_of_parts_is_a_one_line_error(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.csv.parts").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match=r"out\.csv\.parts: expected a folder of finished parts, got a link or a file"):

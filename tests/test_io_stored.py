@@ -23,7 +23,7 @@ def picture_table(path, count=10, group=3):
     return path
 
 
-def test_stored_pictures_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
+def test_stored_images_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_images, "CACHED_BYTES", 1)  # every row group pushes the last one out
     found = stored_images([picture_table(tmp_path / "p.parquet")], "file_name")
     assert list(found) == [f"{number}.jpg" for number in range(10)]
@@ -81,7 +81,7 @@ def test_samples_of_a_shard(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["noise", "zeros", "second"])
-def test_samples_behind_damage_are_told_as_lost(tmp_path, damage):
+def test_samples_behind_damage_are_reported_as_lost(tmp_path, damage):
     """A header that cannot be read ends a tar as quietly as its end does; so do the empty blocks between two tars."""
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w") as shard:
@@ -99,7 +99,7 @@ def test_samples_behind_damage_are_told_as_lost(tmp_path, damage):
     assert f"s.tar: damaged at byte {4096 if damage == 'second' else 2048}" in str(last.error)
 
 
-def test_text_in_a_tar_that_is_no_utf8_is_a_reason_and_a_mark_of_it_is_no_word(tmp_path):
+def test_text_in_a_tar_that_is_not_utf8_is_a_reason_and_a_mark_of_it_is_not_a_word(tmp_path):
     with tarfile.open(tmp_path / "s.tar", "w") as shard:
         for name, content in (("1.txt", "caf\u00e9".encode("latin-1")), ("2.txt", b"\xef\xbb\xbfa dog")):
             member = tarfile.TarInfo(name)

@@ -63,7 +63,7 @@ def test_without_mixtures_the_similarity_is_the_same(scorer, batch):
     np.testing.assert_array_equal(score("cosine", bare), score("cosine", batch))
 
 
-def test_soft_msd_takes_all_captions_of_a_picture_as_its_set(scorer):
+def test_soft_msd_takes_all_captions_of_an_image_as_its_set(scorer):
     captions = ("a red square", "a blue dog", "a green tree")
     batch = with_vectors(make_batch([RED], [(0, (text,)) for text in captions]), scorer)
     expected = [row["soft_msd"] for row in scorer.rank(RED, captions).rows()]
@@ -196,7 +196,7 @@ def test_sinkhorn_is_the_mean_cost_where_tokens_are_one(scorer):
         load_metric("sinkhorn,reg=0")
 
 
-def test_an_unreadable_picture_leaves_the_others_alone(scorer):
+def test_an_unreadable_image_leaves_the_others_only(scorer):
     cases = [(0, PAIR), (1, PAIR)]
     holed = with_vectors(make_batch([None, BLUE], cases), scorer)
     alone = with_vectors(make_batch([BLUE], [(0, PAIR)]), scorer)
@@ -210,7 +210,7 @@ def test_an_unreadable_picture_leaves_the_others_alone(scorer):
 
 
 def test_pairs_are_measured_once_and_with_the_keys_of_their_own_content(scorer, batch):
-    assert len(batch.vectors.pair_images) == 5  # two pictures by two captions, and the dog
+    assert len(batch.vectors.pair_images) == 5  # two images by two captions, and the dog
     assert pixel_key(RED) != pixel_key(BLUE)
     doubled = with_vectors(make_batch([BLUE, RED], [(1, PAIR), (0, PAIR), (1, PAIR)]), scorer)
     np.testing.assert_allclose(score("msd", doubled)[0], score("msd", batch)[0], atol=1e-6)
@@ -229,4 +229,4 @@ def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batc
     offset = np.mean([[max(float(mean @ token) for mean in means) for token in text] for means in background])
     raw, found = score("max-sim", batch), score("max-sim-cal", changed)
     assert found[0, 0] == pytest.approx(raw[0, 0] - offset, abs=1e-6)
-    np.testing.assert_allclose(found[0] - found[1], raw[0] - raw[1], atol=1e-6)  # pictures compare as before
+    np.testing.assert_allclose(found[0] - found[1], raw[0] - raw[1], atol=1e-6)  # images compare as before

@@ -50,7 +50,7 @@ def judge(server, tmp_path, **options):
     return load_metric(f"judge:some-model,url={server.url},cache={tmp_path / 'cache'}{given}")
 
 
-def test_both_orders_are_asked_with_picture_and_settings(server, tmp_path, monkeypatch):
+def test_both_orders_are_sent_with_image_and_settings(server, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     scored = judge(server, tmp_path, key_env="MY_KEY", price_in=2, price_out=10).score(BATCH)
     assert scored.values[:2].tolist() == [[1, 0], [0, 1]]
@@ -73,7 +73,7 @@ def test_a_judge_that_always_takes_the_first_calls_ties(server, tmp_path):
     assert judge(server, tmp_path, temperature=0).score(BATCH).values[:2].tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
-def test_answers_are_kept_and_never_paid_for_twice(server, tmp_path):
+def test_answers_are_cached_and_never_paid_for_twice(server, tmp_path):
     first = judge(server, tmp_path).score(BATCH)
     count = len(server.asked)
     assert count == 2
@@ -114,7 +114,7 @@ def test_a_server_that_is_not_there(server, tmp_path):
         metric.score(BATCH)
 
 
-def test_an_answer_without_a_verdict_is_asked_again_and_then_missing(server, tmp_path):
+def test_an_answer_without_a_verdict_is_retried_and_then_missing(server, tmp_path):
     server.answer = lambda first, second: "I cannot decide."
     scored = judge(server, tmp_path).score(make_batch([RED], [(0, (GOOD, BAD))]))
     assert np.isnan(scored.values).all()

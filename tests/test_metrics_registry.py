@@ -41,7 +41,7 @@ def test_every_row_says_what_it_needs_and_has_a_loader():
         ("judge:m,device=cpu", r"option device needs backend=local"),
     ],
 )
-def test_what_cannot_be_asked_for(asked, message):
+def test_what_cannot_be_selected(asked, message):
     with pytest.raises((ConfigError, UnknownNameError), match=message):
         load_metric(asked)
 
@@ -59,7 +59,7 @@ def test_trivial_metrics():
     assert not load_metric("constant").score(batch).values.any()
 
 
-def test_random_depends_on_seed_and_item_alone():
+def test_random_depends_on_seed_and_item_only():
     batch, reverse = make_batch([None], CASES), make_batch([None], CASES[::-1])
     first, other = (load_metric(f"random,seed={seed}").score(batch).values for seed in (0, 1))
     np.testing.assert_array_equal(first, load_metric("random").score(reverse).values)  # ids go by place
@@ -90,7 +90,7 @@ def test_scores_of_a_file_are_joined_on_the_id(tmp_path):
     assert not load_metric(_file(tmp_path, rows) + ",lower_is_better=true").higher_is_better
 
 
-def test_scores_of_a_file_are_joined_on_picture_and_caption(tmp_path):
+def test_scores_of_a_file_are_joined_on_image_and_caption(tmp_path):
     cases = [(0, ("one  two", "three")), (1, ("one two", "three")), (1, ("one two", "three"))]
     batch = make_batch([None, None], cases, control=[False, False, True], names=("a/1.jpg", "2.jpg"))
     scores = {("data/a/1.jpg", "one two"): 1, ("a/1.jpg", "three"): 2, ("x/2.jpg", "one two"): 3, ("2.jpg", "three"): 4}
@@ -135,7 +135,7 @@ def test_what_a_file_of_scores_may_not_hold(tmp_path):
 ROW = MetricRow(name="seven", loader="test_plugin_metric:load", title="always seven")
 
 
-def test_plugins_that_ask_cases_for_pictures_get_images():
+def test_plugins_that_ask_cases_for_images_get_images():
     batch = make_batch([None], [(0, ["a", "b"])])
     for earlier, now in (("pictures", batch.images), ("picture", batch.image), ("picture_name", batch.image_name)):
         with pytest.warns(DeprecationWarning, match=f"Cases.{earlier} is now"):

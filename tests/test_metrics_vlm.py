@@ -107,7 +107,7 @@ def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
         load_metric(f"fleur:{silent},device=cpu")
 
 
-def test_a_local_judge_is_asked_in_both_orders(tmp_path, tmp_path_factory, monkeypatch):
+def test_a_local_judge_is_queried_in_both_orders(tmp_path, tmp_path_factory, monkeypatch):
     # Short words, so that a tiny model can learn them in a second.
     monkeypatch.setattr(judge, "SYSTEM", "Judge.")
     monkeypatch.setattr(judge, "QUESTION", "{first} or {second}")

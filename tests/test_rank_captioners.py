@@ -25,7 +25,7 @@ FEW = Resampling(samples=200)
 def scored(
     path: Path, values: np.ndarray, *, system: str | None = None, signature: str = SIGNATURE, **more: object
 ) -> Path:
-    """A scored file of one captioner, a picture per row."""
+    """A scored file of one captioner, an image per row."""
     count = len(values)
     table = {
         "image": more.pop("pictures", [f"{n}.jpg" for n in range(count)]),
@@ -97,7 +97,7 @@ def test_one_file_with_a_column_of_systems_is_the_same_contest(files, tmp_path) 
     assert named.captioners == ("a", "b", "c")
 
 
-def test_incomparable_inputs_are_refused_in_one_line(files, tmp_path) -> None:
+def test_incomparable_inputs_are_rejected_in_one_line(files, tmp_path) -> None:
     other = str(scored(tmp_path / "other.parquet", np.zeros(60), signature="msd|enc:y|v:1"))
     with pytest.raises(
         InputError, match=r"other.parquet was scored with msd\|enc:y\|v:1, .*good.parquet with msd\|enc:x"
@@ -120,7 +120,7 @@ def test_incomparable_inputs_are_refused_in_one_line(files, tmp_path) -> None:
         read_contest(files, people="human")
 
 
-def test_failed_captions_leave_their_picture_out_for_all(files, tmp_path) -> None:
+def test_failed_captions_leave_their_image_out_for_all(files, tmp_path) -> None:
     values = np.full(60, 0.3)
     values[4] = np.nan
     failed = str(scored(tmp_path / "failed.parquet", values))
@@ -155,7 +155,7 @@ def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
     assert wins(contest, "bad", 5) == []
 
 
-def test_the_page_begins_with_who_is_first_and_whom_nothing_tells_from_it(files) -> None:
+def test_the_page_begins_with_who_is_first_and_whom_is_tied_with_it(files) -> None:
     found = rank(read_contest(files), how=FEW)
     first = found.metrics[0].placed[0].captioner
     other = {"good": "same", "same": "good"}[first]
@@ -310,7 +310,7 @@ def test_tables_of_a_ranking_are_printed_in_every_style_and_again_from_its_json(
         assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in means)
 
 
-def test_a_ranking_among_results_of_benchmarks_is_refused(files, tmp_path) -> None:
+def test_a_ranking_among_results_of_benchmarks_is_rejected(files, tmp_path) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50", "-o", str(tmp_path / "r.html")]
     assert CliRunner().invoke(app, words).exit_code == 0
     wrong = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "--overview"])

@@ -88,7 +88,7 @@ def kill_one(folder, before, there, ended):
             return
 
 
-def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
+def test_same_bytes_as_one_process_though_an_actor_is_killed(cluster, tmp_path):
     for number, rows in enumerate(SIZES):
         write_tar(tmp_path / "in" / f"{number:05d}.tar", rows, first=number * 1000)
     pattern = f"{tmp_path}/in/{{00000..{len(SIZES):05d}}}.tar"
@@ -137,7 +137,7 @@ def test_a_shard_that_ends_every_actor_is_given_up_and_the_others_go_on(cluster,
     assert len(found) == 2
 
 
-def test_an_actor_tells_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
+def test_an_actor_reports_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
     import pyarrow as pa
 
     (job,) = plan_jobs([str(write_tar(tmp_path / "0.tar"))], str(tmp_path))
@@ -153,7 +153,7 @@ def test_an_actor_tells_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
         RayOptions(least=3, most=2)
 
 
-def test_where_no_cluster_listens_is_told_at_once(monkeypatch):
+def test_an_address_without_a_cluster_is_reported_at_once(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):

@@ -36,7 +36,7 @@ def built(tmp_path_factory):
     return wheel, source
 
 
-def test_the_wheel_holds_what_the_package_needs_and_nothing_else(built):
+def test_the_wheel_contains_what_the_package_needs_and_nothing_else(built):
     names = set(zipfile.ZipFile(built[0]).namelist())
     here = {str(path.relative_to(ROOT / "src")) for path in SOURCE.rglob("*") if path.is_file()}
     wanted = {name for name in here if "__pycache__" not in name}

@@ -27,7 +27,7 @@ SYSTEMS = {"good": 0.0, "poor": 0.7}
 
 
 def write_rows(folder):
-    """Pictures of two colours captioned by two systems, one of which is often wrong; some rows are broken."""
+    """Images of two colours captioned by two systems, one of which is often wrong; some rows are broken."""
     rng = np.random.default_rng(0)
     (folder / "img").mkdir()
     rows = []
@@ -70,7 +70,7 @@ def test_every_output_of_score_is_read_with_its_signature(scored, scorer, suffix
     assert results.numbers["msd"][3] == pytest.approx(read_results(scored / "out.parquet").numbers["msd"][3])
 
 
-def test_a_file_without_scores_is_refused(scored):
+def test_a_file_without_scores_is_rejected(scored):
     with pytest.raises(
         InputError,
         match="expected a scored file with msd, and precision and information or coverage and support; found: image, caption",
@@ -89,7 +89,7 @@ def test_the_worst_rows_come_first(scored):
     assert len({results.images[row] for row in forgotten}) == len(forgotten) == 8
 
 
-def test_captioners_are_compared_on_shared_pictures(scored):
+def test_captioners_are_compared_on_shared_images(scored):
     results = read_results(scored / "out.jsonl")
     best, other = standings(results, "similarity")
     assert (best.system, other.system) == ("good", "poor") or best.mean.value >= other.mean.value
@@ -112,7 +112,7 @@ def data_of(path):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
 
 
-def test_the_page_holds_every_row_and_explains_the_worst(scored, scorer, tmp_path):
+def test_the_page_contains_every_row_and_explains_the_worst(scored, scorer, tmp_path):
     made = build(scored / "out.jsonl", tmp_path / "r.html", ReportOptions(images=scored, show=3), scorer=scorer)
     assert (made.rows, made.failed, made.explained) == (17, 1, 6)
     data = data_of(tmp_path / "r.html")
@@ -122,13 +122,13 @@ def test_the_page_holds_every_row_and_explains_the_worst(scored, scorer, tmp_pat
     assert "style=" in data["galleries"][0]["cards"][0]["words"]
 
 
-def test_without_an_encoder_pictures_stay_plain(scored, tmp_path):
+def test_without_an_encoder_images_stay_plain(scored, tmp_path):
     made = build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=scored, show=3))
     assert made.explained == 0
     assert [len(card["images"]) for card in data_of(tmp_path / "r.html")["galleries"][0]["cards"]] == [1, 1, 1]
 
 
-def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
+def test_without_images_the_rest_is_still_there(scored, tmp_path):
     table = pq.read_table(scored / "out.parquet").drop_columns(["image"])
     pq.write_table(table, tmp_path / "plain.parquet")
     made = build(tmp_path / "plain.parquet", tmp_path / "r.html", ReportOptions(show=2))
@@ -138,7 +138,7 @@ def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
     assert made.unseen == (card["note"],) * 4
 
 
-def test_pictures_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_path):
+def test_images_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_path):
     pictures = [two_coloured("green", "red"), two_coloured("blue", "white")]
     table = pa.table({"image": [png(one) for one in pictures], "caption": ["green and red", "a dog"]})
     pq.write_table(table, tmp_path / "rows.parquet")
@@ -168,7 +168,7 @@ def test_columns_and_a_prefix_of_the_run_are_known(tmp_path):
         assert made.unseen == ()
 
 
-def test_a_folder_without_the_pictures_is_told(scored, tmp_path):
+def test_a_folder_without_the_images_is_reported(scored, tmp_path):
     (tmp_path / "empty").mkdir()
     arguments = ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy"]
     answer = CliRunner().invoke(app, [*arguments, "--images", str(tmp_path / "empty")])
@@ -208,7 +208,7 @@ def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_p
             assert {tag for tag, _ in inner.seen} <= {"span"}
 
 
-def test_another_scorer_is_refused(scored, tmp_path):
+def test_another_scorer_is_rejected(scored, tmp_path):
     other = Scorer("toy", "long")
     with pytest.raises(
         ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"
@@ -241,7 +241,7 @@ def test_the_command(scored, tmp_path):
     assert (tmp_path / "r.html").exists()
 
 
-def test_rows_that_are_not_there_are_refused(scored, tmp_path):
+def test_rows_that_are_not_there_are_rejected(scored, tmp_path):
     asked = [
         "report",
         str(scored / "out.parquet"),

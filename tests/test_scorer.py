@@ -1,4 +1,4 @@
-"""The scorer as people use it: many pairs, streams, descriptions that travel, pictures in any form, bounded memory."""
+"""The scorer as people use it: many pairs, streams, descriptions that travel, images in any form, bounded memory."""
 
 import json
 import pickle
@@ -65,7 +65,7 @@ class Spy:
         return self._toy.encode_texts(texts)
 
 
-def test_many_pairs_score_as_each_alone():
+def test_many_pairs_score_as_each_pair_separately():
     scorer = Scorer("toy")
     pictures, captions = [picture(colour) for colour in COLOURS], [f"a {colour} square" for colour in COLOURS]
     scores = scorer.score_batch(pictures, captions)
@@ -109,7 +109,7 @@ def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
     assert scores.to_pandas()["msd"].isna().sum() == 2
 
 
-def test_batches_that_cannot_be_paired_are_refused():
+def test_batches_that_cannot_be_paired_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(
         ConfigError,
@@ -263,7 +263,7 @@ def test_scores_as_plain_values():
     assert scores.to_dict() == {"signature": scorer.signature, "scores": scores.rows()}
 
 
-def test_every_distinct_picture_and_caption_is_embedded_once_within_a_run():
+def test_every_distinct_image_and_caption_is_embedded_once_within_a_run():
     spy = Spy()
     scorer = Scorer(spy, batch_size=2)
     captions = [COLOURS[number % 2] for number in range(12)]
@@ -272,14 +272,14 @@ def test_every_distinct_picture_and_caption_is_embedded_once_within_a_run():
     assert spy.pictures == 5
 
 
-def test_one_refused_caption_does_not_cost_its_company_their_scores():
+def test_one_rejected_caption_does_not_cost_its_company_their_scores():
     pipeline = Pipeline(Spy(refuse=("bad",)))
     batches = [Batch([picture()], ["red", "bad", "blue"], [0, 0, 0]), Batch([picture()], ["bad", "red"], [0, 0])]
     found = [[type(one).__name__ for one in scored] for scored in score_batches(pipeline, batches)]
     assert found == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
 
-def test_pixels_are_hashed_only_where_starts_are_drawn_by_them(monkeypatch):
+def test_pixels_are_hashed_only_if_starts_are_drawn_by_them(monkeypatch):
     hashed = []
     monkeypatch.setattr("msdscore.scoring.decoder.pixel_key", lambda image: hashed.append(image) or 1)
     Scorer("toy").score(picture(), "red")
@@ -365,7 +365,7 @@ def test_a_setting_among_the_options_names_the_form_that_has_it(setting, message
         Scorer("mini", **setting)
 
 
-def test_a_caption_in_the_place_of_the_image_is_named_as_such(tmp_path):
+def test_a_caption_instead_of_the_image_is_named_as_such(tmp_path):
     picture().save(tmp_path / "cat.png")
     scorer, file = Scorer("toy"), str(tmp_path / "cat.png")
     for call in (scorer.score, scorer.explain):
@@ -383,7 +383,7 @@ def test_a_caption_in_the_place_of_the_image_is_named_as_such(tmp_path):
 
 
 def forms():
-    """One picture in every form that it may come in."""
+    """One image in every form that it may come in."""
     from io import BytesIO
 
     image = Image.effect_mandelbrot((40, 30), (-2, -1.5, 1, 1.5), 50).convert("RGB")
@@ -405,7 +405,7 @@ def forms():
     }
 
 
-def test_a_picture_scores_the_same_in_every_form(tmp_path):
+def test_an_image_scores_the_same_in_every_form(tmp_path):
     image, sources = forms()
     image.save(tmp_path / "p.png")
     scorer = Scorer("toy")
@@ -416,7 +416,7 @@ def test_a_picture_scores_the_same_in_every_form(tmp_path):
     assert scorer.score(grey, "grey").msd == scorer.score(image.convert("L"), "grey").msd
 
 
-def test_what_an_encoder_says_of_an_item_stands_beside_its_score():
+def test_what_an_encoder_says_of_an_item_stands_next_to_its_score():
     class Doubting(Spy):
         def encode_texts(self, texts):
             batch = super().encode_texts(texts)
@@ -449,7 +449,7 @@ print(scores.failed)
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
 def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
-    # 96 pictures of 16 megapixels are 4.6 GB decoded; eight at a time, with the copies that decoding makes, are 1 GB.
+    # 96 images of 16 megapixels are 4.6 GB decoded; eight at a time, with the copies that decoding makes, are 1 GB.
     Image.new("RGB", (4000, 4000), "red").save(tmp_path / "large.png", compress_level=1)
     command = [sys.executable, "-c", LIMITED, str(tmp_path), "2600"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -20,6 +20,8 @@ from msdscore.forms import registry
 from msdscore.forms.base import Column
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
+from msdscore.scoring.embedder import BatchSizes
+from msdscore.scoring.measurement import Numbers
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]
@@ -146,7 +148,7 @@ def test_presets_and_changes():
         ({"components": (True, 2)}, "components must be two counts of at least 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(setting, message):
+def test_settings_that_cannot_work_are_rejected(setting, message):
     with pytest.raises(ConfigError, match=message):
         MSDConfig(**setting)
 
@@ -163,13 +165,13 @@ def test_bad_items_are_one_clear_line():
         Scorer(tiny_clip(), pool="mean")
 
 
-def test_a_gate_that_is_no_name_is_refused():
+def test_a_gate_that_is_not_a_name_is_rejected():
     with pytest.raises(UnknownNameError, match="unknown gate '5'. Known: coverage, fixed, length, support"):
         MSDConfig(gate=5)
 
 
 @pytest.mark.parametrize("caption", [None, 5, math.nan, b"a dog", ["a dog"]])
-def test_captions_that_are_no_text_are_refused(caption):
+def test_captions_that_are_no_text_are_rejected(caption):
     scorer, message = Scorer("toy"), f"a caption must be text, got {type(caption).__name__}"
     for call in (scorer.score, scorer.explain):
         with pytest.raises(CaptionError, match=message):
@@ -191,12 +193,12 @@ def test_any_series_of_captions_will_do():
 
 
 @pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0, None])
-def test_owners_that_name_no_picture_are_refused(owner):
+def test_owners_that_name_no_image_are_rejected(owner):
     with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\) of each of 1 captions, got"):
         Scorer("toy").measure([picture()], ["a dog"], owner)
 
 
-def test_a_lone_picture_or_caption_is_no_list_of_them():
+def test_a_lone_image_or_caption_is_not_a_list_of_them():
     for images, captions in (
         (picture(), ["a"]),
         ("dog.jpg", ["a"]),
@@ -208,7 +210,7 @@ def test_a_lone_picture_or_caption_is_no_list_of_them():
             Scorer("toy").measure(images, captions, [0])
 
 
-def test_scorers_of_nothing_are_refused():
+def test_scorers_of_nothing_are_rejected():
     with pytest.raises(ConfigError, match="expected an encoder or the name of one, got NoneType"):
         Scorer(None)
     with pytest.raises(ConfigError, match="expected Paper, Evidence or the name of a preset, got dict"):
@@ -249,7 +251,7 @@ def test_the_signature_changes_with_everything_that_changes_a_score():
     assert len({base, *signatures}) == len(changes) + 1
 
 
-def test_a_picture_may_come_as_path_bytes_or_array(tmp_path):
+def test_an_image_may_come_as_path_bytes_or_array(tmp_path):
     import numpy as np
 
     path = tmp_path / "p.png"
@@ -320,3 +322,23 @@ def test_a_number_that_the_form_does_not_have_is_an_attribute_error_with_the_kno
     assert score.match is None
     for again in (pickle.loads(pickle.dumps(score)), copy(score)):
         assert (again.msd, again.coverage) == (score.msd, score.coverage)
+
+
+def test_numbers_survive_copies_and_name_what_they_have():
+    some = Numbers({"msd": 0.5}, ("short",), ("dog",))
+    for again in (copy(some), pickle.loads(pickle.dumps(some))):
+        assert (again.msd, again.warnings, again.worst) == (0.5, ("short",), ("dog",))
+    with pytest.raises(AttributeError, match="no 'mds', only msd"):
+        _ = some.mds
+    with pytest.raises(AttributeError):
+        _ = object.__new__(Numbers)._missing  # what copy and pickle ask of an object without fields
+
+
+def test_a_limit_on_images_is_one_of_four_times_as_many_texts():
+    sizes = BatchSizes(load_encoder("toy"), 64)
+    sizes.limit_images(3)
+    assert (sizes.images, sizes.texts) == (3, 12)
+    sizes.limit_images(50)
+    assert (sizes.images, sizes.texts) == (3, 12)
+    sizes.limit_texts(5)
+    assert (sizes.images, sizes.texts) == (3, 5)

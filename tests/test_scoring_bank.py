@@ -50,7 +50,7 @@ def test_a_bank_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"gate": "length"}, {"gate": "coverage"}, {"gate": "fixed", "beta": 0.1}])
-def test_calibration_covers_both_sides_or_is_refused(changes):
+def test_calibration_covers_both_sides_or_is_rejected(changes):
     encoder, both_sides = tiny_clip(), BACKGROUND.changed(**changes)
     message = (
         f"gate={changes['gate']} weighs coverage, but the bank .* has no captions to calibrate it; set gate=support"
@@ -59,7 +59,7 @@ def test_calibration_covers_both_sides_or_is_refused(changes):
         Scorer(encoder, both_sides, bank=bank_of(encoder))
     scorer = Scorer(encoder, both_sides, bank=bank_of(encoder, captions=CAPTIONS))
     plain = Scorer(encoder, MSDConfig(**changes))
-    # Less its mean over the bank's captions, so that captions of the bank cover a picture by zero on average.
+    # Less its mean over the bank's captions, so that captions of the bank cover an image by zero on average.
     calibrated = [score.coverage for score in scorer.rank(picture(), CAPTIONS)]
     raw = [score.coverage for score in plain.rank(picture(), CAPTIONS)]
     assert sum(calibrated) == pytest.approx(0, abs=1e-4)
@@ -74,7 +74,7 @@ def test_a_fixed_gate_without_coverage_needs_no_captions():
     assert fixed.score(picture(), "red").divergence == fixed.score(picture(), "red").support
 
 
-def test_banks_that_do_not_fit_are_refused(tmp_path):
+def test_banks_that_do_not_fit_are_rejected(tmp_path):
     encoder = tiny_clip()
     with pytest.raises(
         ConfigError, match="these settings need a bank, but encoder .* has none; build one with: msdscore bank"
@@ -111,7 +111,7 @@ def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
     assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
 
 
-def test_banks_that_cannot_be_written_or_captioned_are_one_line(tmp_path):
+def test_banks_that_cannot_be_written_or_captioned_are_one_line_errors(tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(2):

@@ -137,7 +137,7 @@ def test_terms_have_the_sign_of_their_margin_and_a_false_word_never_helps(margin
     assert false < true
 
 
-def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_tells_of_no_other():
+def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_mentions_no_other():
     kinds = torch.zeros(1, 3, dtype=torch.int64)
     index = JudgedWords(torch.tensor([[[0, 2], [3, -1], [-1, -1]]]), rows([1.0, 1.0, 0.0]), kinds)
     tokens = torch.tensor([[1.0, 100.0, 3.0, 7.0]])
@@ -201,7 +201,7 @@ def test_logistic_regression_finds_known_coefficients():
     assert fit_logistic(x, truth, balanced=False) == pytest.approx((-1.0, 0.7, -0.4), abs=0.05)
 
 
-def test_words_that_are_told_apart_are_reliable():
+def test_words_that_are_distinguished_are_reliable():
     stems = np.array(["dog"] * 200 + ["thing"] * 200)
     rng = np.random.default_rng(2)
     present = np.tile([True, False], 200)
@@ -309,7 +309,7 @@ def test_a_negative_similarity_gains_nothing_by_denial(bank):
         assert numbers["msd"].item() == pytest.approx(similarity - expected)
 
 
-def test_match_is_known_under_its_own_settings_alone(bank):
+def test_match_is_known_under_its_own_settings_only(bank):
     encoder, made = bank
     other = Scorer(encoder, Evidence(components=2, alpha=0.3), bank=made).score(picture(), "red")
     assert other.match is None
@@ -344,7 +344,7 @@ def test_tables_show_the_numbers_of_the_form_and_the_plain_reading(bank):
     assert "match" not in str(Scorer(encoder, "short").rank(picture(), ["red"])).splitlines()[0]
 
 
-def test_banks_that_do_not_fit_are_refused(bank):
+def test_banks_that_do_not_fit_are_rejected(bank):
     encoder, made = bank
     with pytest.raises(ConfigError, match="these settings use none; choose the preset evidence"):
         Scorer(encoder, "short", bank=made)

@@ -152,7 +152,7 @@ def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
         (7, "a list of texts, got int"),
     ],
 )
-def test_bad_references_are_refused_in_one_line(scorer, references, message):
+def test_bad_references_are_rejected_in_one_line(scorer, references, message):
     for call in (lambda: scorer.score(red(), "a dog", references), lambda: scorer.compare("a dog", references)):
         with pytest.raises(ConfigError, match=message):
             call()
@@ -164,7 +164,7 @@ def test_a_thousand_references_are_one_set(scorer):
     assert math.isfinite(many.ref_msd)
 
 
-def test_a_reference_in_another_language_is_told(mini):
+def test_a_reference_in_another_language_is_reported(mini):
     foreign = "Ein kleiner Hund läuft mit einem Ball über die grüne Wiese hinter dem Haus"
     score = mini.score(red(), "a dog runs", references=["a small dog on the grass", foreign])
     assert score.reference_count == 2
@@ -262,7 +262,7 @@ def test_a_run_with_references_goes_on_and_knows_another_file_of_references(scor
         scored_file(scorer, tmp_path, "ids.json")
 
 
-def test_a_file_without_images_or_texts_is_no_file_of_references(tmp_path):
+def test_a_file_without_images_or_texts_is_not_a_file_of_references(tmp_path):
     (tmp_path / "odd.jsonl").write_text('{"picture": "red.png", "words": ["a"]}')
     with pytest.raises(InputError, match="item 1: expected an image or id, and references, captions or caption"):
         ReferenceFile(tmp_path / "odd.jsonl")

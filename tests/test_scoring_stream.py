@@ -102,7 +102,7 @@ class Watched(Elsewhere):
         return super().encode_texts(texts)
 
 
-def test_a_request_launches_alone_and_waits_for_its_numbers_beside_others(monkeypatch):
+def test_a_request_launches_separately_and_waits_for_its_numbers_next_to_others(monkeypatch):
     encoder, waited = Watched(), []
     wait = Fetch.wait
     monkeypatch.setattr(Fetch, "wait", lambda one: waited.append(backends.cudnn_sdp_enabled()) or wait(one))
@@ -127,7 +127,7 @@ def test_a_request_that_fails_ends_its_stream_and_no_other():
     ("edge", "batch", "streams", "expected"),
     [(224, 256, 1, 6), (224, 2048, 1, 3), (512, 256, 1, 4), (None, 256, 1, 3), (224, 256, 2, 6), (384, 256, 2, 3)],
 )
-def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(edge, batch, streams, expected):
+def test_so_many_requests_wait_with_their_images_as_the_shared_memory_holds(edge, batch, streams, expected):
     encoder = Elsewhere()
     if edge:
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
@@ -136,7 +136,7 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
 
 
 @pytest.mark.slow
-def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
+def test_shards_that_overlap_next_to_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
     for number in range(4):
         write_tar(tmp_path / f"{number}.tar", 20, first=20 * number)
     found, shared, sharing = [], [], Pipeline.sharing
@@ -152,7 +152,7 @@ def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypa
     assert found[0] == found[1]
 
 
-def test_batches_are_halved_where_memory_runs_out_and_stay_so():
+def test_batches_are_halved_when_memory_runs_out_and_stay_so():
     encoder = Elsewhere("cpu", room=3)
     pipeline = Pipeline(encoder)
     assert pipeline.batch_size == BATCH_SIZES["cpu"]
@@ -256,7 +256,7 @@ def test_processes_decode_as_threads_do(tmp_path):
     assert "not an image" in str(processes[len(files)])
 
 
-def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):
+def test_threads_decode_if_no_process_can_be_started(tmp_path, monkeypatch):
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)

@@ -104,7 +104,7 @@ def test_shipped_weights_are_those_of_their_list():
 
 
 @pytest.mark.parametrize("how", ["changed", "missing"])
-def test_damaged_weights_are_refused(tmp_path, how):
+def test_damaged_weights_are_rejected(tmp_path, how):
     folder = tmp_path / "mini"
     shutil.copytree(WEIGHTS, folder)
     path = folder / "trunk-1.safetensors"
@@ -124,7 +124,7 @@ def test_damaged_weights_are_refused(tmp_path, how):
         load_encoder(str(folder), device="cpu")
 
 
-def test_a_list_names_files_of_its_own_folder_alone(tmp_path):
+def test_a_list_names_files_of_its_own_folder_only(tmp_path):
     (tmp_path / "one").write_text("1")
     write_sums(tmp_path)
     verify_sums(tmp_path)

@@ -208,7 +208,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.npy", "--min", "match=nan"], "a bound must be a number, got nan for match"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message):
+def test_mistakes_are_one_line_errors(shards, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     answer = msdscore("select", "scores", *arguments)
     assert answer.returncode == 2
@@ -234,7 +234,7 @@ def test_a_file_that_is_named_twice_counts_once(shards, tmp_path):
 
 
 @pytest.mark.parametrize("rule", [["--min", "match=0.5"], ["--keep", "0.5", "--by", "match"]])
-def test_a_number_that_no_row_has_is_refused_unless_nothing_was_scored(shards, tmp_path, rule):
+def test_a_number_that_no_row_has_is_rejected_unless_nothing_was_scored(shards, tmp_path, rule):
     _, table = shards
     table = table.set_column(table.schema.get_field_index("match"), "match", pa.nulls(len(table), pa.float64()))
     pq.write_table(table, tmp_path / "plain.parquet")
@@ -246,7 +246,7 @@ def test_a_number_that_no_row_has_is_refused_unless_nothing_was_scored(shards, t
     assert msdscore("select", tmp_path / "no.parquet", "-o", tmp_path / "keys.txt", *rule).returncode == 0
 
 
-def test_other_signatures_other_files_and_bad_uids_are_refused(shards, tmp_path):
+def test_other_signatures_other_files_and_bad_uids_are_rejected(shards, tmp_path):
     folder, table = shards
     shard(folder, 7, signature="msd|enc:mini@2")
     answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3")
@@ -295,7 +295,7 @@ def members(path):
         return {member.name: tar.extractfile(member).read() for member in tar}
 
 
-def test_new_tars_hold_the_kept_samples_whole_and_finished_ones_stay(tars):
+def test_new_tars_contain_the_kept_samples_whole_and_finished_ones_stay(tars):
     root, table = tars
     command = ("select", root / "scores", "-o", root / "kept", "--keep", "0.3")
     answer = msdscore(*command)
@@ -389,7 +389,7 @@ def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parqu
     assert (other.returncode, "contains another selection, or other shards" in other.stderr) == (2, True)
 
 
-def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_refused(parquets):
+def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets):
     path = parquets / "data/00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.take(list(range(8, -1, -1))), path)
@@ -408,7 +408,7 @@ def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_refused(parquets)
 def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     write_tar(tmp_path / "tars/00000.tar", [f"{number:09d}" for number in range(6)])
     whole = (tmp_path / "tars/00000.tar").read_bytes()
-    (tmp_path / "tars/00000.tar").write_bytes(whole[: 3 * 3 * 1024 + 700])  # within the picture of the fourth
+    (tmp_path / "tars/00000.tar").write_bytes(whole[: 3 * 3 * 1024 + 700])  # within the image of the fourth
     scored = msdscore("score", tmp_path / "tars/00000.tar", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
     assert (scored.returncode, "truncated" in scored.stderr) == (3, True)
     answer = msdscore("select", tmp_path / "scores", "-o", tmp_path / "kept", "--keep", "1.0")
@@ -419,7 +419,7 @@ def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     assert "the scored tar does not exist; run select in the folder where it was scored" in gone.stderr
 
 
-def test_a_tar_that_is_not_the_one_that_was_scored_is_refused(tars):
+def test_a_tar_that_is_not_the_one_that_was_scored_is_rejected(tars):
     root, table = tars
     keys, captions = (table.column(name).to_pylist()[:ROWS] for name in ("key", "caption"))
     tar = root / "tars/00000.tar"
@@ -433,7 +433,7 @@ def test_a_tar_that_is_not_the_one_that_was_scored_is_refused(tars):
     assert list(root.glob("*/00000.tar")) == [tar]
 
 
-def test_samples_that_share_a_key_are_told_apart_by_position(tmp_path):
+def test_samples_that_share_a_key_are_distinguished_by_position(tmp_path):
     captions = ["a red ball", "a cat", "a red ball", "a green tree"]
     write_tar(tmp_path / "tars/00000.tar", ["a", "b", "a", "b"], captions)
     scored = msdscore("score", tmp_path / "tars/00000.tar", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
@@ -447,7 +447,7 @@ def test_samples_that_share_a_key_are_told_apart_by_position(tmp_path):
     ]
 
 
-def test_keys_that_do_not_tell_rows_apart_are_refused(tmp_path):
+def test_keys_that_do_not_identify_rows_are_rejected(tmp_path):
     for name, ids in (("a", "01"), ("b", "12"), ("c", "33")):
         pq.write_table(pa.table({"id": list(ids), "msd": [1.0, 0.0]}), tmp_path / f"{name}.parquet")
     both = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
@@ -499,7 +499,7 @@ def test_a_page_that_is_there_is_not_replaced(shards, tmp_path):
 @pytest.mark.parametrize(
     "output", ["keys.txt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("keep.npy", "kept.parquet", "kept"))]
 )
-def test_a_full_disk_is_one_line(tars, output):
+def test_a_full_disk_is_a_one_line_error(tars, output):
     root, _ = tars
     command = (sys.executable, "-m", "msdscore", "select", root / "scores", "-o", root / output, "--keep", "0.9")
     limited = ("sh", "-c", 'ulimit -f 1 && exec "$@"', "sh", *map(str, command))
@@ -602,7 +602,7 @@ def test_scores_of_any_store_are_read(shards, tmp_path):
     assert "expected score shards in this folder, found none" in empty.stderr
 
 
-def test_a_key_of_several_samples_is_refused_in_a_list_of_keys(tmp_path):
+def test_a_key_of_several_samples_is_rejected_in_a_list_of_keys(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as shard:
         for colour, key in (("red", "1"), ("green", "2"), ("blue", "1")):
             add(shard, f"{key}.jpg", jpeg(colour))
@@ -634,7 +634,7 @@ def test_the_highest_uncertainty_comes_first_as_the_page_says(tmp_path):
 
 
 @pytest.mark.parametrize("output", ["/dev/null", "/dev/full"])
-def test_a_device_is_no_folder_for_tars(shards, output):
+def test_a_device_is_not_a_folder_for_tars(shards, output):
     root, _ = shards
     answer = msdscore("select", root, "-o", output, "--keep", "1")
     assert (answer.returncode, f"{output}: is a file; expected the name of a folder for shards" in answer.stderr) == (
@@ -645,3 +645,28 @@ def test_a_device_is_no_folder_for_tars(shards, output):
 
 def test_select_orders_columns_as_the_forms_do():
     assert LOWER_IS_BETTER == LOWER_OF_FORMS
+
+
+def test_the_survey_counts_kept_and_dropped_rows_in_every_bin(shards, tmp_path):
+    folder, table = shards
+    chosen = select([str(folder)], Rule(keep=Quota.parse("20")), str(tmp_path / "keys.txt"), show=3)
+    values = np.array(table.column("msd").to_pylist(), dtype=float)
+    histogram = next(one for one in chosen.survey.histograms if one.name == "msd")
+    is_kept = np.zeros(len(values), dtype=bool)
+    is_kept[best(table, "msd", 20)] = True
+    edges = np.linspace(histogram.low, histogram.high, len(histogram.kept) + 1)
+    for counts, rows in ((histogram.kept, is_kept), (histogram.dropped, ~is_kept & np.isfinite(values))):
+        assert counts.sum() == rows.sum()
+        np.testing.assert_allclose(
+            np.abs(np.cumsum(counts) - np.cumsum(np.histogram(values[rows], edges)[0])), 0, atol=1
+        )
+    agreement = chosen.survey.agreement
+    assert agreement.share == agreement.shared / agreement.kept
+    assert 0 < agreement.share <= 1
+
+
+def test_names_of_missing_score_files_are_named_in_the_error(tmp_path):
+    answer = msdscore("select", tmp_path / "no.parquet", "-o", tmp_path / "keys.txt", "--keep", "1")
+    assert answer.returncode == 2
+    assert "no.parquet" in answer.stderr
+    assert "folder" not in answer.stderr

@@ -59,14 +59,14 @@ def test_references_of_a_request_give_ref_msd_and_explanations_with_them(client,
     assert client.post("/v1/score", json=asked()).json()["items"][0]["scores"][0]["ref_msd"] is None
 
 
-def test_score_judges_every_caption_alone_and_multipart_is_the_same(client, scorer):
+def test_score_judges_every_caption_separately_and_multipart_is_the_same(client, scorer):
     rows = client.post("/v1/score", json=asked()).json()["items"][0]["scores"]
     form = client.post("/v1/score", files={"image": image_bytes()}, data={"caption": ["a red square", "a blue square"]})
     assert rows == form.json()["items"][0]["scores"]
     assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(image_bytes(), "a blue square").msd
 
 
-def test_a_bad_caption_or_picture_is_an_error_of_its_own(client):
+def test_a_bad_caption_or_image_is_an_error_of_its_own(client):
     rows = client.post("/v1/score", json=asked(captions=("a red square", "  "))).json()["items"][0]["scores"]
     assert rows[0]["error"] is None
     assert "no words" in rows[1]["error"]
@@ -164,14 +164,14 @@ def test_base64_may_come_in_lines(client):
         ({"json": [1, 2]}, 422, "body"),
     ],
 )
-def test_refusals_are_one_line_with_the_right_status(client, change, status, text):
+def test_refusals_are_one_line_errors_with_the_right_status(client, change, status, text):
     answer = client.post("/v1/score", **change)
     assert answer.status_code == status
     assert text in answer.json()["error"]
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
+def test_a_body_past_its_limit_is_rejected_with_and_without_a_length(scorer):
     with calling(scorer.pipeline, max_body=1000) as client:
         assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
         endless = (b"x" * 400 for _ in range(5))
@@ -203,7 +203,7 @@ def test_files_of_the_page_are_listed_never_joined(client):
         assert client.get(path).status_code == 404
 
 
-def test_binding_elsewhere_without_a_token_is_refused():
+def test_binding_elsewhere_without_a_token_is_rejected():
     with pytest.raises(ConfigError, match="binding to 0.0.0.0 lets other machines call"):
         ServeSettings(host="0.0.0.0")
     with pytest.raises(ConfigError, match="at least 16 characters"):
@@ -315,7 +315,7 @@ def test_captions_that_are_scored_in_several_jobs_are_one_candidate_set(client, 
     assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
 
 
-def test_an_error_of_the_worker_reaches_its_callers_alone():
+def test_an_error_of_the_worker_reaches_its_callers_only():
     def do(works):
         if "bad" in works:
             raise RuntimeError("broken")

@@ -1,4 +1,4 @@
-"""The service under inputs that nobody meant: its own OpenAPI document, mutated pictures, captions and bodies.
+"""The service under inputs that nobody meant: its own OpenAPI document, mutated images, captions and bodies.
 
 `MUTATIONS=5000 python -m pytest tests/test_serve_fuzz.py` sends more than the few of an ordinary run.
 """
@@ -40,7 +40,7 @@ ODD = (
 
 
 def pictures() -> list[bytes]:
-    """Small pictures in every form that browsers send."""
+    """Small images in every form that browsers send."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
     found = []
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
@@ -80,7 +80,7 @@ def calls():
         yield made
 
 
-def test_mutated_pictures_and_captions_get_an_answer_each(calls):
+def test_mutated_images_and_captions_get_an_answer_each(calls):
     draw, good = random.Random(1), pictures()
     for number in range(MUTATIONS):
         content = mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good)
@@ -92,7 +92,7 @@ def test_mutated_pictures_and_captions_get_an_answer_each(calls):
         assert len(item.get("scores", item.get("explanations"))) == len(texts)
 
 
-def test_mutated_bodies_are_refused_or_answered(calls):
+def test_mutated_bodies_are_rejected_or_answered(calls):
     draw = random.Random(2)
     boundary = b"----boundary"
     form = b"".join(

@@ -196,7 +196,7 @@ def test_a_file_without_the_usual_columns_is_ordered_by_what_it_has():
 
 
 @pytest.mark.parametrize("count", ["0", "501", "x", "9" * 5000])
-def test_a_count_beyond_the_limit_is_refused_however_long(count):
+def test_a_count_beyond_the_limit_is_rejected_however_long(count):
     with client(raises=False) as calls:
         answer = calls.post("/v1/rows", files={"file": ("s.jsonl", b"{}")}, data={"count": count})
     assert answer.status_code == 422
@@ -214,7 +214,7 @@ def test_a_count_beyond_the_limit_is_refused_however_long(count):
         ({"content-length": "²"}, 400),
     ],
 )
-def test_headers_that_are_none_are_refused(headers, status):
+def test_headers_that_are_none_are_rejected(headers, status):
     app, sent = create_app(SPEC.build(), ServeSettings(), spec=SPEC), []
 
     async def receive():
@@ -295,7 +295,7 @@ def test_a_worker_that_hangs_is_not_ready():
         gate.set()
 
 
-def test_one_bad_image_costs_its_own_completions_alone():
+def test_one_bad_image_costs_its_own_completions_only():
     good = base64.b64encode(image_bytes()).decode()
     images = [good, "%%%", None, base64.b64encode(b"no image").decode(), good]
     with client() as calls:
@@ -309,7 +309,7 @@ def test_one_bad_image_costs_its_own_completions_alone():
         assert items[1]["error"] is None
 
 
-def test_a_taken_port_is_one_line():
+def test_a_taken_port_is_a_one_line_error():
     with bind(ServeSettings(port=0)) as listener:
         listener.listen()
         port = listener.getsockname()[1]
@@ -422,7 +422,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_body_of_millions_of_values_is_refused_while_others_are_answered(name):
+def test_a_body_of_millions_of_values_is_rejected_while_others_are_answered(name):
     """The slowest probe beside it is answered in 100 ms on an idle machine; a busy one of two cores gets more."""
     with process() as (child, address):
         post(address, "/v1/score", asked())

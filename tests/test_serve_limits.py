@@ -114,7 +114,7 @@ def test_vectors_are_remembered_between_requests():
     assert (encoder.pictures, encoder.captions) == (1, 2)
 
 
-def test_a_picture_never_reaches_the_disk(monkeypatch):
+def test_an_image_never_reaches_the_disk(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a temporary file on disk")
 
@@ -232,7 +232,7 @@ def test_bodies_of_all_callers_together_have_a_limit_and_what_is_only_announced_
     assert asyncio.run(main()) == (503, 422, {422}, 422)
 
 
-def test_a_caller_who_leaves_while_sending_is_no_error_of_the_service(caplog):
+def test_a_caller_who_leaves_while_sending_is_not_an_error_of_the_service(caplog):
     app = create_app(SPEC.build(), ServeSettings(), spec=SPEC)
     sent: list[dict] = []
 
@@ -353,7 +353,7 @@ def test_texts_and_numbers_of_columns_are_as_clean_as_those_of_rows():
     assert [row.get("match") for row in answer["rows"]] == [1, 0, None]
 
 
-def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_asked_for():
+def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_requested():
     lines = [{"caption": f"a Dog {n}", "image": f"{n}.jpg", "match": n / 1000} for n in range(700)]
     text = "\n".join(map(json.dumps, lines)).encode()
     with client(max_stored=1) as calls:
@@ -401,3 +401,25 @@ def test_only_the_origins_that_were_named_may_show_the_page_in_a_frame():
     for bad in ("*", "localhost", "http://a b", "http://x; script-src *", "javascript:alert(1)"):
         with pytest.raises(ConfigError, match="expected an origin such as"):
             ServeSettings(embed=(bad,))
+
+
+def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_rejected():
+    body = json.dumps({"image": base64.b64encode(image_bytes()).decode(), "captions": ["red"]}).encode()
+    for limit, status in ((len(body), 200), (len(body) - 1, 413)):
+        with client(max_body=limit) as calls:
+            answer = calls.post("/v1/rank", content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code == status, answer.text
+
+
+def test_every_request_is_a_one_line_error_of_the_log(caplog):
+    with caplog.at_level("INFO", logger="msdscore.serve"), client() as calls:
+        calls.get("/healthz")
+    line = json.loads(caplog.records[-1].getMessage())
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/healthz", 200)
+    assert line["seconds"] >= 0
+
+
+def test_style_sheets_and_scripts_are_served_from_either_folder():
+    with client() as calls:
+        for name in ("palette.css", "page.css", "page.js"):
+            assert calls.get(f"/assets/{name}").status_code == 200, name

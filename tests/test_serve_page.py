@@ -556,7 +556,7 @@ def test_what_goes_wrong_is_said_once_and_where_it_arose(browser, tmp_path, pict
     assert browser.run("return document.getElementById('status').classList.contains('error')")
 
 
-def test_a_token_is_asked_for_where_the_service_wants_one(running):
+def test_a_token_is_requested_if_the_service_wants_one(running):
     with served(token=TOKEN) as address:
         running.view(1360, 900)
         running.open(address)
@@ -839,7 +839,7 @@ def test_no_text_of_the_user_is_code_in_the_python_export(browser, picture, tmp_
     assert hostile in run.stdout
 
 
-def test_a_wrong_token_is_told_from_none_and_the_right_one_survives_a_reload(running):
+def test_a_wrong_token_is_distinguished_from_none_and_the_right_one_survives_a_reload(running):
     with served(token=TOKEN) as address:
         running.view(1360, 900)
         running.open(address)

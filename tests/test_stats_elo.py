@@ -62,7 +62,7 @@ def test_bootstrap_equals_the_published_resampling() -> None:
     assert ratings.rounded == {name: int(value + 0.5) for name, value in medians.items()}
 
 
-def test_bootstrap_leaves_a_system_out_where_it_did_not_play() -> None:
+def test_bootstrap_leaves_a_system_out_if_it_did_not_play() -> None:
     ratings = bootstrap_elo(games(["a", "a", "a"], ["b", "b", "c"], [1, 1, 1]), EloConfig(samples=50))
     column = ratings.draws[:, ratings.systems.index("c")]
     assert np.isnan(column).any()

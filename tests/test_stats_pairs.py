@@ -117,7 +117,7 @@ def test_clustered_mcnemar_is_the_plain_one_for_single_pairs_and_keeps_its_level
     rejected = {"plain": 0, "clustered": 0}
     clusters = np.repeat(np.arange(40), 8)
     for _ in range(300):
-        better = rng.random((40, 2)).repeat(8, axis=0) + rng.normal(0, 0.05, (320, 2)) > 0.5  # pictures decide
+        better = rng.random((40, 2)).repeat(8, axis=0) + rng.normal(0, 0.05, (320, 2)) > 0.5  # images decide
         rejected["plain"] += mcnemar(*better.T).p_value < 0.05
         rejected["clustered"] += mcnemar_clustered(*better.T, clusters).p_value < 0.05
     assert rejected["plain"] > 75

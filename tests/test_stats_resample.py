@@ -37,7 +37,7 @@ def test_intervals_of_a_mean_cover_it_95_percent_of_the_time() -> None:
     assert inside / runs == pytest.approx(0.95, abs=0.04)
 
 
-def test_intervals_of_five_pictures_are_wide_enough() -> None:
+def test_intervals_of_five_images_are_wide_enough() -> None:
     rng = np.random.default_rng(13)
     runs, clusters = 400, np.repeat(np.arange(5), 6)
     inside = 0

@@ -98,7 +98,7 @@ def test_rated_benchmarks_can_be_swept(tmp_path):
     assert "tau_c" in to_markdown([sweep_table(results, axis="alpha")])
     row = results[0]
     pairs = decided_pairs(row, ("cosine", "msd"))
-    assert len(pairs) == 24  # three captions of each picture with unequal ratings
+    assert len(pairs) == 24  # three captions of each image with unequal ratings
     assert pairs.right("cosine").mean() == pytest.approx(2 / 3)  # it knows colours and not that a square is no dog
 
 
@@ -201,7 +201,7 @@ def test_direction_and_margin(root):
     assert {"cosine", "rank-agg"} <= set(bins[0])
 
 
-def test_an_option_of_another_study_is_refused(root):
+def test_an_option_of_another_study_is_rejected(root):
     answer = CliRunner().invoke(app, ["study", "kappa", "--root", str(root), "-e", "toy", "--seeds", "3"])
     assert isinstance(answer.exception, ConfigError)
     assert "study kappa has no option --seeds; it has --values, --benchmark" in str(answer.exception)
@@ -209,7 +209,7 @@ def test_an_option_of_another_study_is_refused(root):
     assert "Did you mean 'kappa'" in str(answer.exception)
 
 
-def test_a_study_without_a_readable_image_is_one_line(tmp_path):
+def test_a_study_without_a_readable_image_is_a_one_line_error(tmp_path):
     folder = make_sugarcrepe(tmp_path)
     write_pictures(folder / "sugarcrepe.images.parquet", dict.fromkeys((f"{c}.png" for c in COLOURS), b"no image"))
     for name in ("kappa", "direction", "backbones", "mixtures", "margin", "tune"):

@@ -24,7 +24,7 @@ def spec(tmp_path_factory):
     return ScorerSpec(encoder="toy", bank=str(path))
 
 
-def test_the_replaced_word_is_found_where_one_word_alone_has_changed():
+def test_the_replaced_word_is_found_where_one_word_only_has_changed():
     assert replaced_word("a red car", "a blue car") == ("red", "blue")
     assert replaced_word("a red car", "a red car at night") is None
     assert replaced_word("a red car", "a blue bus") is None
@@ -58,6 +58,6 @@ def test_suggestions_for_replaced_words(tmp_path, spec):
     assert 0 <= row["named"].value <= row["doubtful"].value <= 1
 
 
-def test_a_bank_without_a_vocabulary_is_refused(tmp_path):
+def test_a_bank_without_a_vocabulary_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="expected a bank with a vocabulary"):
         run_study("suggestions", Study(root=tmp_path, spec=ScorerSpec(encoder="toy")))

@@ -56,7 +56,7 @@ def test_negation_typos_nonsense_and_what_stays_the_same():
     assert edits.with_empty_words("A dog", set(), chance).startswith("A dog. ")
 
 
-def test_variants_keep_the_picture():
+def test_variants_keep_the_image():
     image = Image.new("RGB", (60, 40), "red")
     image.putpixel((0, 0), (0, 0, 255))
     found = variants(image)
@@ -108,7 +108,7 @@ def test_metrics_pass_what_they_can_see(rows):
     assert "| wrong colour | first higher | 6 | 100 [" in to_markdown([table])
 
 
-def test_a_missing_score_fails_and_bad_requests_are_refused(rows):
+def test_a_missing_score_fails_and_bad_requests_are_rejected(rows):
     silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
         _, families = rates([silent], captioned_images(rows))
@@ -119,7 +119,7 @@ def test_a_missing_score_fails_and_bad_requests_are_refused(rows):
         rates([load_metric("cosine")], [])
 
 
-def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_read(tmp_path):
+def test_images_may_be_stored_next_to_the_rows_and_are_requested_if_none_can_be_read(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
     with pytest.raises(InputError, match=r"none of 3 images can be read; the first: .*images/red.png"):
         rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
@@ -129,7 +129,7 @@ def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_re
     assert table.facts["pictures"] == 3
 
 
-def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
+def test_a_stretch_of_images_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.lab.studies.behaviour.BATCH", 1)
     names = ["gone", "lost", *COLOURS[:3]]
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])

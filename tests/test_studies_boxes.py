@@ -53,7 +53,7 @@ def boxed(tmp_path):
     return tmp_path / "rows.jsonl"
 
 
-def test_maps_of_words_lie_on_what_they_name(boxed, tmp_path):
+def test_maps_of_words_are_on_what_they_name(boxed, tmp_path):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short", "-o", str(tmp_path / "b.json")]
     answer = CliRunner().invoke(app, study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
@@ -67,7 +67,7 @@ def test_maps_of_words_lie_on_what_they_name(boxed, tmp_path):
     assert {"influence", "carried", "even", "centre"} <= {row["map"] for row in captions["rows"]}
 
 
-def test_missing_boxes_and_objects_that_no_caption_names_are_one_line(boxed):
+def test_missing_boxes_and_objects_that_no_caption_names_are_one_line_errors(boxed):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short"]
     boxed.with_name("coco_classes.txt").write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
     assert "expected captions that name an annotated object" in str(CliRunner().invoke(app, study).exception)

@@ -39,7 +39,7 @@ def test_the_rand_index_is_that_of_scikit_learn():
     assert adjusted_rand(same, (same + 1) % 3) == 1.0
 
 
-def test_entropy_counts_real_tokens_alone():
+def test_entropy_counts_real_tokens_only():
     shares = torch.tensor([[[0.5, 1.0, 0.3], [0.5, 0.0, 0.7]]])
     mask = torch.tensor([[True, True, False]])
     assert entropies(shares, mask).item() == pytest.approx(np.log(2) / 2)

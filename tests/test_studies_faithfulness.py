@@ -1,4 +1,4 @@
-"""Studies of the explanations, on pictures whose right answer is known."""
+"""Studies of the explanations, on images whose right answer is known."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_maps_are_faithful_where_the_answer_is_known(study):
     assert heights["correct captions", "insertion", "map"][-1] == pytest.approx(start, abs=1e-6)
 
 
-def test_dropping_patches_equals_a_picture_without_them(scorer, pairs):
+def test_dropping_patches_equals_an_image_without_them(scorer, pairs):
     chunk = faithfulness.measured_pairs(scorer, pairs[:2], "influence")
     none = [np.array([], dtype=np.int64)] * 4
     np.testing.assert_allclose(faithfulness.without_patches(scorer, chunk, none), chunk.divergence, atol=1e-6)
@@ -90,7 +90,7 @@ def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
     assert effects(1) != effects(0)
 
 
-def test_a_share_that_leaves_nothing_is_refused(study):
+def test_a_share_that_leaves_nothing_is_rejected(study):
     with pytest.raises(ConfigError, match=r"share must lie between 0 and 0\.5, got 0\.7"):
         faithfulness.faithfulness(study, share=0.7)
 
@@ -114,7 +114,7 @@ def test_changed_words(right, wrong, changed):
     assert localisation.changed_words(right, wrong) == changed
 
 
-def test_questions_leave_out_what_cannot_be_asked():
+def test_questions_leave_out_what_cannot_be_answered():
     def pair(right, wrong, subset="replace_obj"):
         return Pair(right + wrong, two_coloured, right, wrong, subset=subset)
 
@@ -139,7 +139,7 @@ def test_chance_is_that_of_a_random_order():
     assert question.chance(3) == 1.0
 
 
-def test_terms_find_the_changed_colour_and_a_wrong_picture_does_not(study):
+def test_terms_find_the_changed_colour_and_a_wrong_image_does_not(study):
     (table,) = localisation.localisation(study)
     assert {row["subset"] for row in table.rows} == {"replace_obj", "replace_att"}
     for row in table.rows:

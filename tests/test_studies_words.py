@@ -51,7 +51,7 @@ def long(tmp_path):
     return tmp_path
 
 
-def test_the_terms_find_what_is_not_there_and_the_wrong_picture_does_not(long):
+def test_the_terms_find_what_is_not_there_and_the_wrong_image_does_not(long):
     study = Study(root=long, spec=ScorerSpec(encoder="toy", config="short"))
     (table,) = words(study, marks="chair")
     assert (table.facts["captions"], table.facts["left_out"]) == (8, 0)

@@ -148,7 +148,7 @@ def test_every_table_of_the_paper_has_a_step_whose_command_is_known():
 
 
 @pytest.mark.slow
-def test_the_paper_is_run_step_by_step_and_goes_on_where_it_stopped(tmp_path, capsys):
+def test_the_paper_is_run_step_by_step_and_resumes_where_it_stopped(tmp_path, capsys):
     make_sugarcrepe(tmp_path / "data")
     command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(tmp_path / "out"), "--samples", "5"]
     only = ["--only", "kappa", "--only", "caparena", "--limit", "6"]

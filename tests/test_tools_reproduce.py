@@ -106,7 +106,7 @@ def test_every_figure_of_a_study_belongs_to_a_step_of_the_paper():
     assert studies.study_cell(figure, {"tables": []}, "", "command", None).ours is None
 
 
-def test_a_killed_campaign_goes_on_where_it_stopped(rehearsal, tmp_path, capsys, monkeypatch):
+def test_a_killed_campaign_resumes_where_it_stopped(rehearsal, tmp_path, capsys, monkeypatch):
     scored = []
     run_benchmark = campaign.run_benchmark
 
@@ -165,7 +165,7 @@ def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, caps
         (["--data", "nowhere"], "--data: expected a folder of benchmarks, there is none at nowhere"),
     ],
 )
-def test_wrong_usage_is_one_line(tmp_path, capsys, more, message):
+def test_wrong_usage_is_a_one_line_error(tmp_path, capsys, more, message):
     assert main(["run", "--data", str(tmp_path), "-o", str(tmp_path / "out"), *more]) == 2
     assert message in capsys.readouterr().err
 

@@ -132,7 +132,7 @@ def test_things_that_are_put_in_are_false():
         assert not added & {"dog", "hound"}
 
 
-def test_paragraphs_and_joined_captions_are_sentences_of_the_pictures_captions():
+def test_paragraphs_and_joined_captions_are_sentences_of_the_images_captions():
     pairs = pictures((["a dog", "a beach"], ()), (["a cat"], ()))
     lexicon = build_lexicon(pairs.items)
     maker = PhraseMaker(pairs.items, lexicon, similar_images(pairs.items, lexicon))
@@ -150,7 +150,7 @@ def test_similar_images_share_rare_words():
     assert near[3].tolist() == [1]
 
 
-def test_groups_hold_neighbours_and_every_picture_comes_once():
+def test_groups_hold_neighbours_and_every_image_comes_once():
     near = np.array(
         [[(item ^ 1), *[other for other in range(8) if other not in (item, item ^ 1)]] for item in range(8)]
     )
@@ -161,7 +161,7 @@ def test_groups_hold_neighbours_and_every_picture_comes_once():
     assert order.tolist() != grouped_order(near[:, :1], places, group=2, seed=0, epoch=4).tolist()
 
 
-def test_a_picture_that_comes_twice_is_never_twice_in_a_group():
+def test_an_image_that_comes_twice_is_never_twice_in_a_group():
     items = np.array([0, 1, 2, 3, 0, 1])
     references = unit(torch.randn(4, 5, generator=torch.Generator().manual_seed(0)))
     near = nearest(references[torch.from_numpy(items)], torch.from_numpy(items))
@@ -172,7 +172,7 @@ def test_a_picture_that_comes_twice_is_never_twice_in_a_group():
         assert sum(first == second for first, second in items[order].reshape(-1, 2)) <= 1  # what is left over may be
 
 
-def test_pictures_are_held_out_by_name_alone():
+def test_images_are_held_out_by_name_only():
     named = [TrainingPair("x", ("a",), name=f"{number}.jpg") for number in range(600)]
     out = [pair for pair in named if is_held_out(pair, 12)]
     assert 25 < len(out) < 80
@@ -180,7 +180,7 @@ def test_pictures_are_held_out_by_name_alone():
     assert all(is_held_out(replace(pair, captions=("b",)), 12) for pair in out)
 
 
-def test_views_show_the_picture_whole_mirrored_or_cropped():
+def test_views_show_the_image_whole_mirrored_or_cropped():
     pixels = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3)
     kept = ResidentImages(pixels, torch.tensor([False, True]))
     items = torch.tensor([0, 1] * 20)
@@ -192,7 +192,7 @@ def test_views_show_the_picture_whole_mirrored_or_cropped():
         (torch.allclose(view, straight[item], atol=1e-3), torch.allclose(view, turned[item], atol=1e-3))
         for view, item in zip(found, items, strict=True)
     ]
-    # Picture 0 is shown both ways, picture 1, whose captions say left or right, never mirrored.
+    # Image 0 is shown both ways, image 1, whose captions say left or right, never mirrored.
     assert set(fits[::2]) == {(True, False), (False, True)}
     assert set(fits[1::2]) == {(True, False)}
     cropped = kept.views(items, SampleSpec(whole=0.0, crop=0.3), size=8, generator=torch.Generator().manual_seed(0))
@@ -200,7 +200,7 @@ def test_views_show_the_picture_whole_mirrored_or_cropped():
 
 
 def photo(side=40, count=1):
-    """Smooth grey pictures with an edge and some grain."""
+    """Smooth grey images with an edge and some grain."""
     numbers = np.random.default_rng(0)
     rows, columns = np.mgrid[:side, :side]
     plain = 120 + 60 * np.sin(rows / 5) * np.cos(columns / 7) + 40 * (columns > side // 2)
@@ -209,7 +209,7 @@ def photo(side=40, count=1):
 
 
 @pytest.mark.parametrize("quality", [45, 75, 95])
-def test_pictures_saved_again_are_those_of_a_jpeg(quality):
+def test_images_saved_again_are_those_of_a_jpeg(quality):
     pixels = photo(side=43)  # the last blocks are not whole
     file = io.BytesIO()
     Image.fromarray(pixels[0, 0].byte().numpy()).save(file, format="JPEG", quality=quality)
@@ -219,14 +219,14 @@ def test_pictures_saved_again_are_those_of_a_jpeg(quality):
     assert (found - wanted).abs().mean() < 0.2 * lost + 0.4  # whole numbers differ by a quarter on average
 
 
-def test_small_pictures_lose_what_is_fine():
+def test_small_images_lose_what_is_fine():
     pixels = photo()
     assert torch.allclose(shrunk(pixels, 1.0, smooth=True), pixels, atol=1e-3)
     board = 255.0 * (torch.arange(16).view(-1, 1) + torch.arange(16)).remainder(2).expand(1, 3, -1, -1)
     assert (shrunk(board, 0.5, smooth=True)[..., 2:-2, 2:-2] - 127.5).abs().max() < 1
 
 
-def test_as_many_pictures_are_disturbed_as_was_asked_for():
+def test_as_many_images_are_disturbed_as_requested():
     pixels, spec = photo(side=16, count=20), SampleSpec(resaved=0.2, shrunk=0.1, noisy=0.15)
 
     def changed(spec, seed=0):
@@ -246,7 +246,7 @@ def test_as_many_pictures_are_disturbed_as_was_asked_for():
     assert not torch.equal(*views)
 
 
-def test_captions_by_people_are_told_from_a_machines_by_the_picture_alone():
+def test_captions_by_people_are_distinguished_from_a_machines_by_the_image_only():
     generator = torch.Generator().manual_seed(0)
 
     def vectors(*shape):
@@ -265,7 +265,7 @@ def test_captions_by_people_are_told_from_a_machines_by_the_picture_alone():
     assert nothing.item() == 0.0
 
 
-def test_unreadable_pictures_are_named_and_grey(tmp_path):
+def test_unreadable_images_are_named_and_grey(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     Image.new("RGB", (9, 5), "red").save(tmp_path / "good.png")
     items = tuple(TrainingPair(tmp_path / name, ("a",)) for name in ("bad.png", "good.png"))
@@ -319,9 +319,9 @@ def test_classes_are_judged_where_objects_are_known_and_hard_absent_ones_count_m
     assert float(found) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_second_captions_of_the_own_picture_cost_less_than_those_of_its_neighbour():
+def test_second_captions_of_the_own_image_cost_less_than_those_of_its_neighbour():
     things = torch.eye(4, dtype=torch.float64)
-    # Each picture shows two things, and its captions name one each; then the second captions change places.
+    # Each image shows two things, and its captions name one each; then the second captions change places.
     patches = things.view(2, 2, 4)
     images = Embeddings(patches, torch.ones(2, 2, dtype=torch.bool), patches[:, 0], layout=())
 
@@ -398,7 +398,7 @@ def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
     assert not same(weights(run, 2), weights(run, 4))
 
 
-def test_decoded_pictures_are_kept_once_all_can_be_read(tmp_path):
+def test_decoded_images_are_cached_once_all_can_be_read(tmp_path):
     pair = TrainingPair(tmp_path / "a.png", ("a dog",))
     pairs = collect([pair], source="here")
     assert decoded_images(pairs, side=8, workers=1, cache=tmp_path / "kept").bad
@@ -413,7 +413,7 @@ def test_decoded_pictures_are_kept_once_all_can_be_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
+def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
     def batches(seed):
         recipe = load_recipe("mini", changes=[*SMALL, f"seed={seed}"])
         towers = mini_towers(open_towers(recipe, torch.device("cpu")))
@@ -426,7 +426,7 @@ def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
     assert torch.equal(second.pixels, alone.pixels)
     assert torch.equal(second.texts.points, alone.texts.points)
     assert not torch.equal(second.pixels, other.pixels)
-    # Every picture of these rows has a caption by a machine.
+    # Every image of these rows has a caption by a machine.
     assert second.machine.owner.tolist() == list(range(8))
     assert len(second.machine.texts) == 8
 
@@ -476,12 +476,12 @@ def test_data_gives_machine_captions_objects_and_names(rows):
         ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
     ],
 )
-def test_recipes_that_cannot_be_resident_are_refused(change, message):
+def test_recipes_that_cannot_be_resident_are_rejected(change, message):
     with pytest.raises(ConfigError, match=message):
         check_recipe(load_recipe("mini", changes=[*SMALL, change]))
 
 
-def test_other_towers_than_minis_are_refused(rows, tmp_path):
+def test_other_towers_than_minis_are_rejected(rows, tmp_path):
     changes = [
         "train.resident=true",
         "sample.captions=2",
@@ -500,7 +500,7 @@ def test_the_command_hands_resident_recipes_to_the_tool(rows, tmp_path):
     assert "train.resident shows two captions of each image, got 1" in str(result.exception)
 
 
-def test_words_have_zeros_only_where_evidence_is_trained():
+def test_words_have_zeros_only_if_evidence_is_trained():
     recipe = load_recipe("mini", changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
     assert MiniAligner(recipe, *dims, words=7, classes=3).odds().word_zeros.shape == (7,)
@@ -508,7 +508,7 @@ def test_words_have_zeros_only_where_evidence_is_trained():
         MiniAligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()
 
 
-def test_the_package_alone_says_how_to_train_a_resident_recipe(rows, tmp_path):
+def test_the_package_only_says_how_to_train_a_resident_recipe(rows, tmp_path):
     with pytest.raises(ConfigError, match="recipe 'mini' trains in memory.* run `python tools/train_mini`"):
         train_heads(load_recipe("mini", changes=SMALL), rows, tmp_path / "run", options=CPU)
     assert not (tmp_path / "run").exists()

@@ -37,7 +37,7 @@ def make_siglip(folder: Path, *, text_width: int = 32) -> Path:
 
 
 def make_siglip2(folder: Path) -> Path:
-    """Native resolution: at most 20 patches of 8 pixels in the picture's own shape."""
+    """Native resolution: at most 20 patches of 8 pixels in the image's own shape."""
     from transformers import Siglip2Config, Siglip2ImageProcessor, Siglip2Model
 
     folder.mkdir(parents=True)

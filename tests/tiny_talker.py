@@ -17,7 +17,7 @@ _TEMPLATE = (
 
 
 def make_talker(folder: Path, answers: dict[str, str], steps: int = 60) -> Path:
-    """A checkpoint that gives each question its answer, whatever the picture; tokens are single characters."""
+    """A checkpoint that gives each question its answer, whatever the image; tokens are single characters."""
     from transformers import CLIPImageProcessor, LlavaProcessor
 
     folder.mkdir(parents=True)
