@@ -1,4 +1,4 @@
-"""From JPEG files to numbers per pair: MSD by us and CLIPScore by torchmetrics, same weights and pictures, one run.
+"""From JPEG files to numbers per pair: MSD by us and CLIPScore by torchmetrics, same weights and images, one run.
 
 python perf/against_torchmetrics.py [--pairs 32] [--captions 5]      CLIP ViT-B/32 with random weights, one thread
 
@@ -64,7 +64,7 @@ def clip_scores(folder, *, device, batch=64):
 
 
 def ours(pipeline, paths, captions):
-    """All numbers of every pair, as a run over files makes them: captions of one picture together."""
+    """All numbers of every pair, as a run over files makes them: captions of one image together."""
     pictures = list(dict.fromkeys(paths))
     owner = [pictures.index(path) for path in paths]
     asked = split_pairs(pictures, captions, owner, size=pipeline.batch_size)

@@ -3,7 +3,7 @@
 Processor time over all threads, from files to the scored file, weights loaded before; and what half precision changes.
 
 python perf/cache.py                          needs msdscore[mini]
-python perf/cache.py --pictures 200 --captions 5 --encoder toy
+python perf/cache.py --images 200 --captions 5 --encoder toy
 """
 
 import argparse

@@ -46,7 +46,7 @@ def scoring(*, patches, tokens, candidates, batch):
 
 
 def encoding():
-    """Seconds per picture and per caption of `mini`, by how many go through it at once."""
+    """Seconds per image and per caption of `mini`, by how many go through it at once."""
     from msdscore.encoders.registry import load_encoder
 
     mini, noise = load_encoder("mini", device="cpu"), np.random.RandomState(0)

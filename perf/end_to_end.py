@@ -3,7 +3,7 @@
 python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 150 seconds
 python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
-Pictures are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
+Images are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
 second unless it says otherwise, of a warm pipeline: kernels compiled, decoding processes started; whole ways are passed
 three times, in turns, and the rate is that of all passes. The rate at which the cores decode is measured before and
 after: it changes with what else the machine does. `own_ms` is the processor time per pair, over all threads, of the
@@ -153,7 +153,7 @@ def run_shards(pipeline, folder, output, *, pattern="*.tar"):
 
 
 def cores_rate(paths, steps):
-    """Pictures per second that all cores decode and prepare, one process each, with nothing else to do."""
+    """Images per second that all cores decode and prepare, one process each, with nothing else to do."""
     prepare = partial(_decode, steps=steps)
     with ProcessPoolExecutor(cpu_count()) as pool:
         list(pool.map(prepare, paths[:256], chunksize=4))
@@ -165,7 +165,7 @@ def _decode(path, steps):
 
 
 def decoders_rate(pipeline, paths):
-    """Pictures per second of our decoding processes, into this process, and the seconds until the first ones come."""
+    """Images per second of our decoding processes, into this process, and the seconds until the first ones come."""
     size = pipeline.batch_size
     parts = [paths[first : first + size] for first in range(0, len(paths), size)]
     with (

@@ -7,7 +7,7 @@ python perf/end_to_end_more.py compile    compile=inductor
 python perf/end_to_end_more.py workers    tars, and lists of files, by one, two and three processes that share the GPU
 python perf/end_to_end_more.py stages     milliseconds of every stage per request, and what decoding by threads changes
 
-The same checkpoint, pictures and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
+The same checkpoint, images and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
 pipeline, one pass.
 """
 
@@ -45,7 +45,7 @@ def rate(pipeline, paths, device, seed):
 
 
 def several(pipeline, paths, each, device):
-    """Pairs per second with so many captions of every picture."""
+    """Pairs per second with so many captions of every image."""
 
     def requests(some, seed):
         captions = make_captions(len(some) * each, seed=seed)

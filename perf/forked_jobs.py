@@ -32,7 +32,7 @@ ROWS, PICTURES, CHUNK = 240, 24, 16
 
 
 def make_inputs(folder: Path) -> None:
-    """Rows over pictures that the toy encoder tells apart, a benchmark, and rows to train on."""
+    """Rows over images that the toy encoder tells apart, a benchmark, and rows to train on."""
     from align_data import make_rows
     from bench_sets import make_sugarcrepe
 

@@ -1,4 +1,4 @@
-"""Broken pictures and odd captions by the hundred thousand, and a service that runs for an hour.
+"""Broken images and odd captions by the hundred thousand, and a service that runs for an hour.
 
     python perf/fuzz.py score --count 50000     # bytes through the scorer: an answer or a reason for each
     python perf/fuzz.py serve --count 50000     # the same through the service, bodies included
@@ -24,7 +24,7 @@ BATCH = 64
 
 
 def mutations(count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """Mutated pictures of six formats, one in ten left whole, with captions that nobody meant."""
+    """Mutated images of six formats, one in ten left whole, with captions that nobody meant."""
     from test_serve_fuzz import caption, mutated, pictures
 
     draw, good = random.Random(seed), pictures()
@@ -79,7 +79,7 @@ def serve(count: int, seed: int) -> dict[str, object]:
 
 
 def soak(minutes: float, rate: float) -> dict[str, object]:
-    """Resident memory of a service in MiB, minute by minute, under requests of ever new pictures and captions."""
+    """Resident memory of a service in MiB, minute by minute, under requests of ever new images and captions."""
     import base64
     from urllib.request import Request, urlopen
 

@@ -1,12 +1,12 @@
-"""What the process that feeds a GPU has to do itself, per caption, picture and row: towers that compute nothing.
+"""What the process that feeds a GPU has to do itself, per caption, image and row: towers that compute nothing.
 
 python perf/host_work.py          processor time in microseconds, the best of some passes; needs no GPU
 
-A CLIP checkpoint whose towers answer at once with vectors of eight numbers, pictures of 16 x 16 pixels, and captions
+A CLIP checkpoint whose towers answer at once with vectors of eight numbers, images of 16 x 16 pixels, and captions
 of 8 to 14 words in requests of 256, as on a GPU. `worst_words` names the three words per caption that shards keep.
 `rows_of_jsonl` and `rows_of_tar` are what a run over files does
 beside that: reading, planning, writing. `launches` is what transformers' towers of CLIP ViT-L/14 take on top of it per
-pair, with next to nothing to compute: 12 layers per 256 texts, 24 per 256 pictures. The copy of pixels is not in it.
+pair, with next to nothing to compute: 12 layers per 256 texts, 24 per 256 images. The copy of pixels is not in it.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def rows(pipeline, folder, count, run):
 
 
 def launches():
-    """Python and dispatch of the towers per pair, in batches of 256 texts and 256 pictures."""
+    """Python and dispatch of the towers per pair, in batches of 256 texts and 256 images."""
     small = {"hidden_size": DIM, "intermediate_size": DIM, "num_attention_heads": 1, "projection_dim": DIM}
     ids = {"vocab_size": 100, "bos_token_id": 98, "eos_token_id": 99, "pad_token_id": 99}
     text = {**small, **ids, "num_hidden_layers": 12}

@@ -43,7 +43,7 @@ SMALL = {
              "num_attention_heads": 4, "projection_dim": 256},
 }  # fmt: skip
 TAR_ROWS = 4096
-DISTINCT = 128  # pictures; the others are links to them
+DISTINCT = 128  # images; the others are links to them
 
 
 def make_tokenizer(folder):
@@ -89,7 +89,7 @@ def make_checkpoint(folder, device, sizes):
 
 
 def photograph(seed, size=(640, 480)):
-    """The JPEG bytes of a picture with smooth areas, edges and noise: about as many as a photograph has."""
+    """The JPEG bytes of an image with smooth areas, edges and noise: about as many as a photograph has."""
     noise = np.random.RandomState(seed)
     coarse = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize(size, Image.BICUBIC)
     blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize(size, Image.NEAREST)
@@ -107,7 +107,7 @@ def make_captions(count, seed=0):
 
 
 def make_rows(folder, count, *, size=(640, 480), tars=True):
-    """Pictures, captions, a file of rows, and the same in tars."""
+    """Images, captions, a file of rows, and the same in tars."""
     with ProcessPoolExecutor(cpu_count()) as pool:
         contents = list(pool.map(partial(photograph, size=size), range(min(count, DISTINCT))))
     captions, pictures = make_captions(count), folder / "pictures"
@@ -125,20 +125,20 @@ def make_rows(folder, count, *, size=(640, 480), tars=True):
 
 
 def write_rows(file, paths, captions):
-    """Pictures by their paths and captions as JSON lines."""
+    """Images by their paths and captions as JSON lines."""
     rows = [{"image": f"pictures/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def make_lists(folder, paths, captions, each):
-    """Files of so many rows that name pictures: `list-00000.jsonl` and so on."""
+    """Files of so many rows that name images: `list-00000.jsonl` and so on."""
     for first in range(0, len(paths), each):
         some = slice(first, first + each)
         write_rows(folder / f"list-{first // each:05d}.jsonl", paths[some], captions[some])
 
 
 def make_tars(folder, paths, captions, each=TAR_ROWS):
-    """Pictures and captions in tars of so many samples."""
+    """Images and captions in tars of so many samples."""
     contents = {number: path.read_bytes() for number, path in enumerate(paths[:DISTINCT])}
     for first in range(0, len(paths), each):
         with tarfile.open(folder / f"{first // each:05d}.tar", "w") as tar:

@@ -1,6 +1,6 @@
 """A million rows under a fixed limit of memory: time and peak memory of `score` and `select` against rows.
 
-Shards of 10,000 rows (1,000 JPEG pictures of 64 x 64 pixels, ten captions each) are scored with the toy encoder, one
+Shards of 10,000 rows (1,000 JPEG images of 64 x 64 pixels, ten captions each) are scored with the toy encoder, one
 after the other in one process that ends if it holds more than 1,000 MB; then the best 30 % are selected from them.
 
 python perf/million.py                                  a million rows: about a quarter of an hour of one core
@@ -39,7 +39,7 @@ WORDS = ["red", "blue", "green", "yellow", "ball", "square", "dog", "house", "tr
 
 
 def write_shard_of_rows(path, number):
-    """Pictures and captions of one shard, drawn by its number."""
+    """Images and captions of one shard, drawn by its number."""
     noise = np.random.RandomState(number)
     pictures = []
     for _ in range(SHARD // CAPTIONS):

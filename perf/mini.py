@@ -1,8 +1,8 @@
-"""Speed of `mini` on a CPU: pictures per second, captions against pictures, and convolution and ReLU6 in one pass.
+"""Speed of `mini` on a CPU: images per second, captions against images, and convolution and ReLU6 in one pass.
 
 All in processor time over all threads, so that other work on the machine hardly counts.
 
-python perf/mini.py                          needs msdscore[mini]; pictures come decoded
+python perf/mini.py                          needs msdscore[mini]; images come decoded
 """
 
 import time
@@ -34,7 +34,7 @@ def main():
     noise = np.random.RandomState(0)
     pictures = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(COUNT)]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(COUNT)]
-    # Of 5 to 17 words, as those that people write of one picture: padding is not computed.
+    # Of 5 to 17 words, as those that people write of one image: padding is not computed.
     mixed = [" ".join(["a dog runs on sand"] + ["wet"] * (number * 12 // 9)) for number in range(10)]
     one_pass = seconds(lambda: prepare_and_encode(encoder, pictures))
     lite2._fused = lambda: None

@@ -1,4 +1,4 @@
-"""How far a score moves when the picture stays the same: other file formats, sizes and a shift of one pixel.
+"""How far a score moves when the image stays the same: other file formats, sizes and a shift of one pixel.
 
 python perf/noise_floor.py ROWS.jsonl PICTURES.parquet [COUNT] [ENCODER]     rows: image, caption; needs msdscore[mini]
 """
@@ -15,12 +15,12 @@ from msdscore import Scorer
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import stored_images
 
-CAPTIONS = 4  # per picture
+CAPTIONS = 4  # per image
 LANCZOS = Image.Resampling.LANCZOS
 
 
 def again(picture, kind, **settings):
-    """The picture after a file of another format."""
+    """The image after a file of another format."""
     file = io.BytesIO()
     picture.save(file, kind, **settings)
     return open_image(file.getvalue())

@@ -4,8 +4,8 @@ python perf/pixels.py ROWS.jsonl PICTURES.parquet [--count 150]          rows: i
 
 Both change pixels a little. The table says how far they are from the usual ones (mean difference of a value, of 255),
 how far MSD moves (standard deviation of the change over that of MSD between all pairs), how many orders of two
-captions of one picture turn round, and the processor time of decoding and preparing a picture against the usual one.
-Pictures of the file are made large where they are not: enlarged, with grain, or as collages, whose details are real.
+captions of one image turn round, and the processor time of decoding and preparing an image against the usual one.
+Images of the file are made large where they are not: enlarged, with grain, or as collages, whose details are real.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from msdscore.io.parquet_images import stored_images
 from msdscore.scoring.embedded import Decoded, open_prepared
 from msdscore.scoring.spec import ScorerSpec
 
-SIDE = 6  # times as large, and pictures along a side of a collage
+SIDE = 6  # times as large, and images along a side of a collage
 
 
 def as_jpeg(picture):
@@ -36,7 +36,7 @@ def as_jpeg(picture):
 
 
 def enlarged(pictures, place, times=SIDE):
-    """One picture made larger, with grain, as a sensor would have it."""
+    """One image made larger, with grain, as a sensor would have it."""
     picture = pictures[place]
     large = picture.resize((times * picture.width, times * picture.height), Image.Resampling.BICUBIC)
     grain = np.random.RandomState(place).normal(0, 4, (large.height, large.width, 1))
@@ -44,7 +44,7 @@ def enlarged(pictures, place, times=SIDE):
 
 
 def collage(pictures, place):
-    """One picture among its neighbours, row by row."""
+    """One image among its neighbours, row by row."""
     width, height = pictures[place].size
     sheet = Image.new("RGB", (SIDE * width, SIDE * height))
     for cell in range(SIDE * SIDE):
@@ -80,7 +80,7 @@ def cost(make, contents):
 
 
 def turned(before, after, owner):
-    """Share of the orders of two captions of one picture that are the other way round."""
+    """Share of the orders of two captions of one image that are the other way round."""
     pairs = [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] == owner[b] and before[a] != before[b]]
     return np.mean([(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in pairs])
 
@@ -125,7 +125,7 @@ def main():
     pictures = [open_image(stored[name].read()) for name in names]
     captions, owner = [], []
     for place, name in enumerate(names):
-        # Its own captions, and one of the next picture.
+        # Its own captions, and one of the next image.
         for text in [*dict.fromkeys(rows[name][:3]), rows[names[(place + 1) % len(names)]][0]]:
             captions.append(text)
             owner.append(place)

@@ -4,7 +4,7 @@
 
 Rows have `image` (a name in the `.images*.parquet` beside the file) and `caption` or `captions`; of several captions
 the second is added as the control: true detail, which should raise the reward. Prints, for the reward and for the
-cosine alone, the mean change in standard deviations of the plain captions' values, with a 95 % interval over pictures,
+cosine alone, the mean change in standard deviations of the plain captions' values, with a 95 % interval over images,
 and the share of captions that it raised.
 """
 

@@ -190,7 +190,7 @@ def test_another_protocol_counts_finished_scores_again_into_a_file_of_its_own(tm
         run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
 
 
-def test_another_metric_is_scored_only_and_joins_the_others(tmp_path):
+def test_another_metric_is_scored_by_itself_and_joins_the_others(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, metrics=("cosine", "msd", "length")), tmp_path / "whole", Counting())
     run(plan(tmp_path, metrics=("cosine", "length")), tmp_path, Counting())

@@ -95,7 +95,7 @@ def test_sugarcrepe_rows_form_reads_images_from_parquet(tmp_path: Path) -> None:
         ]
 
 
-def test_a_chosen_subset_is_read_only_in_either_form(crepe: Path, tmp_path: Path) -> None:
+def test_a_chosen_subset_is_read_by_itself_in_either_form(crepe: Path, tmp_path: Path) -> None:
     assert {item.subset for item in load("sugarcrepe", crepe, subsets="add_att").items} == {"add_att"}
     texts = {"image": "a.jpg", "caption": "right", "negative_caption": "wrong"}
     _rows(tmp_path / "sugarcrepe.jsonl", [{"subset": s, "key": "1", **texts} for s in ("add_att", "swap_obj")])

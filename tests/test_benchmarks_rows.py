@@ -66,7 +66,7 @@ def test_battles_take_letters_names_and_answers(tmp_path):
         load("caparena", tmp_path)
 
 
-def test_captions_only_become_pairs_easy_or_hard(tmp_path):
+def test_captions_by_themselves_become_pairs_easy_or_hard(tmp_path):
     names = ("airport_1", "airport_2", "beach_1", "beach_2", "farm_1")
     write_rows(tmp_path / "rsicd.jsonl", [{"image": f"{n}.jpg", "captions": [f"the {n}", f"a {n}"]} for n in names])
     easy, hard = load("rsicd", tmp_path, seed=1), load("rsicd", tmp_path, seed=1, negatives="hard")

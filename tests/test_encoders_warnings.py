@@ -103,7 +103,7 @@ def test_captions_that_describe_nothing_or_hide_something(text, warning):
 @pytest.mark.parametrize(
     "text", ["", "🐕", "a sign that says I am sorry", "a man with a caption on his shirt", "می‌خواهم"]
 )
-def test_a_file_that_is_not_reason_to_warn_an_encoder_of_any_language(text):
+def test_what_is_not_a_reason_to_warn_an_encoder_of_any_language(text):
     assert text_warnings(text, english=False) == ()
 
 

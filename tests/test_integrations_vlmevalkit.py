@@ -84,7 +84,7 @@ def test_images_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsy
         (["1", "!" * 100], "not valid base64"),
     ],
 )
-def test_a_file_that_is_not_dataset_is_rejected(tmp_path, row, message, capsys):
+def test_a_file_that_is_not_a_dataset_is_rejected(tmp_path, row, message, capsys):
     (tmp_path / "DATA.tsv").write_text("index\timage\n" + "\t".join(row) + "\n")
     with pytest.raises(InputError, match=message):
         unpack(tmp_path / "DATA.tsv", tmp_path / "images")
@@ -106,7 +106,7 @@ def test_a_sheet_without_clear_names_is_rejected(tmp_path, header, message):
         open_rows(tmp_path / "rows.xlsx")
 
 
-def test_a_file_that_is_not_excel_file_is_rejected(tmp_path):
+def test_a_file_that_is_not_an_excel_file_is_rejected(tmp_path):
     pytest.importorskip("openpyxl")
     (tmp_path / "rows.xlsx").write_text("image,caption\n")
     with pytest.raises(InputError, match="cannot be read as an Excel file"):

@@ -155,7 +155,7 @@ def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
     assert wins(contest, "bad", 5) == []
 
 
-def test_the_page_begins_with_who_is_first_and_whom_is_tied_with_it(files) -> None:
+def test_the_page_begins_with_who_is_first_and_who_is_tied_with_it(files) -> None:
     found = rank(read_contest(files), how=FEW)
     first = found.metrics[0].placed[0].captioner
     other = {"good": "same", "same": "good"}[first]

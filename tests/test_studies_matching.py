@@ -25,7 +25,7 @@ def drawn(count=6000, bend=1.0):
     ]
 
 
-def test_a_true_map_is_on_the_diagonal_and_an_overconfident_one_does_not():
+def test_a_true_map_is_on_the_diagonal_and_an_overconfident_one_is_not():
     (true, lengths), (bent, _) = (reliability(drawn(bend=bend), "s") for bend in (1.0, 3.0))
     assert [(row["captions"], row["n"]) for row in lengths.rows] == [(1, 3000), (2, 3000)]
     assert all(row["error"].value < 0.04 for row in lengths.rows)

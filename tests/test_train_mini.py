@@ -508,7 +508,7 @@ def test_words_have_zeros_only_if_evidence_is_trained():
         MiniAligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()
 
 
-def test_the_package_only_says_how_to_train_a_resident_recipe(rows, tmp_path):
+def test_the_package_by_itself_says_how_to_train_a_resident_recipe(rows, tmp_path):
     with pytest.raises(ConfigError, match="recipe 'mini' trains in memory.* run `python tools/train_mini`"):
         train_heads(load_recipe("mini", changes=SMALL), rows, tmp_path / "run", options=CPU)
     assert not (tmp_path / "run").exists()
