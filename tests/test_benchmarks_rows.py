@@ -1,22 +1,28 @@
 """The rows form of every kind, and the readers of THumB, HAT and long captions, on small files."""
 
+import itertools
 import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from bench_sets import write_rows
+from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Aspect, Note, Scale
+from msdscore.lab.benchmarks.base import Aspect, Note, Scale, wrong_images
 from msdscore.lab.benchmarks.protocols.counting import evaluate
 from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.benchmarks.registry import benchmark, load
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
+from msdscore.lab.benchmarks.run.runner import run_benchmark
+from msdscore.scorer import Scorer
 
 QUICK = Resampling(samples=30)
 DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere"))
@@ -245,6 +251,38 @@ def test_a_row_of_images_that_cannot_be_judged_is_a_one_line_error(tmp_path, row
     write_rows(path, [{"caption": "a dog", **row}])
     with pytest.raises(InputError, match=f"row 1: {message}"):
         load("images", path)
+
+
+def test_soft_msd_compares_the_images_of_a_prompt_in_whatever_batch(tmp_path):
+    scorer = Scorer(load_encoder("toy"), "short")
+    colours = ("red", "green", "blue", "yellow")
+    for colour in colours:
+        Image.new("RGB", (48, 48), colour).save(tmp_path / f"{colour}.png")
+    rows = [
+        {"caption": f"a {colour} square", "images": [f"{colour}.png", f"{other}.png"], "label": 0}
+        for colour, other in itertools.pairwise(colours)  # most images belong to two prompts
+    ]
+    path = tmp_path / "mine.jsonl"
+    write_rows(path, rows)
+    plan = BenchmarkPlan(name="images", root=path, metrics=("soft-msd",), batch_images=2, samples=5)
+    run_benchmark(plan, tmp_path / "out.json", lambda: scorer.pipeline)
+    table = pq.read_table(tmp_path / "out.parquet")
+    scores = {key: value for key, (value,) in zip(table["id"].to_pylist(), table["soft-msd"].to_pylist(), strict=True)}
+    for number, row in enumerate(rows):
+        ranked = scorer.rank_images(row["caption"], [tmp_path / name for name in row["images"]])
+        assert [scores[f"{number}:{place}"] for place in range(2)] == pytest.approx(ranked.soft_msd.tolist(), abs=1e-6)
+        alone = scorer.score(tmp_path / row["images"][1], row["caption"]).soft_msd
+        assert scores[f"{number}:1"] != pytest.approx(alone, abs=1e-6)
+
+
+def test_images_of_a_prompt_are_not_wrong_images_for_it(tmp_path):
+    rows = [{"caption": f"number {n}", "images": [f"{n}{c}.png" for c in "abc"], "label": 0} for n in range(2)]
+    write_rows(tmp_path / "mine.jsonl", rows)
+    items = load("images", tmp_path / "mine.jsonl").items
+    for seed in range(5):
+        assert all(item.group != other.name[0] for item, other in zip(items, wrong_images(items, seed), strict=True))
+    with pytest.raises(InputError, match="needs images of at least 2 prompts, got one"):
+        wrong_images(items[:3], 0)
 
 
 def test_limits_take_whole_prompts(tmp_path):

@@ -1,6 +1,6 @@
 """What a benchmark is: its items, the images they point to, and the row that describes it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,18 +248,25 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
 
     Images stand in a ring and each is replaced by the next that is there, so that no item meets its own image, all
     items of one image meet the same stranger, and every image is used. Where files are missing, the control so
-    rests on the same items as the figure beside it.
+    rests on the same items as the figure beside it. Images of one prompt are not strangers of each other.
     """
+    items = tuple(items)
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
     there = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table is there
     usable = there if sum(there) > 1 else [True] * len(ring)
-    following = next(image for image, good in zip(ring, usable, strict=True) if good)
+    prompts: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        prompts[image_key(item.image)].add(cluster(item))
+    own = [prompts[image_key(image)] for image in ring]
     strangers: dict[str, Image] = {}
-    for own, good in zip(reversed(ring), reversed(usable), strict=True):  # the last one is followed by the first
-        strangers[image_key(own)] = following
-        following = own if good else following
+    for at, image in enumerate(ring):
+        others = (place % len(ring) for place in range(at + 1, at + len(ring)))
+        found = next((other for other in others if usable[other] and own[other].isdisjoint(own[at])), None)
+        if found is None:
+            raise InputError("the wrong-image control needs images of at least 2 prompts, got one")
+        strangers[image_key(image)] = ring[found]
     return strangers
 
 

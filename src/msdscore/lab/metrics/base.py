@@ -65,9 +65,9 @@ class Cases:
     """Cases to score: each is an image with one or more candidate captions.
 
     `captions[c, j]` is the index in `texts` of candidate j of case c, `owner[c]` the index of its image in
-    `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image. `control` marks
-    the cases whose image, and references, are those of another item. With `whole`, these are all cases of a
-    benchmark.
+    `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image, equal `sets` numbers
+    those of one prompt (None: every case is a set). `control` marks the cases whose image, and references, are those
+    of another item. With `whole`, these are all cases of a benchmark.
     """
 
     ids: tuple[str, ...]
@@ -81,6 +81,7 @@ class Cases:
     vectors: Vectors | None = None
     whole: bool = True
     names: tuple[str, ...] = ()  # of the images, as short as possible while unique
+    sets: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -48,12 +48,17 @@ def load_tokens() -> Loaded:
 
 
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
-    """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one image."""
+    """MSD gated by uncertainty.
+
+    A candidate set is the captions of one item (in `bench images`, the images of one prompt), or all those of one
+    image.
+    """
     if set not in ("item", "image"):
         raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
 
     def score(batch: Cases) -> CaseScores:
-        group, vectors = np.arange(len(batch)) if set == "item" else batch.group, vectors_of(batch)
+        own = np.arange(len(batch)) if batch.sets is None else batch.sets
+        group, vectors = own if set == "item" else batch.group, vectors_of(batch)
         similarity, msd = vectors.column("similarity"), vectors.column("msd")
         known = ~np.isnan(similarity)
         sets = np.broadcast_to(group[:, None], similarity.shape)[known]

@@ -1,7 +1,7 @@
 """Batches of a benchmark's images with their items, made ready for all metrics: decoded, encoded, measured once."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,16 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
-from msdscore.lab.benchmarks.base import Image, Item, image_key, image_names, image_ring, image_source, stranger_of
+from msdscore.lab.benchmarks.base import (
+    Image,
+    Item,
+    cluster,
+    image_key,
+    image_names,
+    image_ring,
+    image_source,
+    stranger_of,
+)
 from msdscore.lab.metrics.base import Cases, Floats, Need, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -48,24 +57,40 @@ def item_batches(
 ) -> Iterator[ItemBatch]:
     """All items, or the `chosen` ones by number, in batches of `size` images and their strangers.
 
-    Neighbours in the ring are each other's strangers, so that a batch needs few images beyond its own.
+    Neighbours in the ring are each other's strangers, so that a batch needs few images beyond its own. Images of one
+    prompt are in one batch, because Soft-MSD compares them.
     """
-    by_image: dict[str, list[int]] = defaultdict(list)
+    keys = [image_key(item.image) for item in items]
+    position = {image_key(image): at for at, image in enumerate(image_ring(items, seed))}
+    together: dict[str, list[int]] = defaultdict(list)
     for number in range(len(items)) if chosen is None else sorted(chosen):
-        by_image[image_key(items[number].image)].append(number)
+        together[cluster(items[number])].append(number)
     strangers = stranger_of(items, seed) if control else {}
-    ring = [image for image in image_ring(items, seed) if image_key(image) in by_image]
-    for start in range(0, len(ring), size):
-        images = {image_key(image): image for image in ring[start : start + size]}
-        pairs = [(key, item) for key in images for item in by_image[key]]
+    ordered = sorted(together.values(), key=lambda numbers: min(position[keys[number]] for number in numbers))
+    for numbers in _grouped(ordered, keys, size):
+        images = {keys[number]: items[number].image for number in numbers}
         images |= {image_key(other): other for other in (strangers[key] for key in list(images) if control)}
         number_of = {key: number for number, key in enumerate(images)}
         yield ItemBatch(
             tuple(images.values()),
-            tuple(item for _, item in pairs),
-            tuple(number_of[key] for key, _ in pairs),
-            tuple(number_of[image_key(strangers[key])] for key, _ in pairs) if control else (),
+            tuple(numbers),
+            tuple(number_of[keys[number]] for number in numbers),
+            tuple(number_of[image_key(strangers[keys[number]])] for number in numbers) if control else (),
         )
+
+
+def _grouped(clusters: Iterable[list[int]], keys: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Join clusters of items while they have at most `size` images."""
+    batch, images = list[int](), set[str]()
+    for numbers in clusters:
+        more = {keys[number] for number in numbers} - images
+        if batch and len(images) + len(more) > size:
+            yield batch
+            batch, images = [], set()
+        batch += numbers
+        images |= {keys[number] for number in numbers}
+    if batch:
+        yield batch
 
 
 _DECODERS = 4
@@ -90,6 +115,9 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
         owner = np.array([*batch.owner, *batch.stranger], dtype=np.int64)
         control = np.repeat([False, True], [len(mine), len(batch.stranger)])
         keys = [image_key(image) for image in batch.images]
+        group = dict[str | int, int]()
+        own = [getattr(item, "group", "") or number for number, item in enumerate(mine)]
+        sets = np.array([group.setdefault(key, len(group)) for key in own], dtype=np.int64)
         return Cases(
             ids=tuple(item.id for item in mine) * turns,
             texts=texts,
@@ -101,6 +129,7 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
             references=(*(item.references for item in mine), *(references[keys[n]] for n in batch.stranger)),
             whole=whole,
             names=tuple(names[key] for key in keys),
+            sets=np.concatenate([sets + turn * len(mine) for turn in range(turns)]),
         )
 
     return cases

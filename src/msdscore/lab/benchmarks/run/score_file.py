@@ -1,6 +1,7 @@
 """The file of scores between runs: which of its rows and columns a new run may keep, and what is left to score."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
 from msdscore.io.outputs.targets import REMEDY, compare
-from msdscore.lab.benchmarks.base import Image, Item, image_key, image_names, stamp, stranger_of
+from msdscore.lab.benchmarks.base import Image, Item, cluster, image_key, image_names, stamp, stranger_of
 from msdscore.lab.benchmarks.results.result import ScorerRecord, belongs_to
 
 _KEY = b"msdscore.run"
@@ -44,7 +45,10 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
     strangers = stranger_of(items, seed) if control else {}
     other = {key: image_key(strangers[key]) if control else "" for key in images}
     by_image = {key: (names.get(other[key], ""), f"{stamps[key]} {stamps.get(other[key], '')}") for key in images}
-    return [by_image[image_key(item.image)] for item in items]
+    together: dict[str, dict[str, None]] = defaultdict(dict)  # scores of one prompt depend on all of its images
+    for item in items:
+        together[cluster(item)][by_image[image_key(item.image)][1]] = None
+    return [(by_image[image_key(item.image)][0], " ".join(together[cluster(item)])) for item in items]
 
 
 def image_state(image: Image) -> str:
