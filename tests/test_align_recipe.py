@@ -1,6 +1,7 @@
 """Recipes: shipped ones load, settings are checked, changes apply, TOML comes back the same."""
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -18,9 +19,10 @@ def test_shipped_recipes_survive_a_round_trip(name):
 
 def test_the_other_reading_takes_text_tokens_from_the_language_model():
     llama, paper = load_recipe("paper-llama"), load_recipe("paper")
-    assert (llama.text.kind, llama.text.source, llama.text.levels) == ("transformers", paper.lm.source, (0,))
-    assert llama.heads.image.kind == "linear"
-    assert (llama.image, llama.loss, llama.lm, llama.train) == (paper.image, paper.loss, paper.lm, paper.train)
+    assert (llama.text.kind, llama.text.source) == ("embeddings", paper.lm.source)
+    assert (llama.heads.image.kind, llama.heads.text.kind, llama.lm.prefix) == ("linear", "none", "head")
+    assert (llama.image, llama.loss, llama.train) == (paper.image, paper.loss, paper.train)
+    assert replace(llama.lm, prefix="linear") == paper.lm
 
 
 def test_paper_recipe_is_the_papers_setting():
@@ -65,7 +67,7 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         (
             "heads.image.kind=cubic",
             UnknownNameError,
-            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp, pool",
+            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp, none, pool",
         ),
         ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),

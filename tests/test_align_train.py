@@ -125,6 +125,55 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     assert all(math.isfinite(score.msd) for score in scores)
 
 
+def test_one_linear_layer_leads_into_the_language_model_and_the_score(models, rows, tmp_path, monkeypatch):
+    changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
+    changes += ["heads.dim=32", "train.steps=8", "train.batch=8", "train.lr=0.02", "train.log_every=1"]
+    recipe_ = load_recipe("paper-llama", changes=changes)
+    train(recipe_, rows, tmp_path / "run", options=CPU)
+    curve = steps_of(tmp_path / "run")
+    for term in ("contrastive", "reconstruction"):
+        assert curve[-1][term] < curve[0][term]
+    folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
+    weights = load_file(folder / "model.safetensors")
+    assert {name: tuple(value.shape) for name, value in weights.items()} == {
+        "image.line.weight": (32, 24),
+        "image.line.bias": (32,),
+    }
+    (again := tmp_path / "again").mkdir()
+    session = start_session(recipe_, open_pairs(rows), again, CPU, world=World(), device=torch.device("cpu"))
+    aligner, model = session.parts.aligner, session.setting.language
+    trained = {name for name, _ in aligner.named_parameters()}
+    assert trained == {"heads.image.line.weight", "heads.image.line.bias", "log_scales.contrastive"}
+    batch = make_batch(*read_samples(session, rows), device=session.device)
+    line, seen = aligner.heads.image.line, []
+    monkeypatch.setattr(model, "nll", lambda prefix, *_: (seen.append(prefix), (prefix.sum(), 1))[1])
+    objective(aligner, batch, session.setting)
+    torch.testing.assert_close(seen[0], line(batch.images.points))
+    # Scoring reads the table of token embeddings; the language model is not loaded.
+    from transformers import AutoTokenizer
+
+    monkeypatch.setattr("msdscore.encoders.aligned.towers.load_model", lambda *_: pytest.fail("a model was loaded"))
+    encoder = load_encoder(str(folder), device="cpu")
+    table = load_file(models / "llama" / "model.safetensors")["model.embed_tokens.weight"]
+    (points,) = encoder.encode_texts(["ab"]).points
+    ids = AutoTokenizer.from_pretrained(models / "llama")("ab", add_special_tokens=False)["input_ids"]
+    torch.testing.assert_close(points, torch.nn.functional.normalize(table[ids], dim=-1))
+
+
+def test_a_head_without_a_map_needs_the_width_of_the_language_model(models, rows, tmp_path):
+    changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
+    changes += ["train.batch=8"]
+    with pytest.raises(
+        ConfigError, match="a head of kind 'none' has as many dimensions as its tower: set heads.dim=32"
+    ):
+        train(load_recipe("paper-llama", changes=changes), rows, tmp_path / "run", options=CPU)
+    other = [*changes, "heads.dim=16", "heads.text.kind=linear"]
+    with pytest.raises(
+        ConfigError, match="lm.prefix 'head' needs heads.dim to be the language model's width 32, got 16"
+    ):
+        train(load_recipe("paper-llama", changes=other), rows, tmp_path / "other", options=CPU)
+
+
 def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_path):
     recipe_ = paper(models)
     run = tmp_path / "run"

@@ -221,6 +221,7 @@ _TOWERS: Mapping[tuple[type, str], Any] = {
     (ImageTowerSpec, "transformers"): MapImages,
     (ImageTowerSpec, "mini"): Lite2Images,
     (TextTowerSpec, "transformers"): TransformersTexts,
+    (TextTowerSpec, "embeddings"): TransformersTexts,
     (TextTowerSpec, "mini"): MiniLMTexts,
 }
 

@@ -18,18 +18,19 @@ from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
 
 Side = Literal["image", "text"]
-_HEADS = ("linear", "mlp", "attention", "pool")
+_HEADS = ("linear", "mlp", "attention", "pool", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
     """One head: a linear map (paper), a linear map plus an MLP, or attention over the points plus a linear map.
 
-    `pool` reduces all points of an item to one vector; it is for the global path of texts.
+    `pool` reduces all points of an item to one vector; it is for the global path of texts. `none` leaves points as
+    they are.
 
     >>> HeadSpec(kind="quadratic")
     Traceback (most recent call last):
-    msdscore.errors.UnknownNameError: unknown head 'quadratic'. Known: attention, linear, mlp, pool
+    msdscore.errors.UnknownNameError: unknown head 'quadratic'. Known: attention, linear, mlp, none, pool
     """
 
     kind: str = "linear"
@@ -144,8 +145,19 @@ class PoolHead(nn.Module):
         return pooled
 
 
+class _Unchanged(nn.Module):
+    """No head: the points of the tower are in the shared space already."""
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        return points
+
+
 def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
     """Build a head from a spec, with the default initialisation."""
+    if spec.kind == "none":
+        if inputs != outputs:
+            raise ConfigError(f"a head of kind 'none' has as many dimensions as its tower: set heads.dim={inputs}")
+        return _Unchanged()
     return (PoolHead if spec.kind == "pool" else PointHead)(spec, inputs, outputs)
 
 
@@ -210,11 +222,11 @@ class AlignedHeads(nn.Module):
 
     def project_images(self, features: Features) -> Embeddings:
         """Aligned patches and pooled vectors of images."""
-        return _finished(self.states("image", features))
+        return finished(self.states("image", features))
 
     def project_texts(self, features: Features) -> Embeddings:
         """Aligned tokens and pooled vectors of captions."""
-        return _finished(self.states("text", features))
+        return finished(self.states("text", features))
 
     def states(self, side: Side, features: Features) -> Features:
         """Points of any length and pooled unit vectors of images or captions."""
@@ -247,7 +259,7 @@ class AlignedHeads(nn.Module):
         return unit(pooled) if features.windows is None else join_windows(pooled, features.windows)
 
 
-def _finished(states: Features) -> Embeddings:
+def finished(states: Features) -> Embeddings:
     """Unit vectors, zero at padding."""
     points = real_points(unit(states.points), states.mask)
     pooled = masked_mean(points, states.mask) if states.pooled is None else states.pooled

@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
-from torch import Tensor
+from safetensors import safe_open
+from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from msdscore.encoders.backbone import Placement, place
@@ -37,7 +38,8 @@ from msdscore.errors import ConfigError, MSDScoreError, WeightsError, require, u
 from msdscore.text.words import content_tokens
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
-TEXT_KINDS = ("encoder", "transformers", "mini")
+TEXT_KINDS = ("encoder", "transformers", "embeddings", "mini")
+_TABLES = ("embed_tokens.weight", "wte.weight")  # names of token embeddings in language models
 Level = int | str
 LevelMap = Callable[[Level], Float[Tensor, "batch dim rows columns"]]
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -143,7 +145,10 @@ class ImageTowerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTowerSpec:
-    """A frozen text backbone; `levels` are indices of hidden states (0: the embeddings), concatenated."""
+    """A frozen text backbone; `levels` are indices of hidden states (0: the embeddings), concatenated.
+
+    With kind `embeddings`, tokens are the input embeddings of a language model, which itself is not loaded.
+    """
 
     kind: str = "encoder"
     source: str
@@ -160,8 +165,8 @@ class TextTowerSpec:
             raise ConfigError(f"words must be 'all' or 'content', got {self.words!r}")
         if not all(isinstance(level, int) for level in (*self.levels, *self.global_levels)):
             raise ConfigError(f"levels of a text tower must be indices of hidden states, got {self.levels}")
-        if self.kind == "encoder" and (self.levels != (-1,) or self.global_levels):
-            raise ConfigError("a text tower of kind 'encoder' has no levels; use transformers")
+        if self.kind in ("encoder", "embeddings") and (self.levels != (-1,) or self.global_levels):
+            raise ConfigError(f"a text tower of kind {self.kind!r} has no levels; use transformers")
 
 
 def _check(spec: ImageTowerSpec | TextTowerSpec, kinds: tuple[str, ...], *, mini: str) -> None:
@@ -423,7 +428,7 @@ class TransformersTexts:
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
         self.device = self._place.device
-        model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
+        model = model.get_encoder() if _setting(model, "is_encoder_decoder") else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
         self._backend = tokens.literal_backend(tokenizer.backend_tokenizer)
@@ -436,11 +441,11 @@ class TransformersTexts:
     def features(self, texts: Sequence[str]) -> Features:
         """The requested levels of every token."""
         batch = tokens.pack_texts(texts, self._backend, self._reading)
-        states = self._model(
-            input_ids=batch.ids.to(self.device),
-            attention_mask=batch.attention.to(self.device).long(),
-            output_hidden_states=True,
-        ).hidden_states
+        ids, seen = batch.ids.to(self.device), batch.attention.to(self.device).long()
+        if self._spec.kind == "embeddings":
+            states = (self._model(ids),)
+        else:
+            states = self._model(input_ids=ids, attention_mask=seen, output_hidden_states=True).hidden_states
         mask = batch.mask.to(self.device)
 
         def points(levels: tuple[Level, ...]) -> Features:
@@ -457,13 +462,29 @@ def _open(spec: ImageTowerSpec | TextTowerSpec, base: Path | None) -> tuple[Chec
     """The verified files of a backbone, and its model."""
     checkpoint = find_checkpoint(locate(spec.source, base=base), revision=spec.revision or None)
     verify_files(checkpoint.weight_files(), spec.sha256, source=spec.source)
-    return checkpoint, load_model("AutoModel", checkpoint)
+    return checkpoint, _token_table(checkpoint) if spec.kind == "embeddings" else load_model("AutoModel", checkpoint)
+
+
+def _token_table(checkpoint: Checkpoint) -> nn.Embedding:
+    """The input embeddings of a language model, read without its other weights."""
+    for path in checkpoint.weight_files():
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                names = [name for name in file.keys() if name.endswith(_TABLES)]  # noqa: SIM118, it is not a mapping
+                if names:
+                    return nn.Embedding.from_pretrained(file.get_tensor(names[0]))
+    raise WeightsError(f"{checkpoint.source!r} has no token embeddings ({' or '.join(_TABLES)}) in safetensors files")
+
+
+def _setting(model: Any, name: str) -> Any:
+    """A value of a model's configuration; None without it."""
+    return getattr(getattr(model, "config", None), name, None)
 
 
 def _context(model: Any, tokenizer: Any) -> int:
     """The smaller limit of tokenizer and position embeddings; RoBERTa models count positions from the pad token."""
     stated = int(min(tokenizer.model_max_length, _LONGEST))
-    places = getattr(model.config, "max_position_embeddings", None)
+    places = _setting(model, "max_position_embeddings")
     if isinstance(places, int):
         weight = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
         skipped = getattr(weight, "padding_idx", None)

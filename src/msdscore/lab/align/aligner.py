@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 from msdscore.encoders.base import Features
+from msdscore.errors import ConfigError
 from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.recipe import Recipe, TrainSpec
 
@@ -35,7 +36,14 @@ class Aligner(nn.Module):
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
         self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
-        self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
+        self.prefix = None
+        if language_width and recipe.lm.prefix == "linear":
+            self.prefix = nn.Linear(recipe.heads.dim, language_width)
+        elif language_width and recipe.heads.dim != language_width:
+            raise ConfigError(
+                f"lm.prefix 'head' needs heads.dim to be the language model's width {language_width}, "
+                f"got {recipe.heads.dim}"
+            )
 
     def image_features(self, batch: TrainingBatch) -> Features:
         """Inputs of the image head: the features of the frozen tower."""

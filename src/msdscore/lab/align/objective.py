@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.encoders.aligned.heads import finished
 from msdscore.lab.align import losses
 from msdscore.lab.align.aligner import Aligner
 from msdscore.lab.align.features import TrainingBatch
@@ -35,7 +36,8 @@ class Step:
         self.aligner, self.batch, self.setting = aligner, batch, setting
         self.loss, self.world = setting.loss, setting.world
         with self.autocast():
-            self.own_images = aligner.heads.project_images(aligner.image_features(batch))
+            self.image_states = aligner.heads.states("image", aligner.image_features(batch))
+            self.own_images = finished(self.image_states)
             self.own_texts = aligner.heads.project_texts(batch.texts)
         self.images = gather_embeddings(self.own_images, self.world)
         self.texts = gather_embeddings(self.own_texts, self.world)
@@ -189,12 +191,14 @@ def _grounded(step: Step) -> Scalar:
 
 def _reconstruction(step: Step) -> Scalar:
     """Return the mean over all caption tokens of all processes."""
-    language, prefix_head, each = step.setting.language, step.aligner.prefix, step.batch.each
-    if prefix_head is None or language is None:
-        raise AssertionError("reconstruction without a language model and a visual prefix")
+    language, linear, each = step.setting.language, step.aligner.prefix, step.batch.each
+    if language is None:
+        raise AssertionError("reconstruction without a language model")
     with step.autocast():
-        prefix = prefix_head(step.own_images.points).repeat_interleave(each, dim=0)
-        sums, count = language.nll(prefix, step.own_images.mask.repeat_interleave(each, dim=0), step.batch.captions)
+        # Without a map of its own, the head's outputs are read as they are, before they become unit vectors.
+        prefix = step.image_states.points if linear is None else linear(step.own_images.points)
+        mask = step.own_images.mask.repeat_interleave(each, dim=0)
+        sums, count = language.nll(prefix.repeat_interleave(each, dim=0), mask, step.batch.captions)
     tokens = total(torch.tensor(float(count), device=sums.device), step.world)
     return sums * step.world.size / tokens
 

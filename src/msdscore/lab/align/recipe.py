@@ -27,6 +27,7 @@ RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
+PREFIXES = ("linear", "head")
 
 
 def _require(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
@@ -103,9 +104,12 @@ class LanguageSpec:
     revision: str = ""
     gguf: str = ""  # name of a .gguf file in the source
     batch: int = 16  # captions per batch; more are read in several batches, which limits the memory
+    prefix: str = "linear"  # from aligned patches to its inputs; "head": the image head's outputs are its inputs
 
     def __post_init__(self) -> None:
         _require(self, "batch", 1, bound="be at least 1")
+        if self.prefix not in PREFIXES:
+            raise unknown_name("prefix", self.prefix, PREFIXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
