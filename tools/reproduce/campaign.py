@@ -13,15 +13,21 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
-from msdscore.lab.benchmarks.results.result import MetricResult, Result
+from msdscore.lab.benchmarks.protocols.counting import Figure
+from msdscore.lab.benchmarks.results.result import MetricResult, Result, items_of, score_matrix
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
+from reproduce import tolerance
 from reproduce.published import ITEMS, PUBLISHED, Published
 
 ENCODERS = ("clip-b32", "clip-l14", "longclip-l", "siglip2-base", "llava-1.5-7b")
@@ -134,7 +140,7 @@ def run_campaign(
                     plan, path, partial(_pipeline, loaded, chosen), stamp=chosen.stamp(),
                     progress=partial(progress, name),
                 )  # fmt: skip
-                cells += compare(encoder, result, plan.command)
+                cells += compare(encoder, result, plan.command, pq.read_table(path.with_name(result.scores)))
             except MSDScoreError as error:
                 say(f"{name}: not run: {error}")
                 cells += not_run(encoder, benchmark, str(error), plan.command)
@@ -208,10 +214,10 @@ def published_for(encoder: str, benchmark: str) -> list[Published]:
     return [known for known in PUBLISHED if (known.encoder, known.benchmark) == (encoder, benchmark)]
 
 
-def compare(encoder: str, result: Result, command: str) -> list[Cell]:
+def compare(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
     """The cells of a run: every published figure, and the headline of metrics that have none."""
     known = published_for(encoder, result.benchmark)
-    cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one) for one in known]
+    cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one, scores) for one in known]
     compared = {one.metric for one in known}
     for metric in result.metrics:
         if metric.label not in compared:
@@ -221,7 +227,13 @@ def compare(encoder: str, result: Result, command: str) -> list[Cell]:
 
 
 def _cell(
-    encoder: str, result: Result, metric: MetricResult, figure: str, command: str, known: Published | None
+    encoder: str,
+    result: Result,
+    metric: MetricResult,
+    figure: str,
+    command: str,
+    known: Published | None,
+    scores: pa.Table | None = None,
 ) -> Cell:
     found = metric.figure(figure)
     cell = Cell(
@@ -229,7 +241,7 @@ def _cell(
         signature=metric.signature, command=command, reason="nothing published to compare with",
     )  # fmt: skip
     if known is not None:
-        cell = replace(cell, published=known.value, tolerance=known.tolerance, source=known.source, reason=known.reason)
+        cell = replace(cell, published=known.value, source=known.source, reason=known.reason)
     if found is None or found.value != found.value:
         return replace(cell, reason=_why_none(result))
     ends = {} if found.interval is None else {"low": found.interval.low, "high": found.interval.high}
@@ -239,13 +251,29 @@ def _cell(
     if known is None:
         return cell
     difference = round(numbers["ours"] - known.value, 2)
-    cell = replace(cell, difference=difference)
+    allowed = round(_tolerance(known, found, result, metric, scores), 2)
+    cell = replace(cell, difference=difference, tolerance=allowed)
     whole = ITEMS[result.benchmark]
     if whole is None:
         return replace(cell, reason="not judged: the items of the published figure are not known")
     if result.counted < COMPLETE * whole:
         return replace(cell, reason=f"not judged: {result.counted:,} of {whole:,} items were scored")
-    return replace(cell, within=abs(difference) <= known.tolerance)
+    return replace(cell, within=abs(difference) <= allowed)
+
+
+def _tolerance(known: Published, found: Figure, result: Result, metric: MetricResult, scores: pa.Table | None) -> float:
+    """As module `tolerance` derives it from the digits, the size and the scores."""
+    if not known.same:
+        ends = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+        return tolerance.redrawn(found.value, ends, found.n, digits=known.digits, scale=found.scale)
+    matrix = None if scores is None else score_matrix(scores, metric.label)
+    if scores is None or matrix is None:
+        return tolerance.repeated(found, None, digits=known.digits)
+    whole = ~np.isnan(matrix).any(axis=1)
+    items = [item for item, kept in zip(items_of(scores, result.kind), whole, strict=True) if kept]
+    sign = 1 if metric.higher_is_better else -1
+    again = tolerance.halved(result.benchmark, items, matrix[whole], result.protocol, sign)
+    return tolerance.repeated(found, again.get(found.name), digits=known.digits)
 
 
 def _why_none(result: Result) -> str:
@@ -262,10 +290,7 @@ def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cel
         encoder=encoder, benchmark=benchmark, metric="", figure="headline", reason=f"not run: {reason}", command=command
     )
     cells = [
-        replace(
-            blank, metric=one.metric, figure=one.figure, published=one.value, tolerance=one.tolerance, source=one.source
-        )
-        for one in known
+        replace(blank, metric=one.metric, figure=one.figure, published=one.value, source=one.source) for one in known
     ]
     return cells + [replace(blank, metric=metric) for metric in more]
 

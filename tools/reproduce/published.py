@@ -1,7 +1,8 @@
-"""The published figures that a run is compared with, each with its source, its tolerance and the reason for it."""
+"""The published figures that a run is compared with, each with its source, its digits and what may differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import published as tables
 
@@ -32,9 +33,10 @@ class Published:
     metric: str
     figure: str
     value: float
-    tolerance: float
-    reason: str  # why the tolerance is as large as it is
+    digits: int  # printed decimals
+    reason: str  # what differs from the published run
     source: str
+    same: bool = False  # same weights, items and protocol: only precision may differ
 
 
 _SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
@@ -51,8 +53,7 @@ def _sugarcrepe() -> list[Published]:
     cosines = [
         Published(
             encoder=encoder, benchmark="sugarcrepe", metric="cosine", figure=f"accuracy/{subset}", value=value,
-            tolerance=1.0 if subset == "swap_obj" else 0.5, reason=ONE_LESS if subset == "swap_obj" else SAME,
-            source=SUGARCREPE,
+            digits=2, reason=ONE_LESS if subset == "swap_obj" else SAME, source=SUGARCREPE, same=True,
         )
         for encoder, values in _COSINES.items()
         for subset, value in zip(_SUBSETS, values, strict=True)
@@ -60,35 +61,34 @@ def _sugarcrepe() -> list[Published]:
     papers = [
         Published(
             encoder="clip-l14", benchmark="sugarcrepe", metric="msd", figure=f"accuracy/{subset}", value=value,
-            tolerance=2.0, reason=STARTS, source=f"{PAPER}, table of the concentration, kappa = 20",
+            digits=2, reason=STARTS, source=f"{PAPER}, table of the concentration, kappa = 20",
         )
         for subset, value in zip(_SUBSETS, _PAPERS_MSD, strict=True)
     ]  # fmt: skip
     return cosines + papers
 
 
-def _pascal(encoder: str, metric: str, values: tuple[float, ...], tolerance: float, **more: str) -> list[Published]:
+def _pascal(encoder: str, metric: str, values: tuple[float, ...], **more: str) -> list[Published]:
     return [
         Published(
-            encoder=encoder, benchmark="pascal50s", metric=metric, figure=f"accuracy/{category}", value=value,
-            tolerance=tolerance, **more,
+            encoder=encoder, benchmark="pascal50s", metric=metric, figure=f"accuracy/{category}", value=value, digits=1,
+            **more,
         )
         for category, value in zip(_CATEGORIES, values, strict=True)
     ]  # fmt: skip
 
 
-def _expert(encoder: str, metric: str, figure: str, value: float, tolerance: float, **more: str) -> Published:
+def _expert(encoder: str, metric: str, figure: str, value: float, **more: Any) -> Published:
     return Published(
-        encoder=encoder, benchmark="flickr8k-expert", metric=metric, figure=figure, value=value, tolerance=tolerance,
-        **more,
-    )  # fmt: skip
+        encoder=encoder, benchmark="flickr8k-expert", metric=metric, figure=figure, value=value, digits=1, **more
+    )
 
 
-def _papers(benchmark: str, metric: str, figures: Mapping[str, float], table: str) -> list[Published]:
+def _papers(benchmark: str, metric: str, figures: Mapping[str, float], table: str, digits: int = 1) -> list[Published]:
     """The figures of one row of a table of the paper, with plain CLIP ViT-L/14."""
     return [
         Published(
-            encoder="clip-l14", benchmark=benchmark, metric=metric, figure=figure, value=value, tolerance=3.0,
+            encoder="clip-l14", benchmark=benchmark, metric=metric, figure=figure, value=value, digits=digits,
             reason=ALIGNER, source=f"{PAPER}, {table}",
         )
         for figure, value in figures.items()
@@ -99,15 +99,15 @@ _LEGACY = {"reason": ALIGNER, "source": f"{PAPER}, comparison on legacy benchmar
 
 PUBLISHED: tuple[Published, ...] = (
     *_sugarcrepe(),
-    _expert("clip-b32", "clipscore", "tau_c", 51.2, 0.5, reason=SAME, source=CLIPSCORE),
+    _expert("clip-b32", "clipscore", "tau_c", 51.2, reason=SAME, source=CLIPSCORE, same=True),
     # The paper does not say what the candidates of a single caption are: alone, or all captions of the image.
     *(
-        _expert("clip-l14", metric, figure, value, 3.0, **_LEGACY)
+        _expert("clip-l14", metric, figure, value, **_LEGACY)
         for metric in ("soft-msd", "soft-msd,set=image")
         for figure, value in (("tau_c", 58.3), ("tau_b", 57.5))
     ),
-    *_pascal("clip-b32", "clipscore", (56.5, 99.3, 96.4, 70.4, 80.7), 1.0, reason=VOTES, source=CLIPSCORE),
-    *_pascal("clip-l14", "soft-msd", (69.4, 99.7, 97.1, 81.2, 86.9), 3.0, **_LEGACY),
+    *_pascal("clip-b32", "clipscore", (56.5, 99.3, 96.4, 70.4, 80.7), reason=VOTES, source=CLIPSCORE),
+    *_pascal("clip-l14", "soft-msd", (69.4, 99.7, 97.1, 81.2, 86.9), **_LEGACY),
     *(
         row
         for name in ("flickr8k-cf", "composite")
@@ -115,7 +115,7 @@ PUBLISHED: tuple[Published, ...] = (
     ),
     *_papers("caparena", "soft-msd", tables.CAPARENA["Soft-MSD"], "table of CapArena"),
     *_papers("docent", "soft-msd", tables.DOCENT["Soft-MSD"], "table of DocENT"),
-    *_papers("coco-cf", "cosine", tables.COCO_CF_FIGURES["CLIPScore"], "table of COCO-CF"),
-    *_papers("coco-cf", "msd", tables.COCO_CF_FIGURES["MSD"], "table of COCO-CF"),
-    *_papers("coco-cf", "soft-msd", tables.COCO_CF_FIGURES["Soft-MSD"], "table of COCO-CF"),
+    *_papers("coco-cf", "cosine", tables.COCO_CF_FIGURES["CLIPScore"], "table of COCO-CF", digits=2),
+    *_papers("coco-cf", "msd", tables.COCO_CF_FIGURES["MSD"], "table of COCO-CF", digits=2),
+    *_papers("coco-cf", "soft-msd", tables.COCO_CF_FIGURES["Soft-MSD"], "table of COCO-CF", digits=2),
 )

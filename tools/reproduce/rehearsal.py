@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, require
+from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
 
 Shape = Mapping[str, Any]
 _VIT_L = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -180,6 +181,7 @@ def _save_processor(folder: Path, kind: str, side: int, *, crop: bool) -> None:
 
 _COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black")
 _SHAPES = ("square", "ball", "box")
+_SYSTEMS = tuple(name for name in HUMAN_ORDER if name != "human")[:3]  # model-level figures need names of CapArena
 _SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 
 
@@ -246,9 +248,11 @@ def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], siz
         right, wrong = _caption(scene), _caption(scenes[(number + 1) % len(scenes)]) + " in the rain"
         row: dict[str, Any] = {"id": str(number), "image": file, "subset": ("easy", "hard")[number % 2]}
         aspects = dict.fromkeys(("mistakes", "omissions", "overall_quality"), 1 - number % 3)
-        first, second = number % 3, (number + 1) % 3  # systems of which the first is the best
-        battle: dict[str, Any] = {"caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
-                  "system_a": f"s{first}", "system_b": f"s{second}", "level": f"level {number % 4 + 1}"}  # fmt: skip
+        first, second = number % 3, (number + 1) % 3  # systems that people rank in this order
+        battle: dict[str, Any] = {
+            "caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
+            "system_a": _SYSTEMS[first], "system_b": _SYSTEMS[second], "level": f"level {number % 4 + 1}",
+        }  # fmt: skip
         kinds: dict[str, dict[str, Any]] = {
             "caparena": battle, "docent": battle | {"aspects": aspects},
             "coco-cf": {"caption": right, "negative_caption": wrong},

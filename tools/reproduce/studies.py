@@ -13,6 +13,7 @@ import published as tables
 from msdscore.errors import ConfigError
 from reproduce.campaign import Campaign, Cell
 from reproduce.published import ALIGNER, PAPER, STARTS
+from reproduce.tolerance import redrawn
 
 OTHER_DEVICE = "not judged: milliseconds depend on the device"
 NO_ITEMS = "not judged: the items of the published figure are not known"
@@ -31,8 +32,8 @@ class StudyFigure:
     row: Mapping[str, Any]
     column: str  # "headline" is the table's own
     value: float
-    tolerance: float
     reason: str
+    digits: int = 1  # printed decimals
     encoder: str = "clip-l14"
     scale: float = 100.0
     open: str = ""
@@ -47,15 +48,20 @@ class StudyFigure:
         """
         return ", ".join([self.label or ", ".join(map(str, self.row.values())), self.column])
 
-    def found(self, result: Mapping[str, Any]) -> float | None:
-        """The value in a result file, times its scale; None if it has no such table or row."""
+    def found(self, result: Mapping[str, Any]) -> tuple[float, float] | None:
+        """The value in a result file times its scale, and its tolerance; None if it has no such table or row."""
         for table in result["tables"]:
             for position, row in enumerate(table["rows"] if table["name"] == self.table else ()):
                 known = {**row, "position": position}
                 if all(known.get(name) == value for name, value in self.row.items()):
                     value = row.get(table["headline"] if self.column == "headline" else self.column)
-                    value = value["value"] if isinstance(value, Mapping) else value
-                    return None if value is None else round(self.scale * float(value), 2)
+                    interval = value if isinstance(value, Mapping) else {"value": value}
+                    if interval["value"] is None:
+                        return None
+                    ends, n = (interval.get("low"), interval.get("high")), interval.get("n", 0)
+                    share = float(interval["value"])
+                    allowed = redrawn(share, ends, n, digits=self.digits, scale=self.scale)
+                    return round(self.scale * share, 4), round(allowed, 4)
         return None
 
 
@@ -77,48 +83,48 @@ _MIXTURES = {name: _mean(tables.MIXTURES[name]) for name in ("vMF, fixed kappa",
 _MIXTURES["Gaussian, diagonal"] = _mean(tables.MIXTURES["Gaussian"])
 _KAPPA = {name: _mean(row) for name, row in tables.KAPPA.items()}
 FIGURES: tuple[StudyFigure, ...] = (
-    *_variants("mixtures", "same_alpha", _MIXTURES, tolerance=2.0, reason=STARTS),
-    *_variants("kappa", "sugarcrepe", _KAPPA, tolerance=2.0, reason=STARTS),
+    *_variants("mixtures", "same_alpha", _MIXTURES, digits=2, reason=STARTS),
+    *_variants("kappa", "sugarcrepe", _KAPPA, digits=2, reason=STARTS),
     *(
         StudyFigure(step="stability", table="clusterings", row={"mixture": name}, column="ari", value=100 * value,
-                    tolerance=5.0, reason=_DRAWN)
+                    reason=_DRAWN)
         for name, value in (("vMF, fixed kappa", 0.534), ("Gaussian, diagonal", 0.358))
     ),
     *(
         StudyFigure(step="direction", table="caparena", row={"variant": name, "metric": "soft-msd"},
-                    column="headline", value=value, tolerance=3.0, reason=ALIGNER)
-        for name, value in tables.DIRECTION.items()
+                    column="headline", value=values[0], reason=ALIGNER)
+        for name, values in tables.DIRECTION.items()
     ),
     *(
         StudyFigure(step="direction", table="by_length", row={"position": at}, column="bi-kl", value=values[2],
-                    tolerance=5.0, reason=ALIGNER, label=f"{name} tokens")
+                    reason=ALIGNER, label=f"{name} tokens")
         for at, (name, values) in enumerate(tables.BY_LENGTH.items())
     ),
     *(
         StudyFigure(step="margin", table=f"gains-{split}", row={"metrics": "soft-msd − cosine"}, column="difference",
-                    value=value, tolerance=2.0, reason=ALIGNER, open=NO_ITEMS)
+                    value=value, digits=2, reason=ALIGNER, open=NO_ITEMS)
         for split, value in (("easy", 4.70), ("hard", 3.18))
     ),
     *(
         StudyFigure(step="ood", table="encoders", row={"dataset": f"{data}, easy negatives"}, column="soft-msd",
-                    value=tables.OOD[name][2], tolerance=3.0, reason="the paper's negatives are drawn by another seed",
+                    value=tables.OOD[name][2], reason="the paper's negatives are drawn by another seed",
                     encoder=encoder)
         for data, name, encoder in (("rsicd", "RSICD, RemoteCLIP", "remoteclip-l14"),
                                     ("rocov2", "ROCOv2, BiomedCLIP", "biomedclip"))
     ),
     *(
         StudyFigure(step="faithfulness", table="masking", row={"kind": kind, "masking": "patches"}, column="top",
-                    value=values[0], tolerance=0.05, reason=ALIGNER, scale=1.0)
+                    value=values[0], digits=4, reason=ALIGNER, scale=1.0)
         for kind, values in tables.FAITHFULNESS.items()
     ),
     *(
         StudyFigure(step="reconstruction", table="encoders", row={"dataset": data, "encoder": name}, column="soft-msd",
-                    value=tables.RECONSTRUCTION[name][at], tolerance=3.0, reason="another run of the training")
+                    value=tables.RECONSTRUCTION[name][at], reason="another run of the training")
         for data, at in (("docent", 0), ("caparena", 3))
         for name in ("without reconstruction", "with reconstruction")
     ),
     StudyFigure(step="timing", table="buckets", row={"tokens": "overall"}, column="Soft-MSD",
-                value=tables.LATENCY["overall"][5], tolerance=43.44, reason=OTHER_DEVICE, scale=1.0, open=OTHER_DEVICE),
+                value=tables.LATENCY["overall"][5], digits=2, reason=OTHER_DEVICE, scale=1.0, open=OTHER_DEVICE),
 )  # fmt: skip
 STUDIES = tuple(dict.fromkeys(one.step for one in FIGURES))
 NONE = "none"
@@ -154,7 +160,7 @@ def _step_cells(
     output.mkdir(parents=True, exist_ok=True)
     asked = argparse.Namespace(
         data=campaign.data, output=output, encoder=str(campaign.checkpoints.get(encoder, encoder)), local=None,
-        limit=campaign.limit, samples=campaign.samples, device=campaign.device,
+        limit=campaign.limit, samples=campaign.samples, device=campaign.device, also=[], cache=None, recipe_set=[],
     )  # fmt: skip
     (step,) = (one for one in paper_run.STEPS if one.name == name)
     reason = paper_run.run_step(step, asked)
@@ -172,16 +178,17 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def study_cell(figure: StudyFigure, result: Mapping[str, Any], reason: str, command: str, limit: int | None) -> Cell:
     """One figure of a study next to the published one; judged if nothing was limited."""
-    ours = figure.found(result)
+    found = figure.found(result)
+    ours, allowed = found if found is not None else (None, None)
     cell = Cell(
         encoder=figure.encoder, benchmark=f"study {figure.step}", metric=figure.table, figure=figure.name, ours=ours,
-        published=figure.value, tolerance=figure.tolerance, command=command, source=PAPER,
+        published=figure.value, tolerance=allowed, command=command, source=PAPER,
         reason=reason or (figure.reason if ours is not None else "no figure: the study has no such row"),
     )  # fmt: skip
-    if ours is None:
+    if ours is None or allowed is None:
         return cell
     difference = round(ours - figure.value, 2 if figure.scale > 1 else 4)
     cell = replace(cell, difference=difference)
     if figure.open or limit:
         return replace(cell, reason=figure.open or f"not judged: at most {limit} items were scored")
-    return replace(cell, within=abs(difference) <= figure.tolerance)
+    return replace(cell, within=abs(difference) <= allowed)

@@ -1,0 +1,70 @@
+"""How far a reproduced figure may be from the published one, derived from the figure itself.
+
+- *Rounding*: half a unit of the last printed digit.
+- *Repeated* figures (same weights, items and protocol): the figure is counted again with scores rounded to half
+  precision, in which published scripts compute. The tolerance is rounding plus twice that change, plus one item, since
+  decoders of JPEG files differ.
+- *Redrawn* figures (other random starts, draws or weights): rounding plus 1.96 standard errors of the statistic on as
+  many items: that of the bootstrap over images, or the binomial one of a share without an interval.
+
+A redrawn figure outside its tolerance differs by more than chance explains on a set of this size.
+"""
+
+from collections.abc import Sequence
+from math import isfinite, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.intervals import Resampling
+from msdscore.lab.benchmarks.base import Item
+from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
+from msdscore.lab.benchmarks.registry import benchmark
+
+Z = 1.96  # standard errors of a 95 % interval
+_ONCE = Resampling(samples=1)
+
+
+def rounding(digits: int) -> float:
+    """Half a unit of the last of so many printed decimals.
+
+    >>> rounding(1)
+    0.05
+    """
+    return 0.5 * 10.0**-digits
+
+
+def redrawn(
+    value: float, ends: tuple[float | None, float | None], n: int, *, digits: int, scale: float = 100.0
+) -> float:
+    """Tolerance of a figure that another draw changes, in printed units; `ends` are those of its 95 % interval.
+
+    >>> round(redrawn(0.5, (None, None), 2500, digits=1), 2)  # binomial: a standard error of one point
+    2.01
+    >>> round(redrawn(0.5, (0.46, 0.54), 2500, digits=1), 2)
+    4.05
+    """
+    low, high = ends
+    if low is not None and high is not None and isfinite(low) and isfinite(high):
+        half = (high - low) / 2
+    else:
+        half = Z * sqrt(max(value * (1 - value), 0.0) / n) if n and 0 <= value <= 1 else 0.0
+    return rounding(digits) + scale * half
+
+
+def repeated(figure: Figure, halved: Figure | None, *, digits: int) -> float:
+    """Tolerance of a figure that only precision changes; `halved` is the figure of scores in half precision.
+
+    >>> round(repeated(Figure("accuracy", 0.7, None, 1000), Figure("accuracy", 0.699, None, 1000), digits=2), 3)
+    0.305
+    """
+    change = 0.0 if halved is None or not isfinite(halved.value) else abs(halved.value - figure.value)
+    return rounding(digits) + figure.scale * (2 * change + 1 / max(figure.n, 1))
+
+
+def halved(
+    name: str, items: Sequence[Item], scores: npt.NDArray[np.float64], protocol: str, sign: int
+) -> dict[str, Figure]:
+    """The figures of a benchmark by name, counted with scores in half precision."""
+    rounded = sign * scores.astype(np.float16).astype(np.float64)
+    return {one.name: one for one in evaluate(benchmark(name), items, rounded, protocol=protocol, how=_ONCE)}
