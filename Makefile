@@ -17,7 +17,7 @@ help:
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgements (DATA=folder ROWS=rows.jsonl)"
-	@echo "make paper     every table and figure of the paper (ENCODER=name DATA=folder [LOCAL=checkpoints] [LIMIT=items])"
+	@echo "make paper     every table and figure of the paper (ENCODER=name DATA=folder [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
 	@echo "make reproduce published figures with real checkpoints (DATA=folder ARGS='--local folder')"
 	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      the documentation as HTML in build/docs"
@@ -103,7 +103,7 @@ ENCODER ?= mini
 OUT ?= build/paper/$(ENCODER)
 paper: setup
 	$(BIN)/python tools/paper_run.py --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
-	  $(if $(LIMIT),--limit $(LIMIT)) $(ARGS)
+	  $(if $(LIMIT),--limit $(LIMIT)) $(foreach name,$(ALSO),--also $(name)) $(ARGS)
 
 paper-docs: setup
 	$(BIN)/python tools/paper_page.py --results $(OUT) --output docs/paper.md

@@ -53,6 +53,19 @@ def _mixtures(tables: Mapping[str, Json]) -> list[Grid]:
     return [means_grid(tables, published.MIXTURES, heads)]
 
 
+def _subtasks(table: Json, papers: Mapping[str, Sequence[float]]) -> Grid:
+    """A row per subtask, and ours and the paper's accuracy of MSD with every choice that the paper has."""
+    rows = {row["variant"]: row for row in table["rows"] if row["metric"] == "msd"}
+    names = {"Gaussian": "Gaussian, diagonal"}
+    columns = [head for choice in papers for head in (names.get(choice, choice), "paper")]
+    cells = [
+        (subtask, *(cell for choice, values in papers.items() for cell in
+                    (_share(rows[names.get(choice, choice)].get(f"accuracy/{subtask}")), f"{values[at]:.1f}")))
+        for at, subtask in enumerate(published.SUBTASKS)
+    ]  # fmt: skip
+    return Grid(f"MSD by subtask ({_size(table)})", ("subtask", *columns), tuple(cells))
+
+
 def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
     return [means_grid(tables, published.KAPPA, {next(iter(tables)): "ours"})]
 
@@ -62,14 +75,19 @@ def _values(tables: Mapping[str, Json]) -> list[Grid]:
     table = next(iter(tables.values()))
     head = table["headline"]
     cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
-    found = {variant.partition("=")[2]: value for (variant, label), value in cells.items() if label == "msd"}
     setting = next(iter(cells))[0].partition("=")[0]
-    values = tuple(f"{_PER_CENT * value['value']:.1f}" for value in found.values())
+    # The temperature is that of Soft-MSD; MSD does not have one.
+    labels = ("soft-msd",) if setting == "temperature" else ("msd", "soft-msd")
+    found = {label: {variant: value for (variant, own), value in cells.items() if own == label} for label in labels}
+    rows = tuple((label, *map(_share, values.values())) for label, values in found.items() if values)
     cosine = next((value for (_, label), value in cells.items() if label == "cosine"), None)
-    widths = [value["high"] - value["low"] for value in found.values() if value["high"] is not None]
+    widths = [
+        value["high"] - value["low"] for own in found.values() for value in own.values() if value["high"] is not None
+    ]
     notes = [] if cosine is None else [f"cosine: {_interval(cosine)}"]
     notes += [f"half of an interval is {_PER_CENT * max(widths) / 2:.1f} points at most"] if widths else []
-    return [Grid(f"MSD, {head} ({_size(table)})", (setting, *found), (("msd", *values),), tuple(notes))]
+    values = [variant.partition("=")[2] for variant in found[labels[-1]] or found[labels[0]]]
+    return [Grid(f"{head} ({_size(table)})", (setting, *values), rows, tuple(notes))]
 
 
 def _stability(tables: Mapping[str, Json]) -> list[Grid]:
@@ -121,7 +139,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
                 if row["metric"] == "soft-msd":
                     values = rows.setdefault(row["variant"], [])
                     values += [_interval(row[table["headline"]]), _number(row["wrong image"])]
-    papers = {name: f"{value:.1f}" for name, value in published.DIRECTION.items()}
+    papers = {name: f"{values[0]:.1f}" for name, values in published.DIRECTION.items()}
     cells = tuple((variant, *found, papers.get(variant, NONE)) for variant, found in rows.items())
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
@@ -132,6 +150,30 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     return [
         Grid("Soft-MSD by direction", ("direction", *columns, "paper, CapArena"), cells),
         Grid("Accuracy by length", ("tokens", "pairs", *labels), buckets, (f"the paper's: {theirs}",)),
+    ]
+
+
+def _whole_direction(tables: Mapping[str, Json]) -> list[Grid]:
+    """Soft-MSD on CapArena by direction, and the buckets of length."""
+    table = tables["caparena"]
+    rows = [
+        (row["variant"], *(_share(row.get(name)) for name in published.CAPARENA_COLUMNS.values()))
+        for row in table["rows"]
+        if row["metric"] == "soft-msd"
+    ]
+    rows += [(f"{name} (paper)", *(f"{value:.1f}" for value in values)) for name, values in published.DIRECTION.items()]
+    labels = ("coverage", "support", "bi-kl")
+    buckets = [
+        (row["tokens"], str(row["pairs"]), f"{row['mean']:.1f}", *(_share(row[label]) for label in labels))
+        for row in tables["by_length"]["rows"]
+    ]
+    buckets += [
+        (f"{name} (paper)", str(pairs), f"{mean:.1f}", *(f"{value:.1f}" for value in values))
+        for (name, values), (pairs, mean) in zip(published.BY_LENGTH.items(), published.BY_LENGTH_PAIRS, strict=True)
+    ]
+    return [
+        Grid(f"Soft-MSD ({_size(table)})", ("direction", *published.CAPARENA_COLUMNS), tuple(rows)),
+        Grid("Accuracy by length", ("tokens", "pairs", "mean", *labels), tuple(buckets)),
     ]
 
 
@@ -158,6 +200,26 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
     return grids
 
 
+def _whole_margin(tables: Mapping[str, Json]) -> list[Grid]:
+    """The bins of each split with the paper's below, and the tests over all pairs."""
+    labels = ("cosine", "coverage", "msd", "soft-msd")
+    columns = ("bin", "mean Δcos", "mean u", "CLIPScore", "coverage", "MSD", "Soft-MSD", "gain")
+    grids = []
+    for grid, name in zip(_margin(tables), [name for name in tables if name.startswith("bins")], strict=True):
+        rows = [
+            (str(row["bin"]), f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
+             *(_share(row[label]) for label in labels), _signed(row["gain"]))
+            for row in tables[name]["rows"]
+        ]  # fmt: skip
+        known = published.MARGIN.get(f"{name.partition('-')[2].title()}-CF", ())
+        rows += [
+            (f"{number} (paper)", f"{margin:.4f}", f"{u:.3f}", *(f"{value:.1f}" for value in values), f"{gain:+.1f}")
+            for number, (margin, u, *values, gain) in enumerate(known)
+        ]
+        grids.append(Grid(grid.title, columns, tuple(rows), grid.notes))
+    return grids
+
+
 def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
     rows = tables["encoders"]["rows"]
     labels = [name for name, value in rows[0].items() if isinstance(value, Mapping) and " − " not in name]
@@ -168,6 +230,15 @@ def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
         for row in rows
     )  # fmt: skip
     return [Grid("Ours", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
+
+
+def _whole_backbones(tables: Mapping[str, Json]) -> list[Grid]:
+    """Every subtask for each encoder and metric."""
+    table = next(table for name, table in tables.items() if name != "encoders")
+    figures = ("accuracy/mean", *(f"accuracy/{name}" for name in published.SUBTASKS))
+    rows = tuple((row["variant"], row["metric"], *(_share(row.get(name)) for name in figures)) for row in table["rows"])
+    columns = ("encoder", "metric", *(name.removeprefix("accuracy/") for name in figures))
+    return [*_transfer(tables), Grid(f"By subtask ({_size(table)})", columns, rows)]
 
 
 def _ood(tables: Mapping[str, Json]) -> list[Grid]:
@@ -200,10 +271,34 @@ def _timing(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid("Milliseconds per pair", ("tokens", "pairs", *names), tuple(rows), (f"measured on {machine}",))]
 
 
+_RECONSTRUCTED = {
+    "docent": ("overall_quality/binary accuracy", "overall_quality/spearman", "overall_quality/kendall"),
+    "caparena": ("agreement/all", "model/spearman", "model/kendall"),
+}
+
+
 def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
-    theirs = tuple((name, *(f"{value:g}" for value in values)) for name, values in published.RECONSTRUCTION.items())
-    columns = ("variant", "DocENT", "Spearman", "Kendall", "CapArena", "Spearman", "Kendall")
-    return [*_transfer(tables), Grid("The paper's", columns, theirs)]
+    """CLIPScore of the plain encoder and Soft-MSD of both aligners, and the paper's rows."""
+    rows: dict[str, list[str]] = {}
+    for variant, metric in (("plain", "clipscore"), ("without reconstruction", "soft-msd"),
+                            ("with reconstruction", "soft-msd")):  # fmt: skip
+        for name, figures in _RECONSTRUCTED.items():
+            found = [
+                row
+                for row in (tables[name]["rows"] if name in tables else ())
+                if (row["variant"], row["metric"]) == (variant, metric)
+            ]
+            label = "CLIPScore" if variant == "plain" else variant
+            rows.setdefault(label, []).extend(_share(found[0].get(f)) if found else NONE for f in figures)
+    theirs = {
+        f"{name} (paper)": [f"{value if value > 1 else _PER_CENT * value:.1f}" for value in values]
+        for name, values in published.RECONSTRUCTION.items()
+    }
+    columns = (
+        "variant",
+        *(f"{name} {head}" for name in ("DocENT", "CapArena") for head in ("Overall", "Spearman", "Kendall")),
+    )
+    return [Grid("Reconstruction", columns, tuple((name, *cells) for name, cells in (rows | theirs).items()))]
 
 
 PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
@@ -228,14 +323,25 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
 }
 
 
-def part(study: str, result: Json) -> str:
-    """The tables of one study in Markdown, with the settings they were made with."""
+# In place of or after those above, for a page that has all columns of the paper's tables.
+WHOLE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
+    "mixtures": lambda tables: [_subtasks(tables["same_alpha"], published.MIXTURES), *_mixtures(tables)],
+    "kappa": lambda tables: [_subtasks(next(iter(tables.values())), published.KAPPA), *_kappa(tables)],
+    "direction": _whole_direction,
+    "margin": _whole_margin,
+    "backbones": _whole_backbones,
+}
+
+
+def part(study: str, result: Json, *, whole: bool = False) -> str:
+    """The tables of one study in Markdown, with their settings; `whole` ones have all columns of the paper."""
     tables: dict[str, Json] = {}
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
     signatures = list(_signatures(result["tables"]))
     signature = next((text for text in signatures if "kappa:" in text), signatures[0] if signatures else "")
-    return "\n".join([*map(markdown, PARTS[study](tables)), *([f"`{signature}`\n"] if signature else [])])
+    grids = (WHOLE if whole and study in WHOLE else PARTS)[study](tables)
+    return "\n".join([*map(markdown, grids), *([f"`{signature}`\n"] if signature else [])])
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
@@ -274,6 +380,12 @@ def _bounded(value: Json, form: str) -> str:
     low, high = value["low"], value["high"]
     ends = "" if low is None or high is None else f" [{_PER_CENT * low:{form}}, {_PER_CENT * high:{form}}]"
     return f"{_PER_CENT * value['value']:{form}}{ends}"
+
+
+def _share(value: Json | None) -> str:
+    """A share in per cent, or a correlation times 100, without its interval."""
+    known = value is not None and value["value"] is not None
+    return f"{_PER_CENT * value['value']:.1f}" if known and value is not None else NONE
 
 
 def _number(value: float | None) -> str:

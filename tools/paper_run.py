@@ -1,40 +1,49 @@
 """Every table and figure of the paper for any encoder: `python tools/paper_run.py --encoder NAME --data FOLDER`.
 
 Each step is one `msdscore` command with the preset `paper`; its files go to the output folder, and `paper.md` there has
-our numbers next to the paper's, the command of each step, and why a step could not run. A finished step is not run
-again and a stopped one continues, so the same command goes on after any stop.
+our numbers next to the paper's in its columns, with the command of each step. A step without data is one line of the
+output and not on the page. A finished step is not run again, so the same command continues after any stop.
 """
 
 import argparse
 import json
 import shlex
-import subprocess
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+
+from click import ClickException
 
 import paper_page
 import published
+from msdscore.cli.app import app
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io.atomic import write_bytes
+from msdscore.io.outputs.targets import MARK
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore.lab.benchmarks.results.result import read_result
+from msdscore.lab.benchmarks.results.result import MetricResult, Result, read_result
 
-PAGE = "paper.md"
-CAPTIONS = "captions.jsonl"
-SOME_FAILED = 3  # exit code of a benchmark run in which some items could not be scored
+PAGE, RECORD = "paper.md", "run.json"
+CAPTIONS = "{data}/captions.jsonl"
+SOME_FAILED, STOPPED = 3, 128  # exit codes: a step without a result; a signal, plus its number
+HELD_OUT = 1000  # pairs of the paper's tuning
 _METRICS = ("clipscore", "cosine", "coverage", "support", "bi-kl", "msd", "soft-msd")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One table or figure of the paper: the command that makes it, and how its result becomes tables.
+    """One table or figure of the paper: the command that creates it, and how its result becomes tables.
 
-    `{data}` and `{out}` in the command are the folders, `{image}` and `{caption}` the first row of `captions.jsonl`;
-    `output` is the result file, below `{out}`.
+    `{data}` and `{out}` in the command are the folders, `{encoder}` the encoder, `{image}` and `{caption}` the first
+    row of `captions.jsonl`; `output` is the result file, below `{out}`. `needs` are files without which the step
+    cannot run; `before` is a command to run first.
     """
 
     name: str
@@ -42,34 +51,67 @@ class Step:
     command: tuple[str, ...]
     output: str
     render: Callable[[Path], str]
+    needs: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
-    def words(self, asked: argparse.Namespace) -> list[str]:
-        """The command as it is run."""
-        places = {"{data}": str(asked.data), "{out}": str(asked.output)}
-        if "{image}" in self.command and (asked.data / CAPTIONS).is_file():
+    def words(self, asked: argparse.Namespace, command: Sequence[str] = ()) -> list[str]:
+        """The command, or the one before it, as it is run."""
+        places = {"{data}": str(asked.data), "{out}": str(asked.output), "{encoder}": _local(asked, asked.encoder)}
+        if "{image}" in self.command and _filled(CAPTIONS, places).is_file():
             places |= dict(zip(("{image}", "{caption}"), _example(asked), strict=True))
-        words = [places.get(word, word) for word in self.command]
-        words = [word.replace("{out}", str(asked.output)).replace("{data}", str(asked.data)) for word in words]
+        words = [str(_replaced(word, places)) for word in command or self.command]
+        own = [] if "--encoder" in words else ["--encoder", places["{encoder}"]]
+        if words[0] == "rank-captioners":
+            return words
+        words += [*own, "--preset", "paper", "--device", asked.device]
         if words[0] == "explain":
-            chosen = [] if "--encoder" in words else ["--encoder", _encoder(asked)]
-            return [*words, *chosen, "--preset", "paper", "--device", asked.device]
-        scoring = words[0] in ("bench", "study")
-        words += ["--encoder", _encoder(asked), "--preset", "paper"] if scoring else []
-        words += ["--limit", str(asked.limit)] if scoring and asked.limit else []
-        sampled = words[0] == "bench" or (words[0] == "study" and words[1] in _RESAMPLED)
-        words += ["--samples", str(asked.samples)] if sampled else []
-        words += ["--device", asked.device, "--cache", str(asked.output / "cache")] if scoring else []
-        return words
+            return words
+        words += ["--cache", str(asked.cache or asked.output / "cache")]
+        if words[0] == "score":
+            return words
+        words += ["--limit", str(asked.limit)] if asked.limit else []
+        words += ["--samples", str(asked.samples)] if words[0] == "bench" or words[1] in _RESAMPLED else []
+        return words + _more(words[1], asked)
+
+    def missing(self, asked: argparse.Namespace) -> str:
+        """The first file that the step needs and that does not exist; empty if there is none."""
+        places = {"{data}": str(asked.data), "{out}": str(asked.output)}
+        return next((str(path) for name in self.needs if not (path := _filled(name, places)).exists()), "")
 
 
-def _encoder(asked: argparse.Namespace) -> str:
-    local = asked.local and asked.local / asked.encoder
-    return str(local) if local and local.is_dir() else str(asked.encoder)
+def _replaced(word: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _filled(name: str, places: Mapping[str, str]) -> Path:
+    return Path(_replaced(name, places))
+
+
+def _more(study: str, asked: argparse.Namespace) -> list[str]:
+    """Options that only some studies have: further encoders, fewer held-out pairs, backbones of the aligner."""
+    if study in ("backbones", "ood"):
+        return [word for name in asked.also for word in ("--also", _local(asked, name))]
+    if study == "tune" and asked.limit and asked.limit <= HELD_OUT:
+        return ["--held-out", str(asked.limit // 2)]
+    if study != "reconstruction":
+        return []
+    encoder, language = _local(asked, asked.encoder), _local(asked, LANGUAGE)
+    changes = [f"image.source={encoder}", f"text.source={encoder}"]
+    changes += [] if language == LANGUAGE else [f"lm.source={language}"]
+    return [word for change in (*changes, *asked.recipe_set) for word in ("--recipe-set", change)]
+
+
+def _local(asked: argparse.Namespace, name: str) -> str:
+    """The folder of an encoder among the local checkpoints, or its name."""
+    folder = asked.local and asked.local / name
+    return str(folder) if folder and folder.is_dir() else str(name)
 
 
 def _example(asked: argparse.Namespace) -> tuple[str, str]:
     """The image and the caption that heat maps are drawn of; an image inside a Parquet file gets one of its own."""
-    first = captioned_images(asked.data / CAPTIONS)[0]
+    first = captioned_images(asked.data / "captions.jsonl")[0]
     image = image_source(first.image)
     if isinstance(image, bytes):
         path = asked.output / first.image.name
@@ -78,30 +120,58 @@ def _example(asked: argparse.Namespace) -> tuple[str, str]:
     return str(image), first.captions[0]
 
 
-def bench_grid(path: Path, title: str, papers: Mapping[str, Mapping[str, float]]) -> str:
-    """Every figure of a benchmark run, a row per metric, and the paper's rows below; all times 100."""
+def bench_grid(
+    path: Path, title: str, papers: Mapping[str, Mapping[str, float]], columns: Mapping[str, str] | None = None
+) -> str:
+    """The figures of a benchmark run, a row per metric, and the paper's rows below; all times 100.
+
+    `columns` has the name of a figure for each heading of the paper's table; without it all figures are shown.
+    """
     result = read_result(path)
-    names = [figure.name for figure in result.metrics[0].figures]
-    rows = [
-        (metric.label, *(f"{figure.scale * figure.value:.1f}" for figure in metric.figures))
-        for metric in result.metrics
-    ]
+    shown = columns or {figure.name: figure.name for figure in result.metrics[0].figures}
+    rows = [(metric.label, *(_value(metric, name) for name in shown.values())) for metric in result.metrics]
     rows += [
-        (f"{label} (paper)", *(f"{known[name]:.1f}" if name in known else NONE for name in names))
+        (f"{label} (paper)", *(f"{known[name]:.1f}" if name in known else NONE for name in shown.values()))
         for label, known in papers.items()
     ]
-    head = f"{title} ({result.counted} items, {result.pictures} images)"
-    notes = (f"`{result.metrics[-1].signature}`",)
-    return markdown(Grid(head, ("metric", *names), tuple(rows), notes))
+    return markdown(Grid(_counted(title, result), ("metric", *shown), tuple(rows), _signed(result)))
+
+
+def splits_grid(path: Path, title: str) -> str:
+    """A row per figure, such as a split of COCO-CF, and a column per metric, as the paper has them."""
+    result = read_result(path)
+    names = [figure.name for figure in result.metrics[0].figures]
+    rows = [(name.removeprefix("accuracy/"), *(_value(metric, name) for metric in result.metrics)) for name in names]
+    known = {f"accuracy/{name.partition('-')[0].lower()}": values for name, values in published.COCO_CF.items()}
+    order = ("coverage", "support", "bi-kl", "clipscore", "msd", "soft-msd")
+    for name, values in known.items():
+        found = dict(zip(order, values, strict=True))
+        cells = (f"{found[metric.label]:.1f}" if metric.label in found else NONE for metric in result.metrics)
+        rows += [(f"{name.removeprefix('accuracy/')} (paper)", *cells)] if name in names else []
+    columns = ("split", *(metric.label for metric in result.metrics))
+    return markdown(Grid(_counted(title, result), columns, tuple(rows), _signed(result)))
+
+
+def _value(metric: MetricResult, name: str) -> str:
+    figure = metric.figure(name)
+    return NONE if figure is None or figure.value != figure.value else f"{figure.scale * figure.value:.1f}"
+
+
+def _counted(title: str, result: Result) -> str:
+    return f"{title} ({result.counted} items, {result.pictures} images)"
+
+
+def _signed(result: Result) -> tuple[str]:
+    return (f"`{result.metrics[-1].signature}`",)
 
 
 def _study(name: str) -> Callable[[Path], str]:
-    """The tables of a study next to the paper's, if the paper has them, else as the study wrote them."""
+    """The tables of a study in the paper's columns next to the paper's numbers, or as the study wrote them."""
 
     def render(path: Path) -> str:
         if name in paper_page.PARTS:
-            return paper_page.part(name, json.loads(path.read_text(encoding="utf-8")))
-        return path.with_suffix(".md").read_text(encoding="utf-8")
+            return paper_page.part(name, json.loads(path.read_text(encoding="utf-8")), whole=True)
+        return path.with_suffix(".md").read_text(encoding="utf-8").replace(f"<!-- {MARK} -->", "").rstrip() + "\n"
 
     return render
 
@@ -110,38 +180,56 @@ def _drawn(path: Path) -> str:
     return f"![{path.stem}]({path.name})\n"
 
 
-def _written(path: Path) -> str:
-    return f"[{path.name}]({path.name})\n"
+def _ranking(path: Path) -> str:
+    """Captioners by mean MSD, with the paper's below."""
+    rankings = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["metrics"]
+    (rows,) = (one["placed"] for one in rankings if one["metric"] == "msd")
+    ours = [(row["captioner"], f"{row['mean']['value']:.4f}") for row in rows]
+    theirs = [(f"{name} (paper)", f"{value:.4f}") for name, value in published.RANKING.items()]
+    grid = Grid("Captioners by mean MSD", ("captioner", "mean MSD"), (*ours, *theirs))
+    return f"{markdown(grid)}\nThe whole page: [{path.name}]({path.name})\n"
 
 
-def _bench(name: str, title: str, papers: Mapping[str, Mapping[str, float]], *more: str, out: str = "") -> Step:
+def _bench(
+    name: str,
+    title: str,
+    papers: Mapping[str, Mapping[str, float]],
+    *more: str,
+    out: str = "",
+    columns: Mapping[str, str] | None = None,
+) -> Step:
     protocol = "-paper" if "paper" in more else ""
     metrics = [word for metric in _METRICS for word in ("-m", metric)]
     folder = f"{{out}}/{out or 'bench'}"
     command = ("bench", name, "--root", "{data}", "-o", folder, "--no-control", *metrics, *more)
     file = f"{out or 'bench'}/{name}{protocol}.json"
-    return Step(out or name, title, command, file, lambda path: bench_grid(path, title, papers))
+    if name == "coco-cf":
+        return Step(out or name, title, command, file, lambda path: splits_grid(path, title))
+    return Step(out or name, title, command, file, lambda path: bench_grid(path, title, papers, columns))
 
 
-def _of(name: str, title: str, *more: str, key: str = "") -> Step:
-    command = ("study", name, "--root", "{data}", "-o", f"{{out}}/{key or name}.json", *more)
-    return Step(key or name, title, command, f"{key or name}.json", _study(name))
+def _of(name: str, title: str, *more: str, needs: tuple[str, ...] = ()) -> Step:
+    data = () if "--rows" in more else ("--root", "{data}")
+    command = ("study", name, *data, "-o", f"{{out}}/{name}.json", *more)
+    return Step(name, title, command, f"{name}.json", _study(name), needs)
 
 
 _RESAMPLED = frozenset(
     ("mixtures", "kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "tune", "direction",
      "margin", "backbones", "ood", "reconstruction")
 )  # fmt: skip
+LANGUAGE = "llama-7b"  # folder of the language model among the local checkpoints
 _MAPS = ("explain", "{image}", "{caption}", "--map", "carried")
 _TRAINED = "{out}/reconstruction.runs"  # the aligners of the step `reconstruction`
+_CAPTIONERS = "{data}/captioners.jsonl"
 STEPS = (
-    _bench("caparena", "CapArena", published.CAPARENA, "--protocol", "paper"),
-    _bench("docent", "DocENT", published.DOCENT, "--protocol", "paper"),
-    *(_bench(name, title, published.LEGACY[name]) for name, title in (
-        ("flickr8k-expert", "Flickr8k-Expert"), ("flickr8k-cf", "Flickr8k-CF"), ("composite", "Composite"),
-        ("pascal50s", "Pascal-50S"))),
+    _bench("caparena", "CapArena", published.CAPARENA, "--protocol", "paper", columns=published.CAPARENA_COLUMNS),
+    _bench("docent", "DocENT", published.DOCENT, "--protocol", "paper", columns=published.DOCENT_COLUMNS),
+    *(_bench(name, title, published.LEGACY[name], columns=published.LEGACY_COLUMNS.get(name, published.TAUS))
+      for name, title in (("flickr8k-expert", "Flickr8k-Expert"), ("flickr8k-cf", "Flickr8k-CF"),
+                          ("composite", "Composite"), ("pascal50s", "Pascal-50S"))),
     _of("backbones", "SugarCrepe by backbone (figure)", "-b", "sugarcrepe"),
-    _bench("coco-cf", "COCO-CF by split", published.COCO_CF_FIGURES),
+    _bench("coco-cf", "COCO-CF by split", {}),
     _bench("coco-cf", "COCO-CF by captioner (figure)", {}, "--option", "by=captioner", out="captioners"),
     _of("mixtures", "Distributions"),
     _of("kappa", "Concentration", "--values", "10 20 40"),
@@ -156,79 +244,134 @@ STEPS = (
     *(_of(name, f"Hyperparameters: {name}") for name in
       ("alpha", "components", "iterations", "xi", "l0", "tau-l", "beta")),
     _of("tune", "Hyperparameters tuned on held-out pairs"),
-    Step("timing", "Latency", ("study", "timing", "--rows", f"{{data}}/{CAPTIONS}", "-o", "{out}/timing.json"),
-         "timing.json", _study("timing")),
-    Step("reconstruction", "Reconstruction", ("study", "reconstruction", "--root", "{data}", "-o",
-         "{out}/reconstruction.json", "-b", "docent", "-b", "caparena", "--protocol", "paper", "--data",
-         "{data}/chat.json", "--images", "{data}/images"), "reconstruction.json", _study("reconstruction")),
-    Step("maps", "Heat map of the token terms (figure)", (*_MAPS, "-o", "{out}/maps.png"), "maps.png", _drawn),
+    _of("timing", "Latency", "--rows", CAPTIONS, needs=(CAPTIONS,)),
+    _of("reconstruction", "Reconstruction", "-b", "docent", "-b", "caparena", "--protocol", "paper", "--data",
+        "{data}/chat.json", "--images", "{data}/images", needs=("{data}/chat.json", "{data}/images")),
+    Step("maps", "Heat map of the token terms (figure)", (*_MAPS, "-o", "{out}/maps.png"), "maps.png", _drawn,
+         (CAPTIONS,)),
     Step("maps-reconstruction", "Heat maps with and without reconstruction (figure)",
          (*_MAPS, "--encoder", f"{_TRAINED}/with-reconstruction/encoder", "--also",
           f"{_TRAINED}/without-reconstruction/encoder", "-o", "{out}/maps-reconstruction.png"),
-         "maps-reconstruction.png", _drawn),
-    Step("ranking", "Captioners by mean MSD", ("rank-captioners", "{data}/captioners.parquet", "-o",
-         "{out}/ranking.html"), "ranking.html", _written),
+         "maps-reconstruction.png", _drawn,
+         (CAPTIONS, f"{_TRAINED}/with-reconstruction/encoder", f"{_TRAINED}/without-reconstruction/encoder")),
+    Step("ranking", "Captioners by mean MSD",
+         ("rank-captioners", "{out}/captioners.parquet", "--rows", _CAPTIONERS, "-o", "{out}/ranking.html"),
+         "ranking.html", _ranking, (_CAPTIONERS,), ("score", _CAPTIONERS, "-o", "{out}/captioners.parquet")),
 )  # fmt: skip
 
 
+def steps_of(asked: argparse.Namespace) -> tuple[Step, ...]:
+    """All steps; CapArena also with every further encoder."""
+    more = [
+        _bench("caparena", f"CapArena with {name}", {}, "--protocol", "paper", "--encoder", _local(asked, name),
+               out=f"caparena-{Path(name).name}", columns=published.CAPARENA_COLUMNS)
+        for name in asked.also
+    ]  # fmt: skip
+    return (STEPS[0], *more, *STEPS[1:])
+
+
 def run_step(step: Step, asked: argparse.Namespace) -> str:
-    """Run a step unless its result is there; an empty text, or why there is no result."""
+    """Run a step unless its result exists; return an empty text, or one line that says why there is no result."""
     if (asked.output / step.output).is_file():
         return ""
-    if "{image}" in step.command and not (asked.data / CAPTIONS).is_file():
-        return f"expected {asked.data / CAPTIONS} (rows with image and caption), there is none"
-    done = subprocess.run(
-        [sys.executable, "-m", "msdscore", *step.words(asked)], capture_output=True, text=True, check=False
-    )
-    if done.returncode in (0, SOME_FAILED) and (asked.output / step.output).is_file():
-        return ""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    if missing := step.missing(asked):
+        return f"expected {missing}, there is none"
+    for command in filter(None, (step.before, step.command)):
+        if reason := _run(step.words(asked, command)):
+            return reason
+    return "" if (asked.output / step.output).is_file() else f"no {step.output} was written"
+
+
+def _run(words: Sequence[str]) -> str:
+    """Run a command of msdscore in this process, which has its modules loaded already; return an error in one line."""
+    told = StringIO()
+    try:
+        with redirect_stdout(told), redirect_stderr(told):
+            code = app(list(words), standalone_mode=False)
+    except (MSDScoreError, ClickException) as error:
+        return (error.format_message() if isinstance(error, ClickException) else str(error)).splitlines()[0]
+    except Exception as error:  # noqa: BLE001, one step must not end the others
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    if code and code >= STOPPED:
+        raise KeyboardInterrupt
+    return ""
 
 
 def page(asked: argparse.Namespace, reasons: Mapping[str, str]) -> str:
-    """One section per table or figure, in the paper's order."""
+    """One section per table or figure that there is, in the paper's order."""
     parts = [
         f"# The paper with {asked.encoder}\n\nAccuracies, agreements and correlations times 100. Preset `paper`.\n"
     ]
-    for step in STEPS:
-        if step.name in reasons:
-            parts.append(f"## {step.title}\n\n`{shlex.join(['msdscore', *step.words(asked)])}`\n")
-            path = asked.output / step.output
-            parts.append(f"Not run: {reasons[step.name]}\n" if reasons[step.name] else step.render(path))
-    return "\n".join(parts)
+    for step in steps_of(asked):
+        if reasons.get(step.name) == "":
+            commands = [step.words(asked, command) for command in filter(None, (step.before, step.command))]
+            parts.append("\n".join([f"## {step.title}\n", *(f"`{shlex.join(['msdscore', *c])}`\n" for c in commands)]))
+            shown = step.render(asked.output / step.output)
+            parts.append(shown.replace(f"{asked.local}/", "") if asked.local else shown)
+    left_out = [name for name, reason in reasons.items() if reason]
+    return "\n".join([*parts, *([f"Not run: {', '.join(left_out)}.\n"] if left_out else [])])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the exit code is 3 if a step could not run."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tools/paper_run.py", description=__doc__)
     parser.add_argument("--encoder", "-e", required=True, help="short name, hub name or folder")
     parser.add_argument(
         "--data", type=Path, required=True, help="folder of the benchmarks, one folder each or together"
     )
     parser.add_argument("--output", "-o", type=Path, default=Path("build/paper"))
-    parser.add_argument("--local", type=Path, help="folder with checkpoints in folders named as their encoders")
+    parser.add_argument("--also", action="append", default=[], help="a further encoder to compare with; repeatable")
+    parser.add_argument("--local", type=Path, help=f"folder of checkpoints, named as their encoders, and {LANGUAGE}")
     parser.add_argument("--only", action="append", default=[], help="only this step; repeatable")
     parser.add_argument("--limit", type=int, help="number of items of each benchmark")
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--device", default="auto")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--cache", type=Path, help="folder of cached embeddings (OUTPUT/cache)")
+    parser.add_argument(
+        "--recipe-set", action="append", default=[], help="change of the aligner's recipe, e.g. train.steps=100"
+    )
+    return parser
+
+
+def _check(asked: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a wrong option, or an output folder with results of other options."""
+    if not asked.data.is_dir():
+        raise ConfigError(f"--data: expected a folder of benchmarks, there is none at {asked.data}")
+    known = [step.name for step in steps_of(asked)]
+    for name in asked.only:
+        if name not in known:
+            raise ConfigError(f"--only: expected one of {', '.join(known)}, got {name!r}")
+    names = ("encoder", "data", "also", "local", "limit", "samples", "recipe_set")
+    chosen = {name: json.loads(json.dumps(getattr(asked, name), default=str)) for name in names}
+    record = asked.output / RECORD
+    before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else chosen
+    if different := [name for name in names if before.get(name) != chosen[name]]:
+        raise ConfigError(
+            f"{asked.output}: has results with {different[0]} {before.get(different[0])!r}, now "
+            f"{chosen[different[0]]!r}; choose another -o"
+        )
+    asked.output.mkdir(parents=True, exist_ok=True)
+    write_bytes(record, json.dumps(chosen, indent=1).encode(), folder=asked.output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is requested; the exit code is 3 if a step could not run."""
+    asked = _parser().parse_args(arguments)
     try:
-        if not asked.data.is_dir():
-            raise ConfigError(f"--data: expected a folder of benchmarks, there is none at {asked.data}")
-        known = [step.name for step in STEPS]
-        for name in asked.only:
-            if name not in known:
-                raise ConfigError(f"--only: expected one of {', '.join(known)}, got {name!r}")
+        _check(asked)
     except MSDScoreError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    asked.output.mkdir(parents=True, exist_ok=True)
     reasons: dict[str, str] = {}
-    for step in STEPS:
+    for step in steps_of(asked):
         if not asked.only or step.name in asked.only:
-            sys.stderr.write(f"{step.name}\n")
-            reasons[step.name] = run_step(step, asked)
+            start = time.monotonic()
+            try:
+                reasons[step.name] = run_step(step, asked)
+            except KeyboardInterrupt:
+                sys.stderr.write(f"{step.name}: stopped; the same command continues here\n")
+                return STOPPED + signal.SIGINT
+            outcome = f"not run: {reasons[step.name]}" if reasons[step.name] else f"{time.monotonic() - start:.0f} s"
+            sys.stderr.write(f"{step.name}: {outcome}\n")
             write_bytes(asked.output / PAGE, page(asked, reasons).encode(), folder=asked.output)
     sys.stdout.write(f"{asked.output / PAGE}: {sum(not why for why in reasons.values())} of {len(reasons)} steps\n")
     return SOME_FAILED if any(reasons.values()) else 0

@@ -25,8 +25,8 @@ BY_LENGTH = {
     "147 to 226": (54.8, 72.8, 73.9),
     "227 and more": (67.4, 88.0, 88.0),
 }
-# Table "KL direction", CapArena, caption level, overall.
-DIRECTION = {"coverage only": 55.6, "beta 0.5": 56.4, "support only": 57.6}
+# The same table: pairs, and their mean length in tokens.
+BY_LENGTH_PAIRS = ((1677, 11.4), (1783, 13.5), (2021, 24.2), (1844, 119.5), (1822, 183.1), (1845, 370.7))
 # Table "cosine margin": per bin mean margin, mean u, CLIPScore, coverage, MSD, Soft-MSD, gain.
 MARGIN = {
     "Easy-CF": (
@@ -54,11 +54,15 @@ COCO_CF = {
     "Hard-CF": (58.97, 19.00, 58.71, 56.20, 59.34, 59.38),
 }
 
-# Table "CapArena", times 100: by metric the figures of `bench caparena --protocol paper`.
-_LEVELS = ("agreement/all", "agreement/level 1", "agreement/level 2", "agreement/level 3", "agreement/level 4",
-           "model/spearman", "model/kendall")  # fmt: skip
+# Table "CapArena", times 100: by metric the figures of `bench caparena --protocol paper`, whose names are next to the
+# headings of the paper.
+CAPARENA_COLUMNS = {
+    "Overall": "agreement/all", "Level1": "agreement/level 1", "Level2": "agreement/level 2",
+    "Level3": "agreement/level 3", "Level4": "agreement/level 4", "Spearman": "model/spearman",
+    "Kendall": "model/kendall",
+}  # fmt: skip
 CAPARENA = {
-    metric: dict(zip(_LEVELS, values, strict=True))
+    metric: dict(zip(CAPARENA_COLUMNS.values(), values, strict=True))
     for metric, values in {
         "CLIPScore": (32.5, 26.6, 30.8, 36.2, 35.5, -57.4, -45.1),
         "LongCLIPScore": (40.0, 42.2, 40.4, 38.4, 39.5, -22.6, -12.1),
@@ -69,14 +73,20 @@ CAPARENA = {
         "Soft-MSD, Qwen2.5-VL-7B": (56.7, 62.6, 57.8, 53.1, 54.9, 83.2, 72.6),
     }.items()
 }
+# Table "KL direction": Soft-MSD on CapArena, the same columns.
+DIRECTION = {
+    "coverage only": (55.6, 61.1, 56.7, 52.6, 51.9, 26.7, 19.0),
+    "beta 0.5": (56.4, 62.6, 57.8, 53.3, 52.4, 29.2, 20.9),
+    "support only": (57.6, 64.4, 58.7, 54.2, 53.6, 39.8, 29.7),
+}
 # Table "DocENT", times 100: accuracy, Spearman and Kendall of each aspect.
-_ASPECTS = tuple(
-    f"{aspect}/{figure}"
-    for aspect in ("mistakes", "omissions", "overall_quality")
-    for figure in ("binary accuracy", "spearman", "kendall")
-)
+DOCENT_COLUMNS = {
+    f"{aspect} {head}": f"{name}/{figure}"
+    for aspect, name in (("Mistakes", "mistakes"), ("Omissions", "omissions"), ("Overall", "overall_quality"))
+    for head, figure in (("Acc", "binary accuracy"), ("ρ", "spearman"), ("τ", "kendall"))
+}
 DOCENT = {
-    metric: dict(zip(_ASPECTS, values, strict=True))
+    metric: dict(zip(DOCENT_COLUMNS.values(), values, strict=True))
     for metric, values in {
         "CLIPScore": (45.3, 14.5, 10.8, 47.0, 17.6, 13.3, 53.5, 18.1, 13.6),
         "FLEUR": (35.2, -5.3, -4.0, 38.5, 2.9, 2.0, 41.2, -4.0, -3.1),
@@ -84,6 +94,9 @@ DOCENT = {
     }.items()
 }
 # Table "legacy benchmarks": Soft-MSD's row.
+TAUS = {"τb": "tau_b", "τc": "tau_c"}
+LEGACY_COLUMNS = {"pascal50s": {name.title() if name == "mean" else name: f"accuracy/{name}"
+                                for name in ("HC", "HI", "HM", "MM", "mean")}}  # fmt: skip
 LEGACY = {
     "flickr8k-expert": {"Soft-MSD": {"tau_b": 57.5, "tau_c": 58.3}},
     "flickr8k-cf": {"Soft-MSD": {"tau_b": 39.4, "tau_c": 19.7}},
@@ -111,3 +124,5 @@ LATENCY = {
     "more than 126": (7297, 41.54, 8.57, 41.68, 50.26, 50.31),
     "overall": (21974, 34.86, 8.39, 34.98, 43.39, 43.44),
 }
+# Table "captioners by mean MSD".
+RANKING = {"GPT-4o-mini": 0.2959, "InternVL2-7B": 0.2878, "Qwen-VL-Chat": 0.2799, "LLaVA-1.5-7B": 0.2745}

@@ -78,7 +78,7 @@ class SomeOptions:
     recipe_set: Annotated[list[str], option_in(SOME, help="reconstruction: change, e.g. train.steps=100.")] = field(
         default_factory=list
     )
-    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is mrequested.")] = None
+    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is masked.")] = None
     every_projection: Annotated[
         bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
     ] = None

@@ -24,7 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 BASELINE = "cosine"
 BACKBONE_METRICS = (BASELINE, "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
 TRANSFER_METRICS = (BASELINE, "msd", "soft-msd")
-WITH, WITHOUT = "with reconstruction", "without reconstruction"
+PLAIN, WITHOUT, WITH = "plain", "without reconstruction", "with reconstruction"
 
 
 def backbones(
@@ -70,14 +70,15 @@ def reconstruction(  # noqa: PLR0913, the options of the command
     control: bool = True,
     samples: int = 1000,
 ) -> list[Table]:
-    """Train the aligner with and without reconstruction, and score benchmarks with both."""
+    """Train the aligner with and without reconstruction; score benchmarks with both, and with the plain encoder."""
     if not data:
         raise ConfigError("reconstruction trains two aligners; name captioned images to train on: --data ROWS.jsonl")
-    plans = {name: study.plan(name, TRANSFER_METRICS, control=control, samples=samples) for name in benchmark}
+    metrics = (*TRANSFER_METRICS, "clipscore")
+    plans = {name: study.plan(name, metrics, control=control, samples=samples) for name in benchmark}
     with study.runs() as folder:
         source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(recipe, changes=list(recipe_set))
         trained = train_both(study, chosen, source, folder)
-        encoders = {name: str(encoder) for name, (encoder, _) in trained.items()}
+        encoders = {PLAIN: study.spec.encoder, **{name: str(encoder) for name, (encoder, _) in trained.items()}}
         summary, *tables = compare_encoders(study, plans, encoders)
     reports = {name: asdict(report) for name, (_, report) in trained.items()}
     return [replace(summary, facts={**summary.facts, "training": reports}), *tables]
