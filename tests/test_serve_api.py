@@ -5,6 +5,7 @@ import base64
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from msdscore.explain.html import words_html
 from msdscore.explain.look import maps_of, word_limit
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
+from msdscore.serve.service import IMAGE
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.text.warnings import text_warnings
 from serving import TOKEN, asked, image_bytes
@@ -210,6 +212,21 @@ def test_binding_elsewhere_without_a_token_is_rejected():
         ServeSettings(host="0.0.0.0", token="short")
 
 
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves only when a test moves it."""
+
+    now = 0.0
+
+    def time(self):
+        return self.now
+
+
+def simulate(work, loop=None):
+    """The result of a coroutine under a simulated clock."""
+    with closing(loop or SimulatedLoop()) as own:
+        return own.run_until_complete(work)
+
+
 def gathering(do, **changes) -> Batcher:
     return Batcher(do, **({"max_batch": 4, "max_wait": 0.05} | changes))
 
@@ -218,14 +235,14 @@ def test_a_job_that_gains_nothing_by_company_is_answered_by_itself():
     batches = []
 
     async def main():
-        batcher = gathering(lambda jobs: batches.append(list(jobs)) or list(jobs))
+        batcher = gathering(lambda jobs: batches.append(list(jobs)) or list(jobs), max_wait=0)
         batcher.start()
         jobs = [batcher.submit(name, size=1, alone=name == "b") for name in "abcd"]
         results = await asyncio.gather(*jobs)
         await batcher.stop()
         return results
 
-    assert asyncio.run(main()) == list("abcd")
+    assert simulate(main()) == list("abcd")
     assert batches == [["a"], ["b"], ["c", "d"]]
 
 
@@ -237,13 +254,13 @@ def test_work_is_gathered_up_to_a_batch():
         return [work * 2 for work in works]
 
     async def main():
-        queue = gathering(do)
+        queue = gathering(do, max_wait=0)
         queue.start()
         answers = await asyncio.gather(*(queue.submit(number, size=1) for number in range(6)))
         await queue.stop()
         return answers
 
-    assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
+    assert simulate(main()) == [0, 2, 4, 6, 8, 10]
     assert sizes == [1, 4, 1]  # until the pace is known, a batch is one job
 
 
@@ -411,7 +428,7 @@ def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more
 
     def do(works):
         sizes.append(len(works))
-        time.sleep(0.02 * len(works))
+        loop.now += len(works) / 64
         return list(works)
 
     async def main():
@@ -420,8 +437,52 @@ def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more
         await asyncio.gather(*(queue.submit(number, size=1, cost=9) for number in range(20)))
         await queue.stop()
 
-    monkeypatch.setattr("msdscore.serve.batching.CALM", 0.1)
-    asyncio.run(main())
-    assert sizes[0] == 1
-    assert max(sizes) <= 5  # of 0.02 seconds each
-    assert sum(sizes) == 20
+    loop = SimulatedLoop()
+    monkeypatch.setattr("msdscore.serve.batching.CALM", 5 / 64)
+    simulate(main(), loop)
+    assert sizes == [1, 5, 5, 5, 4]  # of 1/64 second each
+
+
+@pytest.mark.parametrize("cached", [0, 100])
+def test_an_edit_beside_sixty_four_new_images_waits_for_one_of_them_however_fast_cached_ones_were(cached):
+    loop, done, spent = SimulatedLoop(), [], [0]
+
+    def do(works):
+        done.append(list(works))
+        new = sum(work.startswith("new") for work in works)
+        spent[0] += 9 * new
+        loop.now += 0.001 + 0.12 * new
+        if works == ["new0"]:
+            loop.call_soon_threadsafe(edits.append, asyncio.run_coroutine_threadsafe(edit(), loop))
+        return list(works)
+
+    async def edit():
+        started = loop.now
+        await queue.submit("edit", size=1, alone=True, urgent=True)
+        return loop.now - started
+
+    async def main():
+        queue.start()
+        for number in range(cached):
+            await queue.submit(f"cached{number}", size=1, cost=9)
+        await asyncio.gather(*(queue.submit(f"new{number}", size=1, cost=9) for number in range(64)))
+        waited = await asyncio.wrap_future(edits[0])
+        await queue.stop()
+        return waited
+
+    edits, queue = [], gathering(do, max_batch=64, max_wait=0, spent=lambda: spent[0])
+    assert simulate(main(), loop) < 0.15
+    new = [batch for batch in done if batch[0].startswith("new")]
+    assert max(map(len, new)) == 1
+    assert done.index(["edit"]) <= done.index(["new0"]) + 2
+
+
+def test_only_what_is_encoded_counts_as_work():
+    with calling() as client:
+        service = client.app.state.service
+        client.post("/v1/score", json=asked())
+        first = service._encoded()
+        client.post("/v1/score", json=asked())
+        assert service._encoded() == first
+        client.post("/v1/score", json=asked("blue", ("a red square",)))
+        assert service._encoded() == first + IMAGE

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
@@ -27,9 +27,10 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
+from msdscore.serve.reading import Stored, _read_items
 from msdscore.serve.server import bind
 from msdscore.serve.service import PixelBudget
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
 from serving import SPEC, asked, client, image_bytes, served
 
 UPLOAD = (
@@ -418,6 +419,8 @@ BOMBS = {
     "quotes": b'{"image": "' + b'\\"' * 4_000_000 + b'", "captions": ["a"]}',
     "backslashes": b'{"image": "' + b"\\" * 8_000_000 + b'", "captions": ["a"]}',
     "brackets": b'{"captions": ' + b"[" * 4_000_000,
+    "escapes": b'{"image": "", "captions": ["' + b"\\u00e9" * 10_000_000 + b'"]}',
+    "letters": b'{"image": "", "captions": ["' + "é".encode() * 30_000_000 + b'"]}',
 }
 
 
@@ -448,3 +451,35 @@ def test_a_body_of_millions_of_values_is_rejected_while_others_are_answered(name
         assert len(answers[0][1]) < 300
         assert slowest < 0.4, slowest
         assert megabytes(child.pid, "VmHWM") < before + 200
+
+
+SLOW = {
+    "an image": b'{"image": "' + b"QUJD" * (15 << 20) + b'", "captions": ["a"]}',
+    "an image in lines": b'{"image": "' + (b"QUJD" * 19 + b"\\n") * 290_000 + b'", "captions": ["a"]}',
+    "captions": b'{"image": "", "captions": [' + b'"a",' * 29_000 + b'"a"]}',
+}
+
+
+@pytest.mark.parametrize("name", [*BOMBS, *SLOW])
+def test_no_call_keeps_the_interpreter_for_a_tenth_of_a_second(name):
+    """Reading a body leaves the interpreter to the thread that answers probes, measured as time of the processor."""
+    body, stored = (BOMBS | SLOW)[name], Stored("image", "/v1/images", 1 << 26)
+
+    def read(clocks):
+        clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+        with suppress(RefusedError):
+            _read_items(body, ServeSettings(), stored)
+
+    def longest():
+        """The most processor time that the reading thread takes between two turns of this one."""
+        most, last, clocks = 0.0, 0.0, []
+        reader = threading.Thread(target=read, args=[clocks])
+        reader.start()
+        while reader.is_alive():
+            time.sleep(0.001)
+            with suppress(OSError, IndexError):  # it has not begun, or has ended
+                now = time.clock_gettime(clocks[0])
+                most, last = max(most, now - last), now
+        return most
+
+    assert min(longest() for _ in range(3)) < 0.1

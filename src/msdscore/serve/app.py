@@ -205,7 +205,7 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
         raise RefusedError(422, "expected a file named image")
-    return {"image": service.images.add(file[1], file[1], len(file[1]))}
+    return {"image": await service.images.add(file[1], file[1], len(file[1]))}
 
 
 async def _rows(request: "Request", service: Service) -> dict[str, Any]:

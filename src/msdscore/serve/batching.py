@@ -33,8 +33,9 @@ class Batcher(Generic[Job, Result]):
     """Passes jobs to `run` in batches of up to `max_batch` captions; `run` returns a result or an error per job.
 
     The first job of a batch waits at most `max_wait` seconds for others. Batches are as short as the worker's pace
-    demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. A job whose caller has gone
-    is dropped before it costs anything. `stop` finishes what was accepted.
+    demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. `spent` returns the cost of
+    the work so far if it is lower than that of all jobs: results from a cache say nothing about the pace. A job whose
+    caller has gone is dropped before it costs anything. `stop` finishes what was accepted.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Batcher(Generic[Job, Result]):
         max_batch: int,
         max_wait: float,
         observe: Callable[[int, float], None] = lambda size, seconds: None,
+        spent: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._run, self._max_batch, self._max_wait, self._observe = run, max_batch, max_wait, observe
+        self._spent = spent
         self._queue: asyncio.PriorityQueue[_Entry[Job, Result]] = asyncio.PriorityQueue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msdscore-worker")
         self._task: asyncio.Task[None] | None = None
@@ -125,7 +128,7 @@ class Batcher(Generic[Job, Result]):
     async def _answer(self, batch: list[_Entry[Job, Result]]) -> None:
         loop = asyncio.get_running_loop()
         wanted = [entry for entry in batch if not entry.future.cancelled()]
-        self._started = started = loop.time()
+        self._started, before = (started := loop.time()), self._spent()
         results: Sequence[Result | Exception]
         try:
             jobs = [entry.job for entry in wanted]
@@ -137,8 +140,10 @@ class Batcher(Generic[Job, Result]):
             for _ in batch:
                 self._queue.task_done()
         size, seconds = sum(entry.size for entry in wanted), loop.time() - started
-        if size and not batch[0].alone:
-            self._pace = seconds / sum(entry.cost for entry in wanted)
+        after = self._spent()
+        cost = sum(entry.cost for entry in wanted) if before is None or after is None else after - before
+        if cost and not batch[0].alone:
+            self._pace = seconds / cost
         self._observe(size, seconds)
         for entry, result in zip(wanted, results, strict=True):
             if entry.future.cancelled():

@@ -23,9 +23,13 @@ Value = TypeVar("Value")
 JSON, FORM = "application/json", "multipart/form-data"
 _FAULTS = 20  # fields that are listed in one error
 PREFIX = "sha256:"  # of what was uploaded before
-SIGNS = 200_000  # commas, brackets, texts and escaped quotes of a JSON body; the limits of captions need a tenth
+# A call into C keeps the interpreter from all other threads, among them the one that answers probes. So that none takes
+# 0.1 seconds, values, escapes and letters are counted before they are parsed, and images are decoded in pieces.
+SIGNS = 60_000  # commas, brackets, texts and escaped quotes of a JSON body; the limits of captions need a third
+ESCAPES = 300_000  # line breaks of 20 MB in base64
+WIDE = 8 << 20  # bytes of text outside ASCII
+PIECE = 1 << 16  # bytes that are counted or decoded at once
 KEYS = 8  # of an object
-SCANNED = 1 << 20  # bytes outside of texts that are counted at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,9 @@ class Stored(Generic[Value]):
         self._unknown = f"unknown {kind}; send it to {route} again"
         self._limit, self._values = limit, OrderedDict[str, tuple[Value, int]]()
 
-    def add(self, content: bytes, value: Value, size: int) -> str:
+    async def add(self, content: bytes, value: Value, size: int) -> str:
         """Store the value of an upload of `size` bytes; returns its name for later requests."""
-        name = PREFIX + sha256(content).hexdigest()
+        name = PREFIX + (await asyncio.to_thread(sha256, content)).hexdigest()
         self._values[name] = value, size
         self._values.move_to_end(name)
         while sum(size for _, size in self._values.values()) > self._limit and len(self._values) > 1:
@@ -184,9 +188,21 @@ def decode_image(text: str) -> bytes:
             raise ValueError("expected a data: URL in base64, as in data:image/png;base64,…")
         text = rest
     try:
-        return b64decode("".join(text.split()), validate=True)
+        return b"".join(_decoded_pieces(text))
     except ValueError as error:
         raise ValueError(f"expected the bytes of an image in base64 ({error})") from error
+
+
+def _decoded_pieces(text: str) -> Iterator[bytes]:
+    pad, rest = text.find("="), ""
+    if pad >= 0 and text[pad:].strip("= \t\r\n"):
+        raise ValueError("data after the padding")
+    for start in range(0, len(text), PIECE):
+        rest += "".join(text[start : start + PIECE].split())
+        whole = len(rest) // 4 * 4
+        yield b64decode(rest[:whole], validate=True)
+        rest = rest[whole:]
+    yield b64decode(rest, validate=True)
 
 
 def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
@@ -243,6 +259,14 @@ def _content_type(request: "Request", *known: str) -> str:
 def _parse(body: bytes) -> Any:
     if any(count > SIGNS for count in _signs(body)):
         raise RefusedError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
+    escapes = wide = 0
+    for start in range(0, len(body), PIECE):
+        piece = body[start : start + PIECE]
+        escapes, wide = escapes + piece.count(b"\\"), wide + (0 if piece.isascii() else len(piece))
+    if escapes > ESCAPES:
+        raise RefusedError(413, f"expected a JSON body of at most {ESCAPES} escapes; send base64 in one line")
+    if wide > WIDE:
+        raise RefusedError(413, f"expected a JSON body with at most {WIDE >> 20} MiB of text outside ASCII; send less")
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -256,8 +280,8 @@ def _signs(body: bytes) -> Iterator[int]:
     """
     count = start = 0
     while start < len(body):
-        quote = body.find(b'"', start, start + SCANNED)
-        end = min(start + SCANNED, len(body)) if quote < 0 else quote
+        quote = body.find(b'"', start, start + PIECE)
+        end = min(start + PIECE, len(body)) if quote < 0 else quote
         count += sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
         yield count
         if quote < 0:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 from PIL.Image import Image
 
+from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
 from msdscore.explain.look import thumbnail
@@ -61,7 +62,11 @@ class Service:
             self.metrics.busy.inc(seconds)
 
         self.queue: Batcher[Job, Any] = Batcher(
-            self._run, max_batch=settings.max_batch, max_wait=settings.max_wait, observe=observe
+            self._run,
+            max_batch=settings.max_batch,
+            max_wait=settings.max_wait,
+            observe=observe,
+            spent=self._encoded,
         )
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
         # Matplotlib's settings are global: figures are drawn one at a time.
@@ -138,7 +143,7 @@ class Service:
         with self._accept(1):
             async with self._files:
                 table = await read_table(name, content, self.settings)
-                return self._tables.add(content, table, table.nbytes)
+                return await self._tables.add(content, table, table.nbytes)
 
     async def rows(self, name: str, query: RowsQuery) -> dict[str, Any]:
         """Return the worst rows of a scored file that was read before; raises `ValueError` for an unknown one."""
@@ -194,7 +199,9 @@ class Service:
         """Explanations of the captions that can be read, and by index why the others cannot."""
         captions, step = asked.captions, len(asked.captions) if together else CAPTIONS
         # All jobs of an image find its embedding by its name.
-        named = asked if asked.name or asked.error else replace(asked, name=f"body:{sha256(asked.image).hexdigest()}")
+        named = asked
+        if not asked.name and not asked.error:
+            named = replace(asked, name=f"body:{(await asyncio.to_thread(sha256, asked.image)).hexdigest()}")
         jobs = [Job(named, captions[start : start + step], together) for start in range(0, len(captions), step)]
         # An upload is explained for a user who edits its captions.
         parts = await gather_all(
@@ -226,6 +233,13 @@ class Service:
             raise ImageError(str(image)) from image
         trim_memory(image.prepared.view.size)
         return image
+
+    def _encoded(self) -> int | None:
+        """Return the cost of the images and captions encoded so far; None without a cache."""
+        encoder = self._pipeline.encoder
+        if not isinstance(encoder, CachedEncoder):
+            return None
+        return IMAGE * encoder.use.pictures_made + encoder.use.texts_made
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""
