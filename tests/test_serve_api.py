@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
