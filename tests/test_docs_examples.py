@@ -162,7 +162,7 @@ def test_a_page_can_be_followed(page, folder):
         pytest.importorskip(module)
     run_shell(BEFORE.get(page.name, ""))
     names = {}
-    for block in blocks(*PYTHON, *SHELL, "jsonl", "text", page=page):
+    for block in blocks(*PYTHON, *SHELL, "text", page=page):
         if block.reason is not None:
             continue
         if block.file:
