@@ -56,10 +56,10 @@ class Pooled:
     @torch.no_grad()
     def encode_texts(self, texts):
         from msdscore.core.device import sent
-        from msdscore.encoders.text.tokens import pack_texts
+        from msdscore.encoders.tokens import pack_texts
 
         model = self._encoder._model
-        batch = pack_texts(texts, self._encoder._tokenizer, self._encoder._reading)
+        batch = pack_texts(texts, self._encoder._tokenizer, self._encoder._text_settings)
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
@@ -106,7 +106,7 @@ def peak(encoder, batch, device, repeats):
     model = encoder._model
     pixels = torch.randn(batch, 3, 224, 224, device=device, dtype=encoder.precision)
     ids = torch.randint(0, 500, (batch, 13), device=device)
-    ids[:, -1] = encoder._reading.suffix[0]
+    ids[:, -1] = encoder._text_settings.suffix[0]
 
     @torch.no_grad()
     def encode():

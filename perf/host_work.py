@@ -30,7 +30,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.preprocessing import view
 from msdscore.forms.base import Measurement
 from msdscore.forms.paper import Paper
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 

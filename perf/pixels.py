@@ -23,7 +23,7 @@ from PIL import Image
 from msdscore.encoders.vision.preprocessing import prepare_image, stack_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import stored_images
-from msdscore.scoring.embedded import Decoded, open_prepared
+from msdscore.scoring.decoder import Decoded, open_prepared
 from msdscore.scoring.spec import ScorerSpec
 
 SIDE = 6  # times as large, and images along a side of a collage

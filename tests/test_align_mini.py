@@ -17,8 +17,7 @@ from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTower
 from msdscore.encoders.base import prepare_all, prepare_and_encode
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.table import MINI_FOLDER
+from msdscore.encoders.registry import MINI_FOLDER, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.lab.align.data.formats import open_pairs
 from msdscore.lab.align.export import RECOMMENDED, export

@@ -435,7 +435,7 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
 
 
 def test_every_encoder_that_is_not_ours_has_a_citation():
-    from msdscore.encoders.table import built_in
+    from msdscore.encoders.registry import built_in
     from msdscore.report.citation import _entries
 
     entries = _entries()

@@ -16,7 +16,7 @@ from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, loca
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.mini.lite2 import content_hash, load_lite2
 from msdscore.encoders.mini.minilm import load_minilm
-from msdscore.encoders.table import MINI_FOLDER
+from msdscore.encoders.registry import MINI_FOLDER
 from msdscore.errors import ConfigError, WeightsError
 from msdscore.text.words import STOP_WORDS, content_tokens
 from test_scoring import picture

@@ -12,12 +12,12 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Whitespace
 
+from msdscore.encoders import tokens
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer
 from msdscore.encoders.mini.minilm import read_tokenizer
-from msdscore.encoders.text import tokens
-from msdscore.encoders.text.tokens import (
-    Reading,
+from msdscore.encoders.tokens import (
+    TextSettings,
     Tokens,
     cuts_at_spaces,
     join_windows,
@@ -29,7 +29,7 @@ from msdscore.encoders.text.tokens import (
 )
 from tiny_clip import make_tiny_clip, vocabulary
 
-READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)
+SETTINGS = TextSettings(context=8, prefix=(100,), suffix=(101,), pad=101)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,8 @@ def same_tokens(backend, text):
     whole, (again,) = tokenise(backend, text), tokenise_all(backend, [text])
     assert (again.ids, again.spans) == (whole.ids, whole.spans)
     for unknown in (None, *whole.ids[:1]):
-        reading = Reading(context=8, prefix=(), suffix=(), pad=0, unknown=unknown)
-        assert pack([again], reading).layout == pack([whole], reading).layout
+        settings = TextSettings(context=8, prefix=(), suffix=(), pad=0, unknown=unknown)
+        assert pack([again], settings).layout == pack([whole], settings).layout
 
 
 @settings(max_examples=120, deadline=None)
@@ -178,8 +178,8 @@ def test_a_tokenizer_is_not_kept_by_its_words():
 @given(st.lists(st.lists(st.sampled_from(["dog", "cat.", "ran"]), max_size=30).map(" ".join), min_size=1, max_size=5))
 def test_tokens_come_back_in_caption_order(texts):
     captions = [words(text) for text in texts]
-    batch = pack(captions, READING)
-    assert batch.ids.shape[1] <= READING.context
+    batch = pack(captions, SETTINGS)
+    assert batch.ids.shape[1] <= SETTINGS.context
     back = unpack_tokens(batch.ids.unsqueeze(-1).float(), batch).squeeze(-1)
     for caption, ids, mask, layout in zip(captions, back, batch.mask, batch.layout, strict=True):
         assert ids[mask].tolist() == list(caption.ids)
@@ -188,14 +188,14 @@ def test_tokens_come_back_in_caption_order(texts):
 
 
 def test_padding_is_masked_and_follows_the_end():
-    batch = pack([words("a b c"), words("a")], READING)
+    batch = pack([words("a b c"), words("a")], SETTINGS)
     assert batch.ids.tolist() == [[100, 0, 1, 2, 101], [100, 0, 101, 101, 101]]
     assert batch.attention.sum(1).tolist() == [5, 3]
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
 
 
 def test_a_text_without_tokens_has_one_window_and_an_empty_mask():
-    batch = pack([words(""), words("a")], READING)
+    batch = pack([words(""), words("a")], SETTINGS)
     assert batch.mask.tolist() == [[False], [True]]
     assert batch.layout[0].windows == 1
     assert batch.ids[0].tolist() == [100, 101, 101]
@@ -203,7 +203,7 @@ def test_a_text_without_tokens_has_one_window_and_an_empty_mask():
 
 
 def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
-    batch = pack([words("a b c d. e f"), words("x")], Reading(context=6, prefix=(100,), suffix=(101,), pad=0))
+    batch = pack([words("a b c d. e f"), words("x")], TextSettings(context=6, prefix=(100,), suffix=(101,), pad=0))
     assert batch.layout[0].windows == 2
     pooled = torch.tensor([[5.0, 0.0], [0.0, 0.1], [0.0, -3.0]])
     expected = torch.tensor([4.0, 2.0]) / 20**0.5
@@ -212,7 +212,7 @@ def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
 
 
 def test_cutting_is_counted():
-    reading = Reading(context=5, prefix=(100,), suffix=(101,), pad=101, long_text="cut")
-    batch = pack([words("a b c d e"), words("a")], reading)
+    settings = TextSettings(context=5, prefix=(100,), suffix=(101,), pad=101, long_text="cut")
+    batch = pack([words("a b c d e"), words("a")], settings)
     assert [(item.windows, item.cut) for item in batch.layout] == [(1, 2), (1, 0)]
     assert batch.layout[0].spans == ((0, 1), (2, 3), (4, 5))

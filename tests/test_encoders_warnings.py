@@ -13,8 +13,8 @@ from PIL import Image
 from msdscore import Scorer, load_encoder
 from msdscore.core.evidence import reading
 from msdscore.encoders.base import prepare_and_encode
-from msdscore.encoders.table import languages_of
-from msdscore.encoders.text.tokens import MOST_TOKENS, Reading, Tokens, pack
+from msdscore.encoders.registry import languages_of
+from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.run.table import _readings
 from msdscore.text.form import FORM_WARNINGS, form_warnings
 from msdscore.text.normal import clean
@@ -289,12 +289,12 @@ def words(count):
 
 
 def test_a_book_is_read_to_a_limit_and_says_so():
-    reading = Reading(context=77, prefix=(1,), suffix=(2,), pad=0)
-    whole, book = pack([words(MOST_TOKENS), words(MOST_TOKENS + 9)], reading).layout
+    settings = TextSettings(context=77, prefix=(1,), suffix=(2,), pad=0)
+    whole, book = pack([words(MOST_TOKENS), words(MOST_TOKENS + 9)], settings).layout
     assert (len(whole.spans), whole.cut) == (len(book.spans), 0)
     assert book.cut == 9
     # A context that is longer than the limit is read whole.
-    (long,) = pack([words(MOST_TOKENS + 9)], Reading(context=9000, prefix=(), suffix=(), pad=0)).layout
+    (long,) = pack([words(MOST_TOKENS + 9)], TextSettings(context=9000, prefix=(), suffix=(), pad=0)).layout
     assert (long.windows, long.cut) == (1, 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.encoders.text.tokens import Window, plan_cut, plan_windows, sentence_starts
+from msdscore.encoders.tokens import Window, plan_cut, plan_windows, sentence_starts
 
 
 def word_spans(text):

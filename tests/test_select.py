@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from msdscore.errors import ConfigError
-from msdscore.forms.registry import LOWER_IS_BETTER as LOWER_OF_FORMS
 from msdscore.io import stores
 from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.select.rule import LOWER_IS_BETTER, Quota, Rule
+from msdscore.select.rule import Quota, Rule
 from msdscore.select.run import select
 from msdscore.select.scores import open_scores
 from tar_shards import add, jpeg
@@ -641,10 +640,6 @@ def test_a_device_is_not_a_folder_for_tars(shards, output):
         2,
         True,
     )
-
-
-def test_select_orders_columns_as_the_forms_do():
-    assert LOWER_IS_BETTER == LOWER_OF_FORMS
 
 
 def test_the_survey_counts_kept_and_dropped_rows_in_every_bin(shards, tmp_path):

@@ -6,7 +6,7 @@ import torch
 
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, TokenLayout
-from msdscore.encoders.table import EncoderRow
+from msdscore.encoders.registry import EncoderRow
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_image
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")

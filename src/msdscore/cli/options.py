@@ -24,7 +24,7 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
     >>> encoder_names("min")
     [('mini', 'msdscore-aligned')]
     """
-    from msdscore.encoders.table import built_in  # only data: a shell calls this at each key press
+    from msdscore.encoders.registry import built_in  # without torch: a shell calls this at each key press
 
     return [(row.name, row.family) for row in built_in() if row.name.startswith(incomplete)]
 

@@ -17,8 +17,8 @@ from msdscore.core.device import launching, sent
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
-from msdscore.encoders.table import languages_of
-from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
+from msdscore.encoders.registry import languages_of
+from msdscore.encoders.tokens import TextBatch, TextSettings, pack_texts
 from msdscore.encoders.vision.device import FILTERS
 from msdscore.encoders.vision.nvjpeg import library
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
@@ -188,7 +188,7 @@ class Backbone(ABC):
     """An encoder around a pretrained model; a family implements `_see` and `_read`.
 
     Vectors are float32 whatever the model computes in, as plain tensors without gradient history: heads can be
-    trained on them. `tokenizer` is one of the tokenizers library, and `reading` configures the text tower.
+    trained on them. `tokenizer` is one of the tokenizers library, and `text_settings` configures the text tower.
     `preprocessing` are the preprocessing steps of images; a family with custom ones overrides `prepare`. Neither
     references the model, so that both can be sent to other processes. A family that has a `bank` or `recommended`
     settings sets them.
@@ -203,7 +203,7 @@ class Backbone(ABC):
         *,
         model: Any = None,
         tokenizer: Any = None,
-        reading: Reading | None = None,
+        text_settings: TextSettings | None = None,
         preprocessing: Preprocessing | None = None,
         prepare: Callable[[Image], Prepared] | None = None,
     ) -> None:
@@ -212,7 +212,7 @@ class Backbone(ABC):
         self.preprocessing = preprocessing
         self._identity, self._own_prepare = identity, prepare
         self._options: Any = identity.options  # of the family
-        self._model, self._tokenizer, self._reading = model, tokenizer, reading
+        self._model, self._tokenizer, self._text_settings = model, tokenizer, text_settings
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
             library()  # raises now if it is missing, not at the first file
 
@@ -266,8 +266,8 @@ class Backbone(ABC):
 
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
-        assert self._reading is not None, "the family sets how its text tower reads"
-        return pack_texts(texts, self._tokenizer, self._reading)
+        assert self._text_settings is not None, "the family sets how its text tower reads"
+        return pack_texts(texts, self._tokenizer, self._text_settings)
 
     def _finish(self, states: Features) -> Embeddings:
         filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None

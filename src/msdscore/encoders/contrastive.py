@@ -25,10 +25,10 @@ from msdscore.encoders.backbone import (
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import (
+from msdscore.encoders.tokens import (
     SPACES,
-    Reading,
     TextBatch,
+    TextSettings,
     Tokens,
     join_windows,
     normalise_first,
@@ -111,7 +111,7 @@ def load_clip(source: str, **keywords: Any) -> ClipEncoder:
         model=model,
         tokenizer=loaded.backend,
         preprocessing=replace(options.applied(steps), even_centre=bool(cropped)),
-        reading=Reading(
+        text_settings=TextSettings(
             context=int(model.config.text_config.max_position_embeddings),
             prefix=(int(loaded.tokenizer.bos_token_id),),
             suffix=(end,),
@@ -210,7 +210,7 @@ def load_blip(source: str, **keywords: Any) -> BlipEncoder:
         model=model,
         tokenizer=loaded.backend,
         preprocessing=options.applied(steps),
-        reading=Reading(context, *marks, pad, options.long_text, unknown=tokenizer.unk_token_id),
+        text_settings=TextSettings(context, *marks, pad, options.long_text, unknown=tokenizer.unk_token_id),
     )
 
 
@@ -314,10 +314,10 @@ class SiglipEncoder(Backbone):
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         if not self._options.keep_end:
             return super()._pack(texts)
-        assert self._reading is not None
+        assert self._text_settings is not None
         tokens = [tokenise(self._tokenizer, text) for text in texts]
         ended = [Tokens(t.text, (*t.ids, self._end), (*t.spans, (len(t.text), len(t.text)))) for t in tokens]
-        return pack(ended, self._reading)
+        return pack(ended, self._text_settings)
 
 
 def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
@@ -363,7 +363,7 @@ def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
         native=native,
         prepare=prepare,
         preprocessing=steps,
-        reading=Reading(
+        text_settings=TextSettings(
             context=int(text.max_position_embeddings),
             prefix=(),
             # With `keep_end` the end is a token of the text; padding after it is the end of earlier windows.

@@ -23,10 +23,10 @@ from msdscore.encoders.contrastive import merge_positions, stretch_positions
 from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_tokenizer, quiet
-from msdscore.encoders.text.tokens import (
+from msdscore.encoders.tokens import (
     CLIP_WORDS,
     SPACES,
-    Reading,
+    TextSettings,
     join_windows,
     literal_backend,
     normalise_first,
@@ -141,7 +141,7 @@ def load_openclip(
     model = _build({**architecture, "text_cfg": dict(text)}, checkpoint, chosen.context)
     model = model.to(device=placement.device, dtype=placement.dtype).eval()
     compile_towers(chosen, model.visual)
-    backend, reading = _reader(text, checkpoint, chosen.long_text)
+    backend, text_settings = _reader(text, checkpoint, chosen.long_text)
     size = model.visual.image_size
     height, width = map(int, size if isinstance(size, (tuple, list)) else (size, size))
     return OpenClipEncoder(
@@ -149,7 +149,7 @@ def load_openclip(
         model=model,
         tokenizer=backend,
         preprocessing=chosen.applied(_steps(preprocess, (width, height))),
-        reading=reading,
+        text_settings=text_settings,
     )
 
 
@@ -212,7 +212,7 @@ def _steps(config: Mapping[str, Any], size: tuple[int, int]) -> Preprocessing:
     )
 
 
-def _reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: str) -> tuple[Any, Reading]:
+def _reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: str) -> tuple[Any, TextSettings]:
     """The tokenizer of a `text_cfg` and the settings of its tower."""
     context = int(config.get("context_length", 77))
     extras = dict(config.get("tokenizer_kwargs") or {})
@@ -230,10 +230,10 @@ def _reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: str) -
     normalise_first(backend, *marks, *lower, SPACES, "Strip")
     # A transformers tower masks its padding; open_clip's towers read it.
     full = not config.get("hf_model_name")
-    return backend, Reading(context, *special_ids(backend), int(tokenizer.pad_token_id), long_text, full)
+    return backend, TextSettings(context, *special_ids(backend), int(tokenizer.pad_token_id), long_text, full)
 
 
-def _clip_reader(context: int, long_text: str) -> tuple[Any, Reading]:
+def _clip_reader(context: int, long_text: str) -> tuple[Any, TextSettings]:
     """CLIP's tokenizer: the vocabulary from open_clip, the spans from the tokenizers library."""
     library, models, cutters = (require(f"tokenizers{part}", extra="hf") for part in ("", ".models", ".pre_tokenizers"))
     table = require("open_clip.tokenizer", extra="openclip").SimpleTokenizer()
@@ -244,7 +244,7 @@ def _clip_reader(context: int, long_text: str) -> tuple[Any, Reading]:
     normalise_first(backend, "NFC", SPACES, "Lowercase")
     words = cutters.Split(library.Regex(CLIP_WORDS), behavior="removed", invert=True)
     backend.pre_tokenizer = cutters.Sequence([words, cutters.ByteLevel(add_prefix_space=False, use_regex=False)])
-    return backend, Reading(context, (table.sot_token_id,), (table.eot_token_id,), 0, long_text, full=True)
+    return backend, TextSettings(context, (table.sot_token_id,), (table.eot_token_id,), 0, long_text, full=True)
 
 
 def _build(config: dict[str, Any], checkpoint: Checkpoint, context: int) -> Any:

@@ -19,8 +19,8 @@ from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placeme
 from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import Loaded, load_family, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, special_ids, unpack_tokens
+from msdscore.encoders.loading.transformers import LoadedModel, load_family, preprocessor, square_preprocessing
+from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
 from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
@@ -348,7 +348,7 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
         model=model,
         tokenizer=loaded.backend,
         vision=vision,
-        reading=Reading(context, *special_ids(loaded.backend), pad, loaded.options.long_text),
+        text_settings=TextSettings(context, *special_ids(loaded.backend), pad, loaded.options.long_text),
     )
 
 
@@ -360,7 +360,7 @@ def _kind(checkpoint: Checkpoint) -> str:
     return kind
 
 
-def _vision(loaded: Loaded) -> Vision:
+def _vision(loaded: LoadedModel) -> Vision:
     """The vision side of a model: one square, tiles, or a grid in the image's aspect ratio."""
     checkpoint, options, config = loaded.checkpoint, loaded.options, loaded.model.model.config
     vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)

@@ -19,7 +19,7 @@ from msdscore.explain.save import document, encoded, save
 from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Measurement, Unit
 from msdscore.io.images import ImageSource
-from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts

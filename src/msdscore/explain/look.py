@@ -20,7 +20,7 @@ from msdscore.explain.maps import pixels
 from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Role, Unit, p_text
-from msdscore.scoring.config import facts_of
+from msdscore.forms.registry import facts_of
 from msdscore.text.warnings import NOT_ENGLISH
 
 Floats = npt.NDArray[np.float64]
@@ -305,7 +305,7 @@ def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
     return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
 
 
-class Step(NamedTuple):
+class WaterfallStep(NamedTuple):
     """A part of the score on the way from zero to it: from `start` to `start + size`; `role` says its colour."""
 
     name: str
@@ -319,11 +319,11 @@ class Step(NamedTuple):
         return "#8a8a8a" if self.role is None else css(self.role, 0.85)
 
 
-def waterfall(item: Attribution) -> list[Step]:
+def waterfall(item: Attribution) -> list[WaterfallStep]:
     """Return the similarity and the weighted contributions of words and regions; the last step ends at Soft-MSD."""
-    steps = [Step("similarity", 0.0, item.score.similarity)]
+    steps = [WaterfallStep("similarity", 0.0, item.score.similarity)]
     for name, size, role in item.form.parts(item.score):
-        steps.append(Step(name, steps[-1].start + steps[-1].size, size, role))
+        steps.append(WaterfallStep(name, steps[-1].start + steps[-1].size, size, role))
     return steps
 
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 from msdscore.forms.base import Unit
 from msdscore.forms.references import agreed_words, said_in
-from msdscore.scoring.references import Comparison
+from msdscore.scoring.references import ReferenceComparison
 from msdscore.scoring.vocabulary import MISSING, NamedWord
 from msdscore.text.words import Word
 
 
-def units_with_references(units: Sequence[Unit], words: Sequence[Word], compared: Comparison) -> tuple[Unit, ...]:
+def units_with_references(
+    units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison
+) -> tuple[Unit, ...]:
     """Return the words of a caption with the number of references that say or mean each.
 
     If a share s of the references has it, the p-value p of a word becomes 1 − (1 − p)(1 − s): a word that all
@@ -31,12 +33,12 @@ def units_with_references(units: Sequence[Unit], words: Sequence[Word], compared
     return tuple(found)
 
 
-def _is_meant(word: Word, compared: Comparison, reference: int) -> bool:
+def _is_meant(word: Word, compared: ReferenceComparison, reference: int) -> bool:
     return compared.meant is not None and bool(word.tokens) and bool(compared.meant[reference, list(word.tokens)].all())
 
 
 def missing_with_references(
-    missing: Sequence[NamedWord], words: Sequence[Word], compared: Comparison
+    missing: Sequence[NamedWord], words: Sequence[Word], compared: ReferenceComparison
 ) -> tuple[NamedWord, ...]:
     """Return missing words of a caption: first those of several references, then those that the image shows."""
     said = {word.stem for word in words}

@@ -15,7 +15,8 @@ from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
 from msdscore.forms.base import Form, Measurement, Unit
-from msdscore.scoring.embedded import Decoded, Embedded
+from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
@@ -53,11 +54,6 @@ class Attribution:
     def caption(self) -> str:
         """The caption."""
         return self.score.caption
-
-    @property
-    def picture(self) -> Image:
-        """The image, under its former name."""
-        return self.image
 
     @property
     def coverage_terms(self) -> Floats:

@@ -52,14 +52,9 @@ def columns_of(form: Sequence[str]) -> tuple[str, ...]:
     return tuple(column.name for column in FIRST) + tuple(form) + tuple(column.name for column in LAST)
 
 
-def is_form(value: object) -> bool:
-    """Return whether a value is a form."""
-    return isinstance(value, tuple(row.kind for row in FORMS))
-
-
 def check_form(value: object) -> None:
     """Raise `ConfigError` unless the value is a form, the name of a preset or None."""
-    if not is_form(value) and not isinstance(value, str | None):
+    if not isinstance(value, (*(row.kind for row in FORMS), str, type(None))):
         kinds = ", ".join(row.kind.__name__ for row in FORMS)
         raise ConfigError(f"expected {kinds} or the name of a preset, got {type(value).__name__}")
 
@@ -79,3 +74,22 @@ def form_of_bank(bank: Bank) -> Form | None:
     """Return the settings that a bank was built for; None for a bank of images only, which several forms can use."""
     made = (row.kind.of_bank(bank) for row in FORMS if hasattr(row.kind, "of_bank"))
     return next((form for form in made if form is not None), None)
+
+
+def score_name(signature: str) -> str:
+    """Return the name of the score in a signature.
+
+    >>> score_name("msd-e|enc:mini@1|form:evidence"), score_name("msd|enc:toy@1|k:3,2"), score_name("")
+    ('MSD-E', 'MSD', 'MSD')
+    """
+    names = {row.kind.name.lower(): str(row.kind.name) for row in FORMS}
+    return names.get(signature.partition("|")[0], "MSD")
+
+
+def facts_of(signature: str) -> dict[str, str]:
+    """Parse a signature, which is all that a file of scores has about its scorer.
+
+    >>> facts_of("msd|enc:toy@1|xi:0.2|v:1.0")
+    {'enc': 'toy@1', 'xi': '0.2', 'v': '1.0'}
+    """
+    return dict(fact.partition(":")[::2] for fact in signature.split("|")[1:])

@@ -4,7 +4,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from msdscore.encoders.table import built_in
+from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
 from msdscore.report.results import run_facts, signature_of
 from msdscore.version import __version__

@@ -8,9 +8,10 @@ import numpy as np
 from msdscore.errors import MSDScoreError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.io import stores
 from msdscore.io.images import open_image
-from msdscore.select.rule import LOWER_IS_BETTER, Rule
+from msdscore.select.rule import Rule
 from msdscore.select.run import Selected, images_of
 from msdscore.select.survey import BINS, Histogram
 

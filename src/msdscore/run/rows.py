@@ -115,7 +115,7 @@ def score_rows(
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     # The signature comes last, so that a difference is named by its own setting first.
     work = _work_of(source, how, pipeline.limits)
-    manifest = {**pipeline.identity.manifest(), **work, "signature": pipeline.signature}
+    manifest = {**pipeline.manifest(), **work, "signature": pipeline.signature}
     if notes:
         compare(output, notes["manifest"], manifest)
     if is_current:

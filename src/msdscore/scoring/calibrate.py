@@ -24,7 +24,7 @@ from msdscore.errors import ConfigError
 from msdscore.forms.base import match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
-from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.edits import joined

@@ -1,26 +1,62 @@
 """The first part of a pipeline: image sources in, images ready for the encoder out."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from PIL import __version__ as pillow_version
+from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.cached import CachedEncoder
+from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.encoders.vision.device import decode_jpegs
-from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
-from msdscore.errors import RowError
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
+from msdscore.errors import InputError, RowError
 from msdscore.io.hashing import pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import File, TarImage
-from msdscore.scoring.embedded import Decoded, open_prepared
 
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
+
+Prepare: TypeAlias = Callable[[Image], Prepared]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An image ready for the encoder.
+
+    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image if it was
+    requested.
+    """
+
+    prepared: Prepared
+    key: int = 0
+    image: Image | None = None
+
+
+def open_prepared(
+    source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
+) -> Prepared:
+    """Decode and prepare an image; a file is read by `read_pixels` if the `steps` require it."""
+    if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
+        return prepare(open_image(source, limits=limits, name=name))
+    return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
+
+
+def require_some(decoded: Iterable[Decoded | RowError]) -> None:
+    """Raise `InputError` if no image can be read, with the error of the first; stop at the first readable one."""
+    errors: list[RowError] = []
+    for item in decoded:
+        if not isinstance(item, RowError):
+            return
+        errors.append(item)
+    if errors:
+        raise InputError(f"none of {len(errors)} images can be read; the first: {errors[0]}")
 
 
 @dataclass(frozen=True, slots=True)

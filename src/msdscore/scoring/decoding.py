@@ -14,7 +14,7 @@ from msdscore.errors import RowError
 from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.tar import File
-from msdscore.scoring.embedded import Prepare
+from msdscore.scoring.decoder import Prepare
 
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]

@@ -1,19 +1,60 @@
-"""The second part of a pipeline: decoded images and captions in, vectors or errors out."""
+"""The second part of a pipeline: decoded images and captions in, vectors out, with an error for each failed item."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import TypeVar
 
+from msdscore.core.embeddings import join, take
 from msdscore.encoders.backbone import UNIT
 from msdscore.encoders.base import Embeddings, Encoder, TextMemory, encode_by_length, encode_in_batches
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import text_key
-from msdscore.scoring.embedded import Decoded, Embedded, sort_out, without_empty
+from msdscore.scoring.decoder import Decoded
 
+Item = TypeVar("Item")
+# The batch, the row of every item, and the errors of the items without a row.
+SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
 # Images per batch by kind of device: what fills it, halved when its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 # Texts per batch: short ones go with short ones, so that little is padded; to a GPU every batch is work for the host.
 MOST_TEXTS = {"cpu": 128, "cuda": 256}
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embedded items: item i is row `rows[i]` of `batch`, or has an error in `reasons`; equal captions share a row.
+
+    `keys` has one key per row, `captions` one text per row (none for images). `batch` is None if no item could be
+    embedded.
+    """
+
+    batch: Embeddings | None
+    rows: tuple[int | None, ...]
+    reasons: Mapping[int, RowError]
+    keys: tuple[int, ...]
+    captions: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def vectors(self) -> Embeddings:
+        """The batch; at least one item must have been embedded."""
+        assert self.batch is not None, "no item was embedded; check the errors first"
+        return self.batch
+
+    def row(self, item: int) -> int:
+        """Return the row of an item that was embedded."""
+        row = self.rows[item]
+        assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
+        return row
+
+    def require(self) -> "Embedded":
+        """Return itself, or raise the first error if an item could not be embedded."""
+        if self.reasons:
+            raise self.reasons[min(self.reasons)]
+        return self
 
 
 class BatchSizes:
@@ -106,3 +147,45 @@ class Embedder:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
         sizes = self.sizes
         return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
+
+
+def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> SortedOut:
+    """Embed items; return the batch, the row of every item, and an error for each item without a row.
+
+    If the encoder rejects the batch, each item is encoded separately to find the invalid ones.
+    """
+    reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
+    whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
+    batches: list[Embeddings] = []
+    try:
+        batches += [encode(list(whole.values()))] if whole else []
+    except RowError:
+        for number, item in whole.items():
+            try:
+                batches.append(encode([item]))
+            except RowError as error:
+                reasons[number] = error
+    row_of = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
+    return join(batches) if batches else None, tuple(row_of.get(number) for number in range(len(items))), reasons
+
+
+def without_empty(
+    texts: Sequence[str | RowError],
+    batch: Embeddings,
+    rows: Sequence[int | None],
+    reasons: Mapping[int, RowError],
+) -> SortedOut:
+    """Remove captions without tokens; each gets an error."""
+    filled = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
+    empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
+    if not empty:
+        return batch, tuple(rows), dict(reasons)
+    filled_items = [number for number, row in enumerate(rows) if row is not None and number not in empty]
+    row_of = {number: row for row, number in enumerate(filled_items)}
+    errors = {
+        number: CaptionError(f"the caption {str(texts[number])[:40]!r} has no words that the encoder can read")
+        for number in empty
+    }
+    chosen = [row for number in filled_items if (row := rows[number]) is not None]
+    rest = take(batch, chosen) if chosen else None
+    return rest, tuple(row_of.get(number) for number in range(len(rows))), {**reasons, **errors}

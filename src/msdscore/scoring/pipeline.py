@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -24,12 +24,11 @@ from msdscore.forms.base import Form, Measurement
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, own_bank
-from msdscore.scoring.config import Identity
-from msdscore.scoring.decoder import Decoder
-from msdscore.scoring.embedded import Decoded, Embedded
-from msdscore.scoring.embedder import BatchSizes, Embedder
+from msdscore.scoring.decoder import Decoded, Decoder
+from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
 from msdscore.scoring.measurement import Numbers, measure_pairs, numbers
-from msdscore.scoring.references import Comparison, compare_texts
+from msdscore.scoring.references import ReferenceComparison, compare_texts
+from msdscore.version import __version__
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -130,14 +129,18 @@ class Pipeline:
         return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
 
     @property
-    def identity(self) -> Identity:
-        """Everything that can change a score."""
-        return Identity(self.encoder.signature, self.config, None if self.bank is None else self.bank.name)
-
-    @property
     def signature(self) -> str:
-        """Everything that can change a score, in one line."""
-        return self.identity.signature
+        """Everything that can change a score, as one line of `key:value` facts joined by bars."""
+        facts = {"enc": self.encoder.signature} | self.config.facts(None if self.bank is None else self.bank.name)
+        settings = (f"{name}:{value}" for name, value in facts.items())
+        return "|".join([self.config.name.lower(), *settings, f"v:{__version__}"])
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the same as plain values, setting by setting, so that a run can report the differences."""
+        values = asdict(self.config)
+        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        bank = None if self.bank is None else self.bank.name
+        return {"encoder": self.encoder.signature, "settings": settings, "bank": bank}
 
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
@@ -236,7 +239,7 @@ class Pipeline:
                 layout = texts.vectors.layout[index]
                 windows, warnings = (layout.windows, layout.warnings) if isinstance(layout, TokenLayout) else (1, ())
                 length = int(texts.vectors.mask[index].sum())
-                results[item] = known.get(item, Comparison()).alone(length, windows, warnings)
+                results[item] = known.get(item, ReferenceComparison()).alone(length, windows, warnings)
 
     def _as_computed(self, batch: Embeddings) -> Embeddings:
         """Return points that were computed in half precision as float16: same precision, faster comparisons."""

@@ -18,8 +18,7 @@ from msdscore.forms.references import (
     measure_references,
     split_references,
 )
-from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.embedder import Embedder
+from msdscore.scoring.embedder import Embedded, Embedder
 from msdscore.scoring.measurement import Numbers
 
 _MOST = 4  # backgrounds that are cached
@@ -30,7 +29,7 @@ _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and dev
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReferenceComparison:
     """A caption compared with its references; `values` is None if there was none to compare it with.
 
     `meant` is True for the tokens of the caption that a reference means.
@@ -56,15 +55,17 @@ class Comparison:
         return Numbers({"length": length, "windows": windows, **self.values}, (*warnings, *self.warnings, TEXT_ONLY))
 
 
-def compare_texts(embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Comparison]:
+def compare_texts(
+    embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[ReferenceComparison]:
     """Compare every caption with its references; a caption is never compared with itself."""
     split = [split_references(str(caption), own) for caption, own in zip(captions, references, strict=True)]
     wanted = [index for index, (own, _) in enumerate(split) if own]
     if not wanted:
-        return [Comparison(warnings=warnings) for _, warnings in split]
+        return [ReferenceComparison(warnings=warnings) for _, warnings in split]
     texts = list(dict.fromkeys(text for index in wanted for text in (captions[index], *split[index][0])))
     embedded, number = embedder.texts(texts), {text: item for item, text in enumerate(texts)}
-    comparisons, pairs, chosen = list[Comparison](), list[tuple[int, list[int]]](), list[int]()
+    comparisons, pairs, chosen = list[ReferenceComparison](), list[tuple[int, list[int]]](), list[int]()
     for index, (own, warnings) in enumerate(split):
         readable = tuple(text for text in own if number[text] not in embedded.reasons)
         notes = [*warnings, *_notes(embedded, [number[text] for text in readable])]
@@ -73,7 +74,7 @@ def compare_texts(embedder: Embedder, captions: Sequence[str], references: Seque
         usable = bool(readable) and number[captions[index]] not in embedded.reasons
         if own and not readable:
             notes.append(NO_REFERENCES)
-        comparisons.append(Comparison(readable if usable else (), None, tuple(notes)))
+        comparisons.append(ReferenceComparison(readable if usable else (), None, tuple(notes)))
         if usable:
             chosen.append(index)
             rows = [embedded.row(number[text]) for text in readable]

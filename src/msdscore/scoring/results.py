@@ -13,8 +13,7 @@ from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Form
-from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of
-from msdscore.scoring.config import score_name
+from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, score_name
 from msdscore.scoring.measurement import Numbers, soften
 from msdscore.text.form import FORM_WARNINGS
 

@@ -13,7 +13,7 @@ from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
-from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.edits import COLOURS, NUMBERS
 from msdscore.text.words import Word

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.errors import ConfigError, RunError, shortened, unknown_name
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.select.scores import ScoreFile
 
-# Equal to `forms.registry.LOWER_IS_BETTER`, which would import torch.
-LOWER_IS_BETTER = frozenset(("denial", "doubt", "coverage", "support", "divergence"))
 COSINE = "similarity"
 FILE = 1 << 32  # more than the rows of any file
 Positions = npt.NDArray[np.int64]
@@ -126,7 +125,7 @@ def literal(value: float) -> str:
     return f"'{value!r}'::DOUBLE"
 
 
-class Table:
+class ScoreTable:
     """The rows of several files as a view `scores` of a database in `folder`.
 
     `file` is the index of a row's file, `row` is that index times `FILE` plus the position within the file.
@@ -177,7 +176,7 @@ class Table:
         return np.asarray(answer.fetchnumpy()["row"], dtype=np.int64) - first
 
 
-def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, float | None]:
+def choose(table: ScoreTable, rule: Rule, into: str = "kept") -> tuple[int, int, float | None]:
     """Write the rows that a rule selects into a table of the database.
 
     Returns the number of rows with a value within the bounds, the number of selected rows, and the value of the last
@@ -209,7 +208,7 @@ def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, floa
     return valid, table.count(into), threshold
 
 
-def _require_columns(table: Table, rule: Rule) -> None:
+def _require_columns(table: ScoreTable, rule: Rule) -> None:
     """Raise for unknown columns, columns without numbers, and groups that are lists or objects."""
     for name in (*rule.numbers, *([rule.per] if rule.per else ())):
         for file in table.files:
@@ -223,7 +222,7 @@ def _require_columns(table: Table, rule: Rule) -> None:
             raise ConfigError(f"column {name} is not numeric ({kinds[0]}); choose another")
 
 
-def holds_numbers(table: Table, name: str) -> bool:
+def holds_numbers(table: ScoreTable, name: str) -> bool:
     """Whether a column has numbers, or text that can be parsed as numbers."""
     kinds = {file.schema.field(name).type for file in table.files}
     if any(pa.types.is_nested(kind) or pa.types.is_temporal(kind) for kind in kinds):
@@ -234,7 +233,7 @@ def holds_numbers(table: Table, name: str) -> bool:
     return table.ask(f"SELECT 1 FROM scores WHERE {wrong} LIMIT 1").fetchone() is None
 
 
-def _refuse_unknown(table: Table, rule: Rule) -> None:
+def _refuse_unknown(table: ScoreTable, rule: Rule) -> None:
     """Raise for a column without values although rows were scored: a bound on it would silently drop all rows."""
     scored = [_SCORE] if all(_SCORE in file.schema.names for file in table.files) else []
     known = [name for name in (*rule.numbers, *scored) if table.count(f"scores WHERE NOT isnan({number(name)})")]

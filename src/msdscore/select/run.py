@@ -29,7 +29,7 @@ from msdscore.io.inputs.tar_samples import SHARED_KEY, TarSamples
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.io.tar import TarImage, sample_key
-from msdscore.select.rule import Positions, Rule, Table, choose, quoted
+from msdscore.select.rule import Positions, Rule, ScoreTable, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores
 from msdscore.select.survey import Survey, survey
 
@@ -86,7 +86,7 @@ def select(
             if not files:
                 raise InputError("expected at least one file of scores")
             _check_output(output, files, overwrite=overwrite)
-            table = Table(files, folder)
+            table = ScoreTable(files, folder)
             stack.callback(table.close)
             valid, kept, threshold = choose(table, rule)
             duplicates = _write(table, rule, output, overwrite=overwrite, progress=progress)
@@ -124,7 +124,7 @@ def _suffix(output: str) -> str:
     return PurePosixPath(stores.base_name(output)).suffix.lower()
 
 
-def _write(table: Table, rule: Rule, output: str, *, overwrite: bool, progress: Progress) -> int:
+def _write(table: ScoreTable, rule: Rule, output: str, *, overwrite: bool, progress: Progress) -> int:
     """Write the selection; return the number of duplicate names."""
     if is_standard_output(output):
         keys = BytesIO()
@@ -140,7 +140,7 @@ def _write(table: Table, rule: Rule, output: str, *, overwrite: bool, progress: 
         return (_write_keys if _suffix(output) == ".txt" else _write_rows)(table, file, progress)
 
 
-def _write_uids(table: Table, file: IO[bytes]) -> int:
+def _write_uids(table: ScoreTable, file: IO[bytes]) -> int:
     """Write a sorted NumPy array of pairs of 64-bit numbers, one per uid of 32 hexadecimal digits, each once."""
     instead = "write a list of keys instead: -o keys.txt"
     for scores in table.files:
@@ -161,7 +161,7 @@ def _write_uids(table: Table, file: IO[bytes]) -> int:
     return table.count("kept") - distinct
 
 
-def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
+def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     """Write one key per line, in the order of the scores; captions of one tar sample share a key, written once."""
     _refuse_shared_keys(table)
     twice = 0
@@ -178,7 +178,7 @@ def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
     return twice
 
 
-def _refuse_shared_keys(table: Table) -> None:
+def _refuse_shared_keys(table: ScoreTable) -> None:
     """Raise for ambiguous keys: in several files, of several samples, or repeated in a file of rows."""
     names = list(dict.fromkeys(file.key_name for file in table.files))
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
@@ -204,7 +204,7 @@ def _refuse_shared_keys(table: Table) -> None:
     )
 
 
-def _write_rows(table: Table, file: IO[bytes], progress: Progress) -> int:
+def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     """Write the selected rows with all their columns, as Parquet with the signature."""
     first = table.files[0]
     schema = first.schema.with_metadata({SIGNATURE_KEY: first.signature.encode()} if first.signature else {})
@@ -220,7 +220,7 @@ def _write_rows(table: Table, file: IO[bytes], progress: Progress) -> int:
     return 0
 
 
-def _write_shards(table: Table, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
+def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
     """Write a new shard for each scored tar or Parquet file; finished ones of the same selection stay."""
     names = _shard_names(table.files, folder)
     _own(folder, names, _mark(table, rule), overwrite=overwrite)
@@ -264,7 +264,7 @@ def _parent(name: str) -> str:
     return stores.parted(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
 
 
-def _mark(table: Table, rule: Rule) -> dict[str, Any]:
+def _mark(table: ScoreTable, rule: Rule) -> dict[str, Any]:
     """Return the identity of a selection: the rule, and the scores it was applied to."""
     keep, digest = rule.keep, blake2b(digest_size=16)
     for file in table.files:

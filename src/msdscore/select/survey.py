@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.scoring.results import SHOWN
-from msdscore.select.rule import COSINE, FILE, Quota, Rule, Table, choose, holds_numbers, literal, number, quoted
+from msdscore.select.rule import COSINE, FILE, Quota, Rule, ScoreTable, choose, holds_numbers, literal, number, quoted
 
 BINS = 60
 _SAMPLED = 50_000  # evenly spaced rows for ranges and rank correlation
@@ -53,7 +53,7 @@ class Survey:
     examples: dict[str, list[dict[str, Any]]]
 
 
-def survey(table: Table, rule: Rule, kept: int, show: int) -> Survey:
+def survey(table: ScoreTable, rule: Rule, kept: int, show: int) -> Survey:
     """Survey a selection of `kept` rows, with `show` example rows of each kind."""
     shared = set.intersection(*(set(file.schema.names) for file in table.files))
     names = [name for name in dict.fromkeys([*rule.numbers, *SHOWN, "length"]) if name in shared]
@@ -94,7 +94,7 @@ def survey(table: Table, rule: Rule, kept: int, show: int) -> Survey:
     return Survey(tuple(histograms), agreement, examples)
 
 
-def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Histogram:
+def _histogram(table: ScoreTable, name: str, values: npt.NDArray[np.float64]) -> Histogram:
     finite = values[np.isfinite(values)]
     low, high = np.quantile(finite, [_OUTSIDE, 1 - _OUTSIDE]) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
@@ -109,7 +109,7 @@ def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Hist
     return Histogram(name, float(low), float(high), kept, dropped)
 
 
-def _correlation(table: Table, first: str, second: str, step: int) -> float | None:
+def _correlation(table: ScoreTable, first: str, second: str, step: int) -> float | None:
     """Spearman's correlation of two columns over the sampled rows; None if one of the two is constant."""
     # Equal values share the mean of their ranks.
     ranks = [f"rank() OVER (ORDER BY {name}) + count(*) OVER (PARTITION BY {name}) / 2" for name in ("a", "b")]

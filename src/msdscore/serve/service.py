@@ -20,7 +20,8 @@ from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
 from msdscore.explain.look import thumbnail
-from msdscore.scoring.embedded import Decoded, Embedded
+from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher

@@ -43,7 +43,7 @@ behind under off across inside along above beside against onto between after tow
 _BREAKS = frozenset(_BREAK_LIST.split())  # words that end an enumeration
 
 
-class CaptionModel(NamedTuple):
+class TrigramModel(NamedTuple):
     """Trigram model of English captions; evidence is in bits."""
 
     symbols: dict[str, int]  # of each word and mark
@@ -55,7 +55,7 @@ class CaptionModel(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def caption_model() -> CaptionModel:
+def caption_model() -> TrigramModel:
     """Load the packaged model, on first use (some milliseconds)."""
     head, _, trigrams = gzip.decompress(MODEL.read_bytes()).partition(b"\n")
     raw = json.loads(head)
@@ -69,7 +69,7 @@ def caption_model() -> CaptionModel:
         for own, is_content in zip(single, content, strict=True)
     ]
     symbols = {word: number for number, words in enumerate(raw["words"]) for word in words.split()}
-    return CaptionModel(symbols, trigrams, gains, content, len(single))
+    return TrigramModel(symbols, trigrams, gains, content, len(single))
 
 
 def _clipped(gain: float) -> float:

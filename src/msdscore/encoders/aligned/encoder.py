@@ -126,8 +126,8 @@ def load_aligned(
         whole=any(spec.pool == "own" for spec in specs),
         long_text=chosen.long_text,
     )
-    seeing, reading = load_towers(image, text, where, base=checkpoint.folder)
-    if preprocessing_of(seeing) is None:
+    image_tower, text_tower = load_towers(image, text, where, base=checkpoint.folder)
+    if preprocessing_of(image_tower) is None:
         chosen.refuse_pixel_choices()
     dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
     members = [AlignedHeads(spec, *dims) for spec in specs]
@@ -137,8 +137,8 @@ def load_aligned(
     languages = ("en",) if config["text"].get("kind") == "mini" else ()
     return AlignedEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, languages=languages),
-        image=seeing,
-        text=reading,
+        image=image_tower,
+        text=text_tower,
         heads=heads.to(placement.device).eval().requires_grad_(False),
         bank=read_bank(bank)[0] if bank.is_file() else None,
         # As in the configuration of the score: JSON has no tuples.

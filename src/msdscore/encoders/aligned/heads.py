@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Features
-from msdscore.encoders.text.tokens import join_windows
+from msdscore.encoders.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
 
 Side = Literal["image", "text"]

@@ -19,13 +19,13 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from msdscore.encoders import tokens
 from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.base import Features, Prepared, PreparesImages, TokenLayout
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
-from msdscore.encoders.text import tokens
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     mask_of,
@@ -435,12 +435,12 @@ class TransformersTexts:
         prefix, suffix = tokens.special_ids(self._backend)
         pad = (suffix or prefix or (0,))[-1] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         context = spec.context or _context(self._model, tokenizer)
-        self._reading = tokens.Reading(context, prefix, suffix, pad, where.long_text)
+        self._text_settings = tokens.TextSettings(context, prefix, suffix, pad, where.long_text)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested levels of every token."""
-        batch = tokens.pack_texts(texts, self._backend, self._reading)
+        batch = tokens.pack_texts(texts, self._backend, self._text_settings)
         ids, seen = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if self._spec.kind == "embeddings":
             states = (self._model(ids),)

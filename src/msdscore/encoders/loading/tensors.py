@@ -21,7 +21,6 @@ from msdscore.errors import WeightsError
 _MATRIX = 2  # dimensions of tensors stored as bytes
 _STEPS = 127  # of a byte on either side of zero
 FORMAT = "msdscore-bank-2"
-EARLIER = "msdscore-bank-1"  # background images and captions in one; its words have a different format
 _VOCABULARY_FACTS = ("words", "stems", "coefficients")
 _VOCABULARY_TENSORS = ("frequency", "points", "alike")
 
@@ -92,10 +91,8 @@ def read_bank(path: Path) -> tuple[Bank, str]:
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path}: cannot be read as a bank ({error}); build one with: msdscore bank") from error
     tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
-    if metadata.get("format") not in (FORMAT, EARLIER):
+    if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path}: is not a bank of background images; build one with: msdscore bank")
-    if metadata["format"] == EARLIER and "words" in metadata:
-        raise WeightsError(f"{path}: the bank has an earlier format; build it again with: msdscore bank --pairs")
     kappa = float(metadata["kappa"])
     sides = {
         side: Mixture(tensors[f"{side}.means"], tensors[f"{side}.log_weights"], kappa)

@@ -10,7 +10,7 @@ import torch
 
 from msdscore.encoders.backbone import Identity, LargeOptions, Placement, place, read_options
 from msdscore.encoders.loading.checkpoints import Checkpoint, Needs, find_checkpoint
-from msdscore.encoders.text.tokens import literal_backend
+from msdscore.encoders.tokens import literal_backend
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
 
@@ -19,7 +19,7 @@ from msdscore.errors import ConfigError, WeightsError, require
 _WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """A checkpoint of a transformers family on its device, from which a loader builds an encoder."""
 
     name: str
@@ -48,7 +48,7 @@ def load_family(
     needs: Needs,
     half: torch.dtype = torch.float16,
     keywords: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {},
-) -> Loaded:
+) -> LoadedModel:
     """Load a checkpoint from a folder or a hub name; `arguments` are the keywords passed to a loader.
 
     `kind` is the transformers class, `half` the default dtype on CUDA; `keywords` are passed to its
@@ -66,7 +66,7 @@ def load_family(
     model, placement = load_placed(model_class, checkpoint, placed, chosen, **keywords(checkpoint))
     tokenizer = load_tokenizer(checkpoint)
     backend = literal_backend(tokenizer.backend_tokenizer)
-    return Loaded(name, checkpoint, placement, chosen, model, tokenizer, backend)
+    return LoadedModel(name, checkpoint, placement, chosen, model, tokenizer, backend)
 
 
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:

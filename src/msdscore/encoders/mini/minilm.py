@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
-from msdscore.encoders.text.tokens import literal_backend
+from msdscore.encoders.tokens import literal_backend
 from msdscore.errors import WeightsError, require
 
 WEIGHTS = WeightFile(

@@ -27,7 +27,7 @@ from msdscore.encoders.loading.checkpoints import find_weights, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
-from msdscore.encoders.text.tokens import Reading, join_windows, pack_texts, tokenise, unpack_tokens
+from msdscore.encoders.tokens import TextSettings, join_windows, pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import WeightsError
 from msdscore.text.words import token_contents
@@ -127,14 +127,14 @@ class MiniLMTexts:
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
         self.device = self._place.device
         self._tokenizer, marks = minilm.read_tokenizer(), ((minilm.CLS,), (minilm.SEP,), minilm.PAD)
-        self._reading = Reading(minilm.CONTEXT, *marks, where.long_text, unknown=minilm.UNKNOWN)
+        self._text_settings = TextSettings(minilm.CONTEXT, *marks, where.long_text, unknown=minilm.UNKNOWN)
         network = minilm.load_minilm(read_tensors(self.files))
         self._network = network.eval().requires_grad_(False).to(self.device)
 
     @property
     def marks(self) -> tuple[int, int, int]:
         """Ids of the tokens before a text, after it, and of padding."""
-        return self._reading.prefix[0], self._reading.suffix[0], self._reading.pad
+        return self._text_settings.prefix[0], self._text_settings.suffix[0], self._text_settings.pad
 
     @property
     def embeddings(self) -> Float[Tensor, "vocabulary dim"]:
@@ -165,7 +165,7 @@ class MiniLMTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested states of every token; global path and means of the last state have a row per window."""
-        batch = pack_texts(texts, self._tokenizer, self._reading)
+        batch = pack_texts(texts, self._tokenizer, self._text_settings)
         attention = batch.attention.to(self.device)
         with _autocast(self._place):
             states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]
@@ -177,7 +177,7 @@ class MiniLMTexts:
     @torch.no_grad()
     def sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts 384"]:
         """Sentence vectors, for which MiniLM was trained: the normalised mean of the last state."""
-        batch = pack_texts(texts, self._tokenizer, self._reading)
+        batch = pack_texts(texts, self._tokenizer, self._text_settings)
         attention = batch.attention.to(self.device)
         with _autocast(self._place):
             last = self._network(batch.ids.to(self.device), attention)[-1].float()

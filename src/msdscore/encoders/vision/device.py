@@ -21,7 +21,7 @@ from torch import Tensor
 from msdscore.core.device import sent
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.canvas import Preprocessing, View
-from msdscore.encoders.vision.nvjpeg import Decoder
+from msdscore.encoders.vision.nvjpeg import NvJpeg
 
 Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
 Side: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size
@@ -62,13 +62,13 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 @cache
-def decoder(device: torch.device) -> Decoder:
+def decoder(device: torch.device) -> NvJpeg:
     """nvJPEG on a GPU, started once.
 
     Raises:
         ConfigError: it is missing, or cannot be used.
     """
-    return Decoder(device)
+    return NvJpeg(device)
 
 
 def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:

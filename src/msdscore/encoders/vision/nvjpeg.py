@@ -37,7 +37,7 @@ _ARGUMENTS = {
 }
 
 
-class Decoder:
+class NvJpeg:
     """nvJPEG on one GPU; for one thread at a time, which waits for a batch before it starts the next."""
 
     def __init__(self, device: torch.device) -> None:

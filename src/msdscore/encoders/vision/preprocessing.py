@@ -83,9 +83,6 @@ def prepare_image(image: Image.Image, steps: Preprocessing) -> Prepared:
     return as_prepared(*prepared_pixels(image, steps))
 
 
-prepare_picture = prepare_image  # deprecated: the earlier name, which plugins import
-
-
 def as_prepared(pixels: Pixels, where: View) -> Prepared:
     """Wrap pixels (height, width, 3), or the bytes of an undecoded file, as a prepared image, without a copy."""
     values = torch.from_numpy(pixels)

@@ -14,7 +14,7 @@ from msdscore.encoders.aligned.towers import frozen
 from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer
-from msdscore.encoders.text.tokens import special_ids
+from msdscore.encoders.tokens import special_ids
 from msdscore.errors import WeightsError, require
 from msdscore.lab.align.recipe import LanguageSpec
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msdscore.errors import InputError, RowError, shortened
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
-from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore.forms.registry import LOWER_IS_BETTER, facts_of
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.lab.benchmarks.results.grids import Grid, p_value
@@ -26,7 +26,6 @@ from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.results import EVIDENCE, METRICS, PAPER, Floats, Results, read_results
-from msdscore.scoring.config import facts_of
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
 Ints = npt.NDArray[np.int64]

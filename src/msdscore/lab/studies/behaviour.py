@@ -24,7 +24,7 @@ from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, split
 from msdscore.lab.studies.gaming import gaming_table, has_vocabulary
 from msdscore.lab.studies.table import Column, Plot, Table, Value
-from msdscore.scoring.embedded import Decoded, require_some
+from msdscore.scoring.decoder import Decoded, require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text import edits
 

@@ -23,7 +23,7 @@ from msdscore.lab.studies.context import PAPER, Study, pair_batches, paper_form
 from msdscore.lab.studies.pairs import quantile_bins
 from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value, per_cent
-from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 

@@ -25,7 +25,7 @@ from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Pair, clusters, image_key, image_source
 from msdscore.lab.studies.context import Study, pair_batches
 from msdscore.lab.studies.table import Column, Plot, Row, Table
-from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]

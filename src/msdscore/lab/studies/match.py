@@ -24,7 +24,7 @@ from msdscore.lab.stats.resample import bootstrap, bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, measure_readable
 from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.scoring.calibrate import similar_texts, stems_of
-from msdscore.scoring.embedded import require_some
+from msdscore.scoring.decoder import require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.edits import joined
 

@@ -27,7 +27,8 @@ from msdscore.lab.benchmarks.base import (
     stranger_of,
 )
 from msdscore.lab.metrics.base import Cases, Floats, Need, Vectors
-from msdscore.scoring.embedded import Decoded, Embedded
+from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 

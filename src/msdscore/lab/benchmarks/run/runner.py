@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.encoders.table import domains_of
+from msdscore.encoders.registry import domains_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.intervals import Resampling
 from msdscore.io.outputs.run import discard, open_run

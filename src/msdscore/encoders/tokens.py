@@ -104,7 +104,7 @@ class Tokens(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TextSettings:
     """Settings of a text tower: its context in tokens, its special tokens, and its handling of long texts."""
 
     context: int
@@ -270,27 +270,27 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(reversed(closed))
 
 
-def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatch:
+def pack_texts(texts: Sequence[str], backend: Any, settings: TextSettings) -> TextBatch:
     """Tokenise captions and pack all their windows into one padded batch."""
-    return pack(tokenise_all(backend, texts), reading)
+    return pack(tokenise_all(backend, texts), settings)
 
 
-def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
+def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
     """Pack all windows of tokenised captions into one padded batch."""
-    room, most = reading.room, max(reading.room, MOST_TOKENS)
+    room, most = settings.room, max(settings.room, MOST_TOKENS)
     plans = [
         plan_cut(len(caption.ids), room=room)
-        if reading.long_text == "cut"
+        if settings.long_text == "cut"
         else plan_windows(caption.text, caption.spans[:most], room=room)
         for caption in captions
     ]
     rows = [
-        [*reading.prefix, *caption.ids[window.start : window.stop], *reading.suffix]
+        [*settings.prefix, *caption.ids[window.start : window.stop], *settings.suffix]
         for caption, plan in zip(captions, plans, strict=True)
         for window in plan
     ]
-    ids, attention = _padded(rows, fill=reading.pad, width=reading.context if reading.full else 0)
-    windows, positions, layout, number, lead = list[list[int]](), list[list[int]](), [], 0, len(reading.prefix)
+    ids, attention = _padded(rows, fill=settings.pad, width=settings.context if settings.full else 0)
+    windows, positions, layout, number, lead = list[list[int]](), list[list[int]](), [], 0, len(settings.prefix)
     for caption, plan in zip(captions, plans, strict=True):
         windows.append([])
         positions.append([])
@@ -298,7 +298,7 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
             windows[-1] += [number] * window.kept
             positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
             number += 1
-        notes = token_warnings(*caption[:3], unknown=reading.unknown, spelled=caption.spelled)
+        notes = token_warnings(*caption[:3], unknown=settings.unknown, spelled=caption.spelled)
         last = plan[-1].last
         layout.append(TokenLayout(caption.spans[:last], len(plan), len(caption.ids) - last, notes))
     window_of, mask = _padded(windows)
