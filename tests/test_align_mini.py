@@ -71,7 +71,10 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped_heads()
-    pictures, seen = prepare_and_encode(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
+    pictures, seen = (
+        prepare_and_encode(shipped, PICTURES[:2]),
+        towers[0].features(prepare_all(towers[0].prepare, PICTURES[:2])),
+    )
     agree(heads.project_images(seen), pictures)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
@@ -134,7 +137,7 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
     bare = load_encoder(str(export(run, tmp_path / "bare")), device="cpu")
     assert (bare.bank, bare.recommended) == (None, None)
     heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))
-    seen = heads.project_images(towers[0].features(prepare_all(towers[0], PICTURES)))
+    seen = heads.project_images(towers[0].features(prepare_all(towers[0].prepare, PICTURES)))
     read = heads.project_texts(towers[1].features(CAPTIONS))
     # Stored in half precision.
     for ours, theirs in ((prepare_and_encode(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):

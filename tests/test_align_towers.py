@@ -55,7 +55,7 @@ def towers(image, text, **where):
 
 
 def seen(tower):
-    return tower.features(prepare_all(tower, PICTURES))
+    return tower.features(prepare_all(tower.prepare, PICTURES))
 
 
 TOY_TEXT = TextTowerSpec(source="toy")
@@ -66,7 +66,7 @@ PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
 def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_image(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
     image, _ = towers(spec, TOY_TEXT)
-    found = image.features(prepare_all(image, PICTURES))
+    found = image.features(prepare_all(image.prepare, PICTURES))
     assert found.points.shape == (2, 9, 48 + 64 + 256)
     assert found.whole is None
     layout = found.layout[1]
@@ -78,7 +78,7 @@ def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_image(timm
 def test_timm_global_path_has_levels_and_grid_of_its_own(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride8",), global_levels=("final", "stride16"))
     image, text = towers(spec, TOY_TEXT, whole=True)
-    found = image.features(prepare_all(image, PICTURES[:1]))
+    found = image.features(prepare_all(image.prepare, PICTURES[:1]))
     assert found.points.shape == (1, 64, 32)
     assert found.whole.points.shape == (1, 4, 256 + 48)
     assert tower_dims(image, text)[0] == SideDims(32, 304)

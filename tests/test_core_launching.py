@@ -80,8 +80,7 @@ def test_the_only_choice_stays(alone):
 def test_tensors_of_a_cpu_are_there_at_once():
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([3])
     fetch = fetching(one, other)
-    assert [tensor.tolist() for tensor in fetch.wait()] == [[1.0, 2.0], [3]]
-    assert fetch.done == ()
+    assert [tensor.tolist() for tensor in fetch()] == [[1.0, 2.0], [3]]
 
 
 def test_every_gpu_has_its_own_batches_in_flight_and_a_cpu_any_number(other):

@@ -169,7 +169,7 @@ def test_errors_pass_through_and_are_not_cached():
 
 def test_equal_pixels_of_images_of_other_sizes_are_two_items():
     encoder = load_encoder("toy")
-    small, large = prepare_all(encoder, [picture(1, (48, 48)), picture(1, (48, 48)).resize((96, 96), 0)])
+    small, large = prepare_all(encoder.prepare, [picture(1, (48, 48)), picture(1, (48, 48)).resize((96, 96), 0)])
     assert torch.equal(small.pixels, large.pixels)
     assert prepared_key(small) != prepared_key(large)
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.backends import cuda as backends
 
 from msdscore import Scorer
-from msdscore.core.device import Fetch
+from msdscore.core import device
 from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.base import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder
@@ -104,8 +104,13 @@ class Watched(Elsewhere):
 
 def test_a_request_launches_separately_and_waits_for_its_numbers_next_to_others(monkeypatch):
     encoder, waited = Watched(), []
-    wait = Fetch.wait
-    monkeypatch.setattr(Fetch, "wait", lambda one: waited.append(backends.cudnn_sdp_enabled()) or wait(one))
+    fetching = device.fetching
+
+    def watched(*tensors):
+        wait = fetching(*tensors)
+        return lambda: waited.append(backends.cudnn_sdp_enabled()) or wait()
+
+    monkeypatch.setattr(device, "fetching", watched)
     pipeline = Pipeline(encoder)
     red, green = (pipeline.decode([Image.new("RGB", (32, 32), name)]) for name in COLOURS[:2])
     assert pipeline.score(red, ["a red square"], [0])

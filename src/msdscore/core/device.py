@@ -1,8 +1,7 @@
 """Serialised GPU launches, and asynchronous transfers to and from a GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from threading import BoundedSemaphore, RLock
 
@@ -66,24 +65,12 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Tensors being copied to the CPU; their values are available after `wait`."""
+def fetching(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Start copying tensors to the CPU; the returned function waits (without spinning) and returns the copies.
 
-    tensors: tuple[Tensor, ...]
-    done: tuple[torch.cuda.Event, ...]
+    It does not wait for work that is launched afterwards.
 
-    def wait(self) -> tuple[Tensor, ...]:
-        """Block (without spinning) until the copies are complete, and return the tensors."""
-        for event in self.done:
-            event.synchronize()
-        return self.tensors
-
-
-def fetching(*tensors: Tensor) -> Fetch:
-    """Start copying tensors to the CPU, without waiting for work that is launched afterwards.
-
-    >>> fetching(torch.tensor([1, 2])).wait()
+    >>> fetching(torch.tensor([1, 2]))()
     (tensor([1, 2]),)
     """
     arriving = tuple(
@@ -97,4 +84,10 @@ def fetching(*tensors: Tensor) -> Fetch:
         with torch.cuda.device(device):
             events.append(torch.cuda.Event(blocking=True))
             events[-1].record()
-    return Fetch(arriving, tuple(events))
+
+    def wait() -> tuple[Tensor, ...]:
+        for event in events:
+            event.synchronize()
+        return arriving
+
+    return wait

@@ -20,7 +20,7 @@ The text's density cancels, the terms still add up to the score, and a wrong ima
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -91,42 +91,23 @@ class Mixture:
         return Mixture(self.means.to(device), self.log_weights.to(device), self.kappa)
 
 
-@runtime_checkable
-class Space(Protocol):
-    """Operations of EM on a batch of points."""
-
-    def similarities(self, index: Numbers) -> Shares:
-        """Inner products of chosen points with all points."""
-
-    def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
-        """Inner products of each weighted sum of points with all points, and the sums' lengths."""
-
-    def combine(self, coefficients: Shares) -> Means:
-        """Weighted sums of points."""
-
-
 class GramSpace:
     """All inner products computed once; a step of EM costs N² K whatever the dimension."""
 
     def __init__(self, points: Points) -> None:
-        self._points = points
         # For few points a CPU is faster with a transposed copy than with a transposed view.
         self._few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
         self._gram = points @ (points.mT.contiguous() if self._few else points.mT)
 
     def similarities(self, index: Numbers) -> Shares:
-        """Rows of the Gram matrix."""
+        """Inner products of chosen points with all points: rows of the Gram matrix."""
         return self._gram.gather(1, index.unsqueeze(-1).expand(-1, -1, self._gram.shape[2]))
 
     def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
-        r""":math:`\gamma G` and :math:`\sqrt{\gamma G \gamma^\top}`."""
+        r"""Products of each weighted sum with all points, :math:`\gamma G`, and the sums' lengths."""
         # For few points a CPU spends less on one broadcast than on one library call per item.
         pull = (self._gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1) if self._few else shares @ self._gram
         return pull, (shares * pull).sum(dim=-1).clamp_min(TINY**2).sqrt()
-
-    def combine(self, coefficients: Shares) -> Means:
-        r""":math:`a X`."""
-        return coefficients @ self._points
 
 
 class DirectSpace:
@@ -145,20 +126,15 @@ class DirectSpace:
         sums = shares @ self._points
         return sums @ self._points.mT, sums.norm(dim=-1).clamp_min(TINY)
 
-    def combine(self, coefficients: Shares) -> Means:
-        r""":math:`a X`."""
-        return coefficients @ self._points
 
-
-def choose_space(points: Points, components: int, iterations: int) -> Callable[[Points], Space]:
-    """The cheaper form for this shape; it depends only on one item's size, never on the batch."""
-    return GramSpace if gram_is_cheaper(points.shape[1], points.shape[2], components, iterations) else DirectSpace
+Space = GramSpace | DirectSpace  # operations of EM on a batch of points
 
 
 def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> bool:
     """Whether computing G and stepping in it costs less than stepping through the vectors.
 
-    The Gram form is used for fewer than 2 D points, so its memory is linear in N as well.
+    It depends only on one item's size, never on the batch. The Gram form is used for fewer than 2 D points, so its
+    memory is linear in N as well.
 
     >>> gram_is_cheaper(256, 768, 3, 20), gram_is_cheaper(1024, 768, 3, 20)
     (True, False)
@@ -233,7 +209,8 @@ def fit(
     cheaper one. Rows are components, columns are points.
     """
     solid = real_points(points, mask)
-    form = (space or choose_space(solid, settings.components, settings.iterations))(solid)
+    cheaper = GramSpace if gram_is_cheaper(*solid.shape[1:], settings.components, settings.iterations) else DirectSpace
+    form = (space or cheaper)(solid)
     first, reserve = start_points(form.similarities, mask, keys, settings).chunk(2, dim=1)
     pull, spare = form.similarities(first), form.similarities(reserve)
     real = mask.unsqueeze(1).to(pull.dtype)
@@ -252,7 +229,7 @@ def fit(
         weights = torch.where(dead, 1.0, mass) / size
         log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
     coefficients = _revive(dead, _one_hot(reserve, pull), shares / length.unsqueeze(-1))
-    return Mixture(form.combine(coefficients), log_weights, settings.kappa)
+    return Mixture(coefficients @ solid, log_weights, settings.kappa)
 
 
 def _revive(dead: Bool[Tensor, "batch components"], spare: Shares, living: Shares) -> Shares:

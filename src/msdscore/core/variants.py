@@ -16,9 +16,10 @@ since the Bessel function exceeds the range of float64 at a few hundred dimensio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.embeddings import TINY, Mask, Points, real_points
@@ -48,10 +49,6 @@ class Family:
     at: Callable[[PerAxis, float], Natural]
 
 
-def _same(points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-    return points
-
-
 def _with_squares(points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch features"]:
     return torch.cat([points, points * points], dim=-1)
 
@@ -68,30 +65,18 @@ def _directed(directions: Statistics, sharpness: PerComponent) -> Natural:
     return sharpness.unsqueeze(-1) * directions, log_normaliser(sharpness, dim) - log_uniform(dim)
 
 
-def _adaptive_at(points: PerAxis, kappa: float) -> Natural:
-    return _directed(points, torch.full_like(points[..., 0], kappa))
-
-
 def _spherical(means: Statistics, kappa: float) -> Natural:
     """A Gaussian of variance 1/kappa in every direction; the points' length is one and cancels."""
     return kappa * means, -0.5 * kappa * (means * means).sum(dim=-1)
 
 
-def _diagonal(means: Statistics, kappa: float) -> Natural:
-    """A Gaussian with a variance per coordinate."""
-    mean, variance = _moments(means)
-    return _axes(mean, variance)
-
-
-def _shrunk(means: Statistics, kappa: float) -> Natural:
-    """The same, with variances shrunk half way to their mean over the coordinates."""
-    mean, variance = _moments(means)
-    return _axes(mean, (1 - SHRINKAGE) * variance + SHRINKAGE * variance.mean(dim=-1, keepdim=True))
-
-
-def _moments(means: Statistics) -> tuple[PerAxis, PerAxis]:
+def _diagonal(means: Statistics, kappa: float, shrinkage: float = 0.0) -> Natural:
+    """A Gaussian with a variance per coordinate, shrunk towards the mean of the variances."""
     mean, square = means.chunk(2, dim=-1)
-    return mean, (square - mean * mean).clamp_min(0) + LEAST_VARIANCE
+    variance = (square - mean * mean).clamp_min(0) + LEAST_VARIANCE
+    if shrinkage:
+        variance = (1 - shrinkage) * variance + shrinkage * variance.mean(dim=-1, keepdim=True)
+    return _axes(mean, variance)
 
 
 def _axes(mean: PerAxis, variance: PerAxis) -> Natural:
@@ -104,10 +89,15 @@ def _axes_at(points: PerAxis, kappa: float) -> Natural:
 
 
 FAMILIES: Mapping[Kind, Family] = {
-    "vmf-adaptive": Family(1, _same, _adaptive, _adaptive_at),
-    "gaussian": Family(1, _same, _spherical, _spherical),
+    "vmf-adaptive": Family(
+        1,
+        lambda points: points,
+        _adaptive,
+        lambda points, kappa: _directed(points, torch.full_like(points[..., 0], kappa)),
+    ),
+    "gaussian": Family(1, lambda points: points, _spherical, _spherical),
     "gaussian-diagonal": Family(2, _with_squares, _diagonal, _axes_at),
-    "gaussian-shrunk": Family(2, _with_squares, _shrunk, _axes_at),
+    "gaussian-shrunk": Family(2, _with_squares, partial(_diagonal, shrinkage=SHRINKAGE), _axes_at),
 }
 
 
@@ -127,14 +117,11 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
         mass = shares.sum(dim=-1)
         dead = mass < DEAD_MASS
         means = shares @ lifted / mass.clamp_min(DEAD_MASS).unsqueeze(-1)
-        natural = _revive(dead, spare, family.natural(means, kappa))
+        alive = family.natural(means, kappa)
+        natural = torch.where(dead.unsqueeze(-1), spare[0], alive[0]), torch.where(dead, spare[1], alive[1])
         weights = torch.where(dead, 1.0, mass) / size
         log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
     return Mixture(natural[0], natural[1] + log_weights, 1.0)
-
-
-def _revive(dead: Bool[Tensor, "batch components"], spare: Natural, living: Natural) -> Natural:
-    return torch.where(dead.unsqueeze(-1), spare[0], living[0]), torch.where(dead, spare[1], living[1])
 
 
 # From this order on five terms of the expansion are exact to 1e-11; lower orders are reached from it by recurrence.

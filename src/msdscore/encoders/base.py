@@ -19,7 +19,7 @@ from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
-from msdscore.text.normal import Clean, clean, given_spans
+from msdscore.text.normal import clean, given_spans
 from msdscore.text.warnings import mark_warnings
 
 Item = TypeVar("Item")
@@ -61,13 +61,6 @@ class Features:
 
     def __len__(self) -> int:
         return self.points.shape[0]
-
-
-class PreparesImages(Protocol):
-    """Anything that preprocesses images for a network: an encoder, or the image tower of one."""
-
-    def prepare(self, image: Image) -> Prepared:
-        """Preprocess a decoded image; safe to call from several threads at once."""
 
 
 @runtime_checkable
@@ -121,12 +114,12 @@ def computes_in_half(encoder: Encoder) -> bool:
     return encoder.device.type == "cuda" and precision in (torch.float16, torch.bfloat16)
 
 
-def prepare_all(encoder: PreparesImages, images: Sequence[Image]) -> list[Prepared]:
+def prepare_all(prepare: Callable[[Image], Prepared], images: Sequence[Image]) -> list[Prepared]:
     """Preprocess decoded images in parallel: Pillow releases the GIL while it resizes."""
     if len(images) < 2:
-        return [encoder.prepare(image) for image in images]
+        return [prepare(image) for image in images]
     with ThreadPoolExecutor(min(_THREADS, len(images))) as pool:
-        return list(pool.map(encoder.prepare, images))
+        return list(pool.map(prepare, images))
 
 
 def prepare_and_encode(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
@@ -137,7 +130,7 @@ def prepare_and_encode(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
     >>> len(prepare_and_encode(load_encoder("toy"), [Image.new("RGB", (8, 8))]))
     1
     """
-    return encoder.encode_images(prepare_all(encoder, images))
+    return encoder.encode_images(prepare_all(encoder.prepare, images))
 
 
 def encode_in_batches(
@@ -186,16 +179,12 @@ def encode_by_length(
     batch = take(joined, sorted(range(len(order)), key=order.__getitem__))
     if not any(cleaned):
         return batch
-    layout = tuple(
-        _restore_spans(layout, text, result) if result is not None and isinstance(layout, TokenLayout) else layout
-        for layout, text, result in zip(batch.layout, texts, cleaned, strict=True)
-    )
-    return replace(batch, layout=layout)
-
-
-def _restore_spans(layout: TokenLayout, text: str, cleaned: Clean) -> TokenLayout:
-    """Map the layout of a cleaned text to spans of the original, and add warnings about the removed characters."""
-    return replace(layout, spans=given_spans(cleaned, layout.spans), warnings=(*mark_warnings(text), *layout.warnings))
+    layouts = list(batch.layout)
+    for number, (layout, result) in enumerate(zip(batch.layout, cleaned, strict=True)):
+        if result is not None and isinstance(layout, TokenLayout):
+            warnings = (*mark_warnings(texts[number]), *layout.warnings)
+            layouts[number] = replace(layout, spans=given_spans(result, layout.spans), warnings=warnings)
+    return replace(batch, layout=tuple(layouts))
 
 
 class TextMemory:

@@ -177,8 +177,14 @@ def normalise_first(backend: Any, *steps: str | tuple[str, str]) -> None:
 def tokenise(backend: Any, text: str) -> Tokens:
     """Tokenise one caption."""
     encoding = backend.encode(_LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
-    spans = close_spans(text, [_trimmed(text, span) for span in encoding.offsets])
-    return Tokens(text, tuple(encoding.ids), spans)
+    spans = list[Span]()
+    for start, end in encoding.offsets:
+        # Some vocabularies include the spaces around a word in its span; a span of spaces is unchanged.
+        word = text[start:end]
+        bare = word.lstrip()
+        first = start + len(word) - len(bare)
+        spans.append((first, first + len(bare.rstrip())) if bare else (start, end))
+    return Tokens(text, tuple(encoding.ids), close_spans(text, spans))
 
 
 _known: WeakKeyDictionary[Any, dict[str, Parts] | None] = WeakKeyDictionary()  # words that each tokenizer has seen
@@ -239,16 +245,6 @@ def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if whole[start : start + len(inner)] == inner:
             return tuple(whole[:start]), tuple(whole[start + len(inner) :])
     raise WeightsError("the tokenizer changes a text when it adds special tokens; use another checkpoint")
-
-
-def _trimmed(text: str, span: Span) -> Span:
-    """The span without the spaces around its word, which some vocabularies include; a span of spaces is unchanged."""
-    start, end = span
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return (start, end) if start < end else span
 
 
 def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:

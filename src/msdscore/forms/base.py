@@ -13,7 +13,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.device import fetching
+from msdscore.core import device
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
@@ -118,10 +118,10 @@ class Measurement(Generic[T]):
 
     def fetching(self) -> "Callable[[], Measurement[T]]":
         """Start copying all but the mixtures to the CPU; the returned function waits once and returns the copy."""
-        fetch = fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
+        fetch = device.fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
 
         def arrived() -> Measurement[T]:
-            similarity, lengths, image_of, text_of, *local = fetch.wait()
+            similarity, lengths, image_of, text_of, *local = fetch()
             here = replace(self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of)
             return replace(here, terms=self.terms.with_tensors(local))
 
@@ -165,26 +165,20 @@ def p_text(unit: Unit) -> str:
 
 def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
     """Return units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
-    names = ("text", "start", "end", "kind", "content", "tokens")
-    return tuple(
-        Unit(
-            *(getattr(word, name) for name in names),
-            **facts.get(number) or {"judged": False, "reason": _reason(word)},
+    units = []
+    for number, word in enumerate(words):
+        reasons = (
+            (word.kind == "mark", ""),
+            (not word.content, "names nothing to see"),
+            (word.denied, "the caption denies it"),
+            (not word.tokens, "this encoder does not read it"),
+            (not word.new, "was said before"),
+            (True, "this encoder cannot tell whether it is true"),
         )
-        for number, word in enumerate(words)
-    )
-
-
-def _reason(word: Word) -> str:
-    """Return why a word has no numbers."""
-    reasons = (
-        (word.kind == "mark", ""),
-        (not word.content, "names nothing to see"),
-        (word.denied, "the caption denies it"),
-        (not word.tokens, "this encoder does not read it"),
-        (not word.new, "was said before"),
-    )
-    return next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
+        reason = next(reason for applies, reason in reasons if applies)
+        own = (word.text, word.start, word.end, word.kind, word.content, word.tokens)
+        units.append(Unit(*own, **facts.get(number) or {"judged": False, "reason": reason}))
+    return tuple(units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +189,6 @@ class PointTerms:
     support: Floats  # one per token, adding up to the support divergence; minus what it adds to MSD
     beta: float  # the weight of coverage
     shares: Floats  # one per token, adding up to 1: its weight among the tokens
-
-
-class Scored(Protocol):
-    """A score as a form reads it: the numbers of the form are also attributes."""
-
-    @property
-    def similarity(self) -> float:
-        """The similarity."""
-
-    @property
-    def uncertainty(self) -> float:
-        """The uncertainty of the candidate set."""
-
-    @property
-    def candidates(self) -> int:
-        """The size of the candidate set."""
-
-    def __getattr__(self, name: str) -> Any: ...
 
 
 class Form(Protocol):
@@ -306,11 +282,11 @@ class Form(Protocol):
     def point_terms(self, measured: Measurement[Any], pair: int, patches: Mask, tokens: Mask) -> PointTerms:
         """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
 
-    def parts(self, score: Scored) -> list[Part]:
-        """Return the steps from the similarity to Soft-MSD, in order."""
+    def parts(self, score: Any) -> list[Part]:
+        """Return the steps from the similarity to Soft-MSD of a `Score`, in order."""
 
-    def equation(self, score: Scored) -> str:
-        """Return the formula of the score with its numbers."""
+    def equation(self, score: Any) -> str:
+        """Return the formula of a `Score` with its numbers."""
 
     def legend(self, limit: float) -> list[Entry]:
         """Return the legend of word colours; `limit` is the largest gap of any word."""

@@ -19,21 +19,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from msdscore.core import evidence
+from msdscore.core import evidence, settings
 from msdscore.core.device import sent
 from msdscore.core.evidence import Bank, JudgedWords, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.paper import total
 from msdscore.core.schedule import fit_all, token_evidence
-from msdscore.core.settings import (
-    MOST_COMPONENTS,
-    MOST_ITERATIONS,
-    check_count,
-    check_number,
-    check_share,
-    exact,
-    replace_known,
-)
+from msdscore.core.settings import exact
 from msdscore.errors import ConfigError
 from msdscore.forms.base import (
     BLUEST,
@@ -44,7 +36,6 @@ from msdscore.forms.base import (
     Part,
     PointTerms,
     Role,
-    Scored,
     Sides,
     Unit,
     Values,
@@ -174,13 +165,13 @@ class Evidence:
     temperature: float = 0.2  # xi of Soft-MSD, paper
 
     def __post_init__(self) -> None:
-        check_count("components", self.components, most=MOST_COMPONENTS)
-        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
+        settings.check_count("components", self.components, most=settings.MOST_COMPONENTS)
+        settings.check_count("iterations", self.iterations, most=settings.MOST_ITERATIONS)
         for name in ("kappa", "temperature"):
-            check_number(name, getattr(self, name), positive=True)
+            settings.check_number(name, getattr(self, name), positive=True)
         for name in ("alpha", "gamma", "delta"):
-            check_number(name, getattr(self, name))
-        check_share("balance", self.balance)
+            settings.check_number(name, getattr(self, name))
+        settings.check_share("balance", self.balance)
 
     @classmethod
     def of_bank(cls, bank: Bank) -> "Evidence | None":
@@ -191,7 +182,7 @@ class Evidence:
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return replace_known(self, changes)
+        return settings.replace_known(self, changes)
 
     @property
     def image_fit(self) -> FitSettings:
@@ -315,7 +306,7 @@ class Evidence:
             shares[own] = weight / len(own)
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
-    def parts(self, score: Scored) -> list[Part]:
+    def parts(self, score: Any) -> list[Part]:
         """Return the contributions of denial (if any), precision, information and doubt."""
         first, second = self.weights
         sizes: list[tuple[str, float, Role]] = [
@@ -330,7 +321,7 @@ class Evidence:
             if size or name != "denial"
         ]
 
-    def equation(self, score: Scored) -> str:
+    def equation(self, score: Any) -> str:
         """Return the formula of the score with its numbers."""
         gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
         first, second = self.weights

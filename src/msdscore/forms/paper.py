@@ -11,21 +11,12 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from msdscore.core import paper
+from msdscore.core import paper, settings
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Kind
 from msdscore.core.paper import Divergence
 from msdscore.core.schedule import diverge
-from msdscore.core.settings import (
-    MOST_COMPONENTS,
-    MOST_ITERATIONS,
-    check_choice,
-    check_count,
-    check_number,
-    check_share,
-    exact,
-    replace_known,
-)
+from msdscore.core.settings import exact
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     Column,
@@ -35,7 +26,6 @@ from msdscore.forms.base import (
     Part,
     PointTerms,
     Role,
-    Scored,
     Sides,
     Unit,
     Values,
@@ -111,18 +101,18 @@ class Paper:
         if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
             raise ConfigError(f"components must be two counts of at least 1 (image, text), got {self.components}")
         for side, count in zip(("image", "text"), counts, strict=True):
-            check_count(f"components ({side})", count, most=MOST_COMPONENTS)
+            settings.check_count(f"components ({side})", count, most=settings.MOST_COMPONENTS)
         object.__setattr__(self, "components", tuple(counts))
-        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
-        check_count("seed", self.seed, least=0)
+        settings.check_count("iterations", self.iterations, most=settings.MOST_ITERATIONS)
+        settings.check_count("seed", self.seed, least=0)
         for name in ("alpha", "gate_center"):
-            check_number(name, getattr(self, name))
+            settings.check_number(name, getattr(self, name))
         for name in ("kappa", "gate_width", "temperature"):
-            check_number(name, getattr(self, name), positive=True)
-        check_share("beta", self.beta)
+            settings.check_number(name, getattr(self, name), positive=True)
+        settings.check_share("beta", self.beta)
         choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind}
         for name, known in choices.items():
-            check_choice(name, getattr(self, name), get_args(known))
+            settings.check_choice(name, getattr(self, name), get_args(known))
         if self.mixture != "vmf" and self.calibration != "none":
             raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 
@@ -135,7 +125,7 @@ class Paper:
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return replace_known(self, changes)
+        return settings.replace_known(self, changes)
 
     @property
     def weighs_coverage(self) -> bool:
@@ -272,7 +262,7 @@ class Paper:
         beta = float(self.betas(measured.lengths[pair : pair + 1]))
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
 
-    def parts(self, score: Scored) -> list[Part]:
+    def parts(self, score: Any) -> list[Part]:
         """Return the contributions of regions and words, unless they have no weight."""
         weight, beta = score.uncertainty * self.alpha, score.beta
         regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
@@ -283,7 +273,7 @@ class Paper:
             parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
         return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
 
-    def equation(self, score: Scored) -> str:
+    def equation(self, score: Any) -> str:
         """Return the formula of the score with its numbers."""
         return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 

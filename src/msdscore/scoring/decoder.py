@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
@@ -23,8 +23,6 @@ from msdscore.io.tar import File, TarImage
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
 
-Prepare: TypeAlias = Callable[[Image], Prepared]
-
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -40,7 +38,12 @@ class Decoded:
 
 
 def open_prepared(
-    source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
+    source: ImageSource,
+    prepare: Callable[[Image], Prepared],
+    *,
+    steps: Preprocessing | None,
+    limits: ImageLimits,
+    name: str | None = None,
 ) -> Prepared:
     """Decode and prepare an image; a file is read by `read_pixels` if the `steps` require it."""
     if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):

@@ -7,6 +7,8 @@ from threading import Lock
 from types import TracebackType
 from typing import TypeAlias
 
+from PIL.Image import Image
+
 from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.vision.canvas import Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
@@ -14,8 +16,8 @@ from msdscore.errors import RowError
 from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.tar import File
-from msdscore.scoring.decoder import Prepare
 
+Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
 _ANY_SIZE = 1 << 20  # bytes of an image that is not resized; a larger one is sent through a pipe

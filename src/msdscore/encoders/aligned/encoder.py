@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
@@ -30,7 +30,7 @@ from msdscore.encoders.aligned.towers import (
 )
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Encoder, Features, Prepared
-from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate, looks_like_hub_name
+from msdscore.encoders.loading.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
 from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
@@ -132,7 +132,12 @@ def load_aligned(
     dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
     members = [AlignedHeads(spec, *dims) for spec in specs]
     heads = members[0] if len(members) == 1 else JoinedHeads(members, branches=bool(image.branches))
-    _fill(heads, checkpoint)
+    try:
+        # Stored compressed; heads are small, so they always compute in float32.
+        heads.load_state_dict(widened(read_tensors(checkpoint.weight_files())))
+    except (RuntimeError, WeightsError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise WeightsError(f"heads of {checkpoint.source!r} cannot be loaded ({reason}); export them again") from error
     bank, best = checkpoint.folder / BANK, config.get("recommended")
     languages = ("en",) if config["text"].get("kind") == "mini" else ()
     return AlignedEncoder(
@@ -151,15 +156,6 @@ def _spec(kind: type[Spec], config: Mapping[str, Any], key: str) -> Spec:
         return read_spec(kind, config.get(key), where=key)
     except MSDScoreError as error:
         raise WeightsError(f"config.json of an aligned encoder cannot be used: {error}") from error
-
-
-def _fill(heads: nn.Module, checkpoint: Checkpoint) -> None:
-    try:
-        # Stored compressed; heads are small, so they always compute in float32.
-        heads.load_state_dict(widened(read_tensors(checkpoint.weight_files())))
-    except (RuntimeError, WeightsError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise WeightsError(f"heads of {checkpoint.source!r} cannot be loaded ({reason}); export them again") from error
 
 
 def _moved(features: Features, device: torch.device) -> Features:
@@ -242,10 +238,10 @@ def load_towers(
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
     """Feature sizes of both towers."""
+
+    def dims(features: Features) -> SideDims:
+        parts = (features.points, None if features.whole is None else features.whole.points, features.pooled)
+        return SideDims(*(0 if part is None else part.shape[-1] for part in parts))
+
     grey = image.prepare(Image.new("RGB", (64, 64), "grey"))
-    return _dims(image.features([grey])), _dims(text.features(["a photo of a dog"]))
-
-
-def _dims(features: Features) -> SideDims:
-    whole = 0 if features.whole is None else features.whole.points.shape[-1]
-    return SideDims(features.points.shape[-1], whole, 0 if features.pooled is None else features.pooled.shape[-1])
+    return dims(image.features([grey])), dims(text.features(["a photo of a dog"]))

@@ -21,7 +21,7 @@ from torch.nn.functional import interpolate
 
 from msdscore.encoders import tokens
 from msdscore.encoders.backbone import Placement, place
-from msdscore.encoders.base import Features, Prepared, PreparesImages, TokenLayout
+from msdscore.encoders.base import Features, Prepared, TokenLayout
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
@@ -205,8 +205,11 @@ class Tower(Protocol[Item]):
         """Raw features of images or captions, without gradient history."""
 
 
-class ImageTower(Tower[Prepared], PreparesImages, Protocol):
+class ImageTower(Tower[Prepared], Protocol):
     """A frozen image backbone."""
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """Preprocess a decoded image; safe to call from several threads at once."""
 
 
 TextTower: TypeAlias = Tower[str]
@@ -278,7 +281,7 @@ class MapImages:
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
         self.device = self._place.device
-        opened = (_open_timm if spec.kind == "timm" else _open_vision)(spec, where, base)
+        opened = _open_timm(spec, where, base) if spec.kind == "timm" else _open_vision(spec, base)
         self.files, self.preprocessing, model, self._maps = opened
         self._model = frozen(model, self._place)
 
@@ -335,7 +338,13 @@ def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Op
     else:
         raise WeightsError(f"timm has no weights of {spec.source!r}; set image.weights to a file")
     verify_files(files, spec.sha256, source=source)
-    load_by_name_or_order(model, read_tensors(files), source=source)
+    tensors, wanted = read_tensors(files), model.state_dict()
+    # By name, or by order and shape if the names differ.
+    pairs = tensors.items() if set(wanted) <= set(tensors) else zip(wanted, tensors.values(), strict=False)
+    chosen = {name: tensor for name, tensor in pairs if name in wanted and tensor.shape == wanted[name].shape}
+    if len(chosen) != len(wanted):
+        raise WeightsError(f"weights of {source!r} do not fit the model, neither by name nor by order and shape")
+    model.load_state_dict(chosen)
     indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
     steps = Preprocessing(
         resize=(side, side),
@@ -364,23 +373,6 @@ def _timm_maps(indices: Mapping[Level, int], model: Any, pixels: Tensor) -> Leve
     return {**{level: by_number[number] for level, number in indices.items()}, "final": final}.__getitem__
 
 
-def load_by_name_or_order(model: Any, tensors: Mapping[str, Tensor], *, source: str) -> None:
-    """Load tensors into a model by name, or by order and shape if the names differ.
-
-    Raises:
-        WeightsError: neither matches.
-    """
-    wanted = model.state_dict()
-    if set(wanted) <= set(tensors):
-        chosen = {name: tensors[name] for name in wanted}
-    else:
-        pairs = zip(wanted, tensors.values(), strict=False)
-        chosen = {name: tensor for name, tensor in pairs if tensor.shape == wanted[name].shape}
-    if len(chosen) != len(wanted) or any(chosen[name].shape != wanted[name].shape for name in wanted):
-        raise WeightsError(f"weights of {source!r} do not fit the model, neither by name nor by order and shape")
-    model.load_state_dict(chosen)
-
-
 def _indices(model: Any, levels: Sequence[Level]) -> dict[Level, int]:
     """The index of every level among the model's feature maps; `final` is not one of them."""
     maps = [dict(item) for item in model.feature_info]
@@ -399,7 +391,7 @@ def _indices(model: Any, levels: Sequence[Level]) -> dict[Level, int]:
     return numbers
 
 
-def _open_vision(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Opened:
+def _open_vision(spec: ImageTowerSpec, base: Path | None) -> Opened:
     """Hidden states of a vision transformer, without its special tokens."""
     checkpoint, model = _open(spec, base)
     network = getattr(model, "vision_model", model)

@@ -101,7 +101,7 @@ def find_checkpoint(
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return _local(Checkpoint(source, folder, "", form), needs)
+        return _local(source, folder, form, needs)
     checkpoint = _from_hub(source, revision, lambda files: wanted_files(files, form), form, needs=needs)
     _refuse_incomplete(checkpoint, needs)
     verify_cached(_files(checkpoint))
@@ -118,20 +118,20 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
     folder = Path(source).expanduser()
     if folder.is_dir():
         here = [form for form in forms if (folder / form.config).is_file()]
-        return _local(Checkpoint(source, folder, "", (here or forms)[0]), ())
+        return _local(source, folder, (here or forms)[0])
     checkpoint = _from_hub(source, revision, lambda listed: [file for file in files if file in listed][:1], *forms)
     verify_cached(_files(checkpoint))
     return checkpoint
 
 
-def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
+def find_settings(source: str) -> Checkpoint:
     """Find only the small files of a checkpoint, from which a tower or a tokenizer is built, without its weights.
 
     Raises:
         WeightsError: there is no config.json, and none can be downloaded.
     """
     folder = Path(source).expanduser()
-    return Checkpoint(source, folder, "") if folder.is_dir() else _from_hub(source, revision, _small, TRANSFORMERS)
+    return Checkpoint(source, folder, "") if folder.is_dir() else _from_hub(source, None, _small, TRANSFORMERS)
 
 
 def model_type(source: str, *, revision: str | None = None) -> str:
@@ -145,8 +145,8 @@ def model_type(source: str, *, revision: str | None = None) -> str:
         checkpoint = Checkpoint(source, folder, "")
     else:
         checkpoint = _from_hub(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
-    other = _has(checkpoint, OPEN_CLIP.config)
-    kind = None if other and not _has(checkpoint, CONFIG) else checkpoint.read_json(CONFIG).get("model_type")
+    has_config, other = ((checkpoint.folder / name).is_file() for name in both)
+    kind = None if other and not has_config else checkpoint.read_json(CONFIG).get("model_type")
     if isinstance(kind, str):
         return kind
     if other:
@@ -154,11 +154,8 @@ def model_type(source: str, *, revision: str | None = None) -> str:
     raise WeightsError(f"{CONFIG} of {source!r} has no model_type; expected one such as 'clip'")
 
 
-def _has(checkpoint: Checkpoint, name: str) -> bool:
-    return (checkpoint.folder / name).is_file()
-
-
-def _local(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
+def _local(source: str, folder: Path, form: Format, needs: Needs = ()) -> Checkpoint:
+    checkpoint = Checkpoint(source, folder, "", form)
     _refuse_incomplete(checkpoint, needs)
     # A bank does not change vectors.
     return replace(checkpoint, mark=content_mark(path for path in _files(checkpoint) if path.name != BANK))
@@ -172,7 +169,7 @@ def _refuse_incomplete(checkpoint: Checkpoint, needs: Needs) -> None:
 
 def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
     groups = [(checkpoint.form.config,), *needs]
-    gaps = [" or ".join(group) for group in groups if not any(_has(checkpoint, name) for name in group)]
+    gaps = [" or ".join(names) for names in groups if not any((checkpoint.folder / name).is_file() for name in names)]
     return gaps if checkpoint.weight_files() else [*gaps, f"complete {' or '.join(checkpoint.form.weights)}"]
 
 

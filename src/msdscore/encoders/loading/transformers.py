@@ -55,6 +55,7 @@ def load_family(
     `from_pretrained`.
 
     Raises:
+        MissingExtraError: a distributed or quantised model needs accelerate, and a quantised one bitsandbytes.
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     remaining = {"revision": None, "device": "auto", "dtype": "auto", **arguments}
@@ -62,8 +63,24 @@ def load_family(
     chosen = read_options(options, remaining)
     checkpoint = find_checkpoint(source, revision=revision, needs=needs)
     model_class = kind if isinstance(kind, str) else kind(checkpoint)
-    placed = place(device, dtype, half=half)
-    model, placement = load_placed(model_class, checkpoint, placed, chosen, **keywords(checkpoint))
+    placement = place(device, dtype, half=half)
+    spread: dict[str, Any] = {}
+    if chosen.bits or chosen.device_map:
+        require("accelerate", extra="large")
+        spread["device_map"] = chosen.device_map or {"": placement.device}
+    if chosen.bits:
+        require("bitsandbytes", extra="large")
+        spread["quantization_config"] = require("transformers", extra="hf").BitsAndBytesConfig(
+            load_in_4bit=chosen.bits == 4,
+            load_in_8bit=chosen.bits == 8,
+            bnb_4bit_compute_dtype=placement.dtype,
+            llm_int8_skip_modules=_WHOLE,
+        )
+    model = load_model(model_class, checkpoint, dtype=placement.dtype, **spread, **keywords(checkpoint)).eval()
+    if spread:
+        placement = replace(placement, device=torch.device(model.device))
+    else:
+        model = model.to(device=placement.device, dtype=placement.dtype)
     tokenizer = load_tokenizer(checkpoint)
     backend = literal_backend(tokenizer.backend_tokenizer)
     return LoadedModel(name, checkpoint, placement, chosen, model, tokenizer, backend)
@@ -105,35 +122,6 @@ def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None =
             "pass a complete checkpoint of that kind"
         )
     return model
-
-
-def load_placed(
-    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions, **keywords: Any
-) -> tuple[Any, Placement]:
-    """Load a model of the transformers class `kind` for inference, and return the device of its inputs with it.
-
-    `keywords` are passed to `from_pretrained`.
-
-    Raises:
-        MissingExtraError: a distributed or quantised model needs accelerate, and a quantised one bitsandbytes.
-        WeightsError: the files are damaged, of another model, or lack tensors.
-    """
-    spread: dict[str, Any] = {}
-    if options.bits or options.device_map:
-        require("accelerate", extra="large")
-        spread["device_map"] = options.device_map or {"": placement.device}
-    if options.bits:
-        require("bitsandbytes", extra="large")
-        spread["quantization_config"] = require("transformers", extra="hf").BitsAndBytesConfig(
-            load_in_4bit=options.bits == 4,
-            load_in_8bit=options.bits == 8,
-            bnb_4bit_compute_dtype=placement.dtype,
-            llm_int8_skip_modules=_WHOLE,
-        )
-    model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **keywords)
-    if not spread:
-        return model.to(device=placement.device, dtype=placement.dtype).eval(), placement
-    return model.eval(), replace(placement, device=torch.device(model.device))
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:

@@ -5,7 +5,7 @@ to run, and its results do not depend on the version of another library. A test 
 timm's implementation on the same weights.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -128,20 +128,20 @@ class Lite2(nn.Module):
         last = self.stages[MIDDLE:](middle)
         return middle, last, self.head(last)
 
-    def convolutions(self) -> Iterator[Convolution]:
-        """All convolutions in network order."""
-        return (module for module in self.modules() if isinstance(module, Convolution))
-
 
 def share_stages(networks: Sequence[Lite2]) -> int:
     """Share the first stages (up to stride 16) that have the same weights in all networks; return their number."""
+
+    def equal(own: nn.Module, other: nn.Module) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters(), strict=True))
+
     first, *others = networks
-    if not all(_equal(first.stem, other.stem) for other in others):
+    if not all(equal(first.stem, other.stem) for other in others):
         raise WeightsError("branches of EfficientNet-Lite2 must share one stem; export them without tuning it")
     for other in others:
         other.stem = first.stem
     for count in range(MIDDLE):
-        if not all(_equal(first.stages[count], other.stages[count]) for other in others):
+        if not all(equal(first.stages[count], other.stages[count]) for other in others):
             return count
         for other in others:
             other.stages[count] = first.stages[count]
@@ -153,10 +153,6 @@ def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> li
     first = networks[0]
     x = first.stages[:shared](first.stem(pixels))
     return [part for network in networks for part in network.go_on(x, done=shared)]
-
-
-def _equal(first: nn.Module, second: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 _NORM = ("weight", "bias", "running_mean", "running_var")
@@ -172,9 +168,8 @@ def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
         )
     network = Lite2()
     with torch.no_grad():
-        for convolution, (weight, gain, bias, mean, variance) in zip(
-            network.convolutions(), _groups(state), strict=True
-        ):
+        convolutions = (module for module in network.modules() if isinstance(module, Convolution))
+        for convolution, (weight, gain, bias, mean, variance) in zip(convolutions, _groups(state), strict=True):
             scale = gain / torch.sqrt(variance + NORM_EPS)
             convolution.weight.copy_(weight * scale.view(-1, 1, 1, 1))
             convolution.bias.copy_(bias - mean * scale)
@@ -192,7 +187,12 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
 def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
     """Each convolution's weight and its batch norm's gain, bias, mean and variance, in network order."""
     numbers = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-    layers = list(_timm_layers())
+    layers = [("conv_stem", "bn1")]  # names of each convolution and its batch norm in timm's checkpoint
+    for stage, (_, _, expansion, _, count) in enumerate(STAGES):
+        parts = ("conv_pw", "conv_dw", "conv_pwl") if expansion > 1 else ("conv_dw", "conv_pw")
+        for prefix in (f"blocks.{stage}.{block}" for block in range(count)):
+            layers += [(f"{prefix}.{part}", f"{prefix}.bn{number}") for number, part in enumerate(parts, start=1)]
+    layers.append(("conv_head", "bn2"))
     if "conv_stem.weight" in numbers:
         names = [[f"{layer}.weight", *(f"{norm}.{part}" for part in _NORM)] for layer, norm in layers]
     else:  # the package's names, in the same order
@@ -202,14 +202,3 @@ def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
         return [[numbers[name] for name in group] for group in names]
     except KeyError as error:
         raise WeightsError(f"the EfficientNet-Lite2 weights lack {error}; install them again") from None
-
-
-def _timm_layers() -> Iterator[tuple[str, str]]:
-    """Names of each convolution and its batch norm in timm's checkpoint."""
-    yield "conv_stem", "bn1"
-    for stage, (_, _, expansion, _, count) in enumerate(STAGES):
-        for block in range(count):
-            prefix = f"blocks.{stage}.{block}"
-            layers = ("conv_pw", "conv_dw", "conv_pwl") if expansion > 1 else ("conv_dw", "conv_pw")
-            yield from ((f"{prefix}.{layer}", f"{prefix}.bn{number}") for number, layer in enumerate(layers, start=1))
-    yield "conv_head", "bn2"

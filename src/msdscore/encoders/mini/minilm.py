@@ -92,19 +92,14 @@ class MiniLM(nn.Module):
     def forward(self, ids: Int[Tensor, "batch positions"], mask: Bool[Tensor, "batch positions"]) -> States:
         """Hidden states; True in the mask is a real token."""
         states = [self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.kinds.weight[0])]
+        places = None
         if ids.device.type == "cpu" and not mask.all():
-            return self._without_padding(states[0], mask)
-        for layer in self.layers:
-            states.append(layer(states[-1], mask))
-        return states
-
-    def _without_padding(self, first: Tensor, mask: Bool[Tensor, "batch positions"]) -> States:
-        """The same states, zero at padding: only attention uses the padded shape, products only the real tokens."""
-        places = mask.flatten().nonzero().squeeze(1)
-        states = [first.flatten(0, 1)[places]]
+            # Only attention uses the padded shape, products only the real tokens; states are zero at padding.
+            places = mask.flatten().nonzero().squeeze(1)
+            states = [states[0].flatten(0, 1)[places]]
         for layer in self.layers:
             states.append(layer(states[-1], mask, places))
-        return [_padded(state, mask, places) for state in states]
+        return states if places is None else [_padded(state, mask, places) for state in states]
 
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:

@@ -32,6 +32,7 @@ CLASS = 128  # images whose sides round up to the same multiples of it are resiz
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
 _PILLOW_BICUBIC = -0.5
 _decoding = Lock()
+nvjpeg = cache(NvJpeg)  # started once per GPU
 
 
 def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
@@ -61,20 +62,10 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-@cache
-def decoder(device: torch.device) -> NvJpeg:
-    """nvJPEG on a GPU, started once.
-
-    Raises:
-        ConfigError: it is missing, or cannot be used.
-    """
-    return NvJpeg(device)
-
-
 def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:
     """Decode files into the upper left of their rows; return for each whether it was decoded."""
     if batch.device.type == "cuda":
-        return decoder(batch.device).decode(files, [view.size for view in views], batch)
+        return nvjpeg(batch.device).decode(files, [view.size for view in views], batch)
     good = []
     for file, view, row in zip(files, views, batch, strict=True):
         try:
@@ -148,9 +139,12 @@ def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[T
     levels = torch.float16 if batch.device.type == "cuda" else torch.float32
     height, width = batch.shape[2:]
     across, down = (
-        _matrices([_side(view, side) for view in views], room, steps.resample, batch.device).to(levels)
+        _matrices(
+            [(view.size[side], view.resized[side], view.offset[side], view.canvas[side]) for view in views],
+            room, steps.resample, batch.device,
+        ).to(levels)
         for side, room in ((0, width), (1, height))
-    )
+    )  # fmt: skip
     narrow = _rounded(batch.to(levels).flatten(1, 2) @ across.mT).unflatten(1, (3, height))
     return _rounded(down.unsqueeze(1) @ narrow).to(torch.uint8)
 
@@ -158,10 +152,6 @@ def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[T
 def _rounded(levels: Tensor) -> Tensor:
     """Whole levels; halves are rounded up, as in Pillow."""
     return levels.add_(0.5).floor_().clamp_(0, 255)
-
-
-def _side(view: View, side: int) -> Side:
-    return view.size[side], view.resized[side], view.offset[side], view.canvas[side]
 
 
 def _matrices(

@@ -100,7 +100,9 @@ def measure_retrieval(
             owner += [readable] * len(pair.captions)
             readable += 1
         if decoded:
-            images.append(_kept(heads.project_images(towers[0].features(prepare_all(towers[0], decoded))), local))
+            images.append(
+                _kept(heads.project_images(towers[0].features(prepare_all(towers[0].prepare, decoded))), local)
+            )
             texts += [_kept(heads.project_texts(towers[1].features(few)), local) for few in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")

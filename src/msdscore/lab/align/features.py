@@ -75,7 +75,7 @@ class TowerFeatures:
         """Features of the samples' views."""
         images = [sample.image for sample in samples if sample.image is not None]
         return join_features(
-            [self.image.features(prepare_all(self.image, part)) for part in chunks(images, self.chunk)]
+            [self.image.features(prepare_all(self.image.prepare, part)) for part in chunks(images, self.chunk)]
         )
 
     def texts(self, samples: Sequence[Sample]) -> Features:
@@ -321,7 +321,7 @@ def _write_features(
         for decoded in in_order(pool, chunks(jobs, live.chunk), ahead=1):
             bad |= {item: reason for item, (_, reason) in enumerate(decoded, start) if reason}
             for part in chunks([view for views, _ in decoded for view in views], live.chunk):
-                write("image", live.image.features(prepare_all(live.image, part)))
+                write("image", live.image.features(prepare_all(live.image.prepare, part)))
             own = reader.pairs.items[start : start + len(decoded)]
             texts = live.encode([caption for pair in own for caption in pair.captions])
             write("text", texts)
