@@ -24,7 +24,7 @@ _COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", 
              "cococf")  # fmt: skip
 _MODULES = {  # of commands that share one
     **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
-    **dict.fromkeys(("compare", "table"), "results"),
+    **dict.fromkeys(("compare", "table", "cite"), "results"),
     "demo": "explain",
     "rank-captioners": "report",
 }
@@ -74,15 +74,10 @@ def _load_command(name: str) -> Any:
         alone.add_typer(command, name=name, cls=_Group)
     else:
         listing = getattr(module, "HELP", None)  # names to choose from, shown if none is passed
-        alone.command(
-            name, cls=_Command, help=listing or _reflowed(command.__doc__), no_args_is_help=listing is not None
-        )(flattened(command))
+        # Paragraphs without line breaks: a terminal wraps them at its width.
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
+        alone.command(name, cls=_Command, help=listing or text, no_args_is_help=listing is not None)(flattened(command))
     return typer.main.get_group(alone).commands[name]
-
-
-def _reflowed(text: str) -> str:
-    """Return paragraphs without line breaks: a terminal wraps them at its width."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 app = typer.Typer(

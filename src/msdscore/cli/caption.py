@@ -1,6 +1,6 @@
 """`msdscore caption`: let captioners describe images."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,6 @@ from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import bar, print_json, rows_file, tell
 
 if TYPE_CHECKING:
-    from msdscore.lab.captioners.run import CaptionedFile
     from msdscore.lab.captioners.writers import CaptionWriter
 
 CAPTIONER = "Captioner"
@@ -91,16 +90,10 @@ def caption(
             identity=f"{captioner.model}@{captioner.url or 'local'}",
         )  # fmt: skip
         result = caption_images(list_images(source, limit=limit), load, target, settings, about, progress=show)
-    _tell(result, file, as_json=json)
-    raise typer.Exit(options.SOME_FAILED if result.failed else 0)
-
-
-def _tell(result: "CaptionedFile", output: Path | None, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    where = f" -> {output}" if output else ""
+    where = f" -> {file}" if file else ""
     tell(f"{result.rows} images, {result.failed} failed, {result.earlier} described by an earlier run{where}")
     for reason in result.reasons:
         tell(f"  {reason}")
-    if as_json and output:
-        print_json({"output": str(output), **asdict(result)})
+    if json and file:
+        print_json({"output": str(file), **asdict(result)})
+    raise typer.Exit(options.SOME_FAILED if result.failed else 0)

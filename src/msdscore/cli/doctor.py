@@ -30,9 +30,14 @@ def doctor(
 
     Exit codes: 0 the self-test passed, 1 it failed.
     """
+    import platform
+
     from msdscore.scorer import Scorer
 
-    lines, passed = {"version": _version(), "extras": _extras(), "encoder": chosen.encoder}, False
+    system = f"Python {platform.python_version()}, {platform.platform()}"
+    lines = {"version": f"msdscore {__version__}, torch {version('torch')}, {system}"}
+    lines |= {"extras": _extras(), "encoder": chosen.encoder}
+    passed = False
     try:
         start = perf_counter()
         scorer = Scorer.from_spec(chosen.spec())
@@ -47,14 +52,6 @@ def doctor(
     else:
         typer.echo("\n".join(f"{name:<10} {text}" for name, text in lines.items()))
     raise typer.Exit(0 if passed else FAILED)
-
-
-def _version() -> str:
-    import platform
-
-    return (
-        f"msdscore {__version__}, torch {version('torch')}, Python {platform.python_version()}, {platform.platform()}"
-    )
 
 
 def _extras() -> str:

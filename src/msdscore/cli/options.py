@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,7 +152,11 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
-            parameters += map(_as_parameter, fields(parameter.annotation))
+            for part in fields(parameter.annotation):
+                default = part.default if part.default_factory is MISSING else part.default_factory()
+                default = inspect.Parameter.empty if default is MISSING else default
+                kind = inspect.Parameter.KEYWORD_ONLY
+                parameters.append(inspect.Parameter(part.name, kind, annotation=part.type, default=default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     if not groups:
@@ -169,16 +173,6 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
-
-
-def _as_parameter(field: "Field[Any]") -> inspect.Parameter:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        annotation=field.type,
-        default=inspect.Parameter.empty if default is MISSING else default,
-    )
 
 
 def named(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -152,8 +152,12 @@ class _TerminatedError(KeyboardInterrupt):
 @contextmanager
 def stoppable(message: str = KEPT) -> Iterator[None]:
     """Print `message` if the block is interrupted; the exit code is 128 plus the signal number."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise _TerminatedError
+
     ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, _terminate) if ours else None
+    before = signal.signal(signal.SIGTERM, terminate) if ours else None
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -174,7 +178,3 @@ def rows_file(output: Path | None) -> Iterator[Path]:
         if output is None:
             with target.open(encoding="utf-8") as lines:
                 sys.stdout.writelines(lines)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _TerminatedError

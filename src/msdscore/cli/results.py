@@ -1,4 +1,4 @@
-"""`msdscore table` and `msdscore compare`: results of `bench` in tables, and tests between them."""
+"""`msdscore table`, `compare` and `cite`: results of `bench` in tables, tests between them, and BibTeX."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -98,3 +98,14 @@ def compare(
         print_json(plain(values))
     else:
         grid_table(grid)
+
+
+def cite(
+    result: Annotated[
+        Path | None, typer.Argument(help="A result of score, bench or study; default: software and paper only.")
+    ] = None,
+) -> None:
+    """Print BibTeX entries of the software, the paper and the encoder that a result file names in its signature."""
+    from msdscore.report.citation import bibtex
+
+    typer.echo(bibtex(result))

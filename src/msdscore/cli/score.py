@@ -263,14 +263,6 @@ def score_file(
 
     with rows_file(output) as target, bar("scoring") as show:
         result = score_rows(spec, rows, target, how, progress=show)
-    _tell(result, output)
-    if as_json and output is not None:
-        print_json({"output": str(output), **asdict(result)})
-    return result
-
-
-def _tell(result: "ScoredFile", output: Path | None) -> None:
-    """Print the outcome of a run on standard error: warnings first, then counts, errors and signature."""
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
@@ -285,6 +277,9 @@ def _tell(result: "ScoredFile", output: Path | None) -> None:
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
     tell(result.signature)
+    if as_json and output is not None:
+        print_json({"output": str(output), **asdict(result)})
+    return result
 
 
 def _reject_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
@@ -324,7 +319,19 @@ def score_shards(
     results = list["ShardResult"]()
     with stoppable(_KEPT), bar("shards") as show:
         show(0, len(jobs))
-        for result in _results(spec, jobs, how, workers):
+        if workers.engine == "ray":
+            from msdscore.run.ray_data import RayOptions, score_on_ray
+
+            cluster = RayOptions(
+                address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0,
+                gpus=workers.worker_gpus, time_limit=workers.time_limit,
+            )  # fmt: skip
+            finished = score_on_ray(spec, jobs, how, cluster)
+        else:
+            from msdscore.run.workers import score_on_workers
+
+            finished = score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)
+        for result in finished:
             results.append(result)
             show(len(results), len(jobs))
     rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
@@ -367,19 +374,3 @@ def shard_jobs(sources: Sequence[str], output: str | None, part: str | None) -> 
     if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
         raise ConfigError(f"a part looks like 0/100 to 99/100, got {part!r}")
     return jobs[int(number) :: int(count)]
-
-
-def _results(
-    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", workers: WorkerOptions
-) -> "Iterator[ShardResult]":
-    if workers.engine == "ray":
-        from msdscore.run.ray_data import RayOptions, score_on_ray
-
-        cluster = RayOptions(
-            address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0, gpus=workers.worker_gpus,
-            time_limit=workers.time_limit,
-        )  # fmt: skip
-        return score_on_ray(spec, jobs, how, cluster)
-    from msdscore.run.workers import score_on_workers
-
-    return score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)

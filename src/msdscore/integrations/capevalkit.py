@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
-from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
+from msdscore.integrations.scorers import LOGGED, ScorerLike, shared_scorer
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import source_key
 from msdscore.io.inputs.references import ReferenceFile
@@ -91,7 +91,7 @@ def run(
     ids = [row.id for row in rows]
     lists = [None if row.references is None else list(row.references) for row in rows]
     scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
-    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in SHOWN if name in scores.columns}
+    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED if name in scores.columns}
     titles |= {"ref_msd": "Ref-MSD"} if "ref_msd" in scores.columns else {}
     known = {title: scores.columns[name] for name, title in titles.items()}
     known = {title: values for title, values in known.items() if not np.isnan(values).any()}

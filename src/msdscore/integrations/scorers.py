@@ -11,10 +11,11 @@ from msdscore.scoring.spec import ScorerSpec
 # Accepted by every integration: a scorer, a spec, or the name of an encoder.
 ScorerLike: TypeAlias = Scorer | ScorerSpec | str
 
-# Columns of logs and tables, in this order, if the score has them.
-SHOWN = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
-_KEPT = 4  # cached scorers; a process rarely needs two
+# Columns of logs, in this order, if the score has them.
+LOGGED = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
+_CACHED = 4  # scorers; a process rarely needs two
 _LOADING = threading.Lock()
+_load = lru_cache(maxsize=_CACHED)(Scorer.from_spec)
 
 
 def described(given: ScorerLike) -> Scorer | ScorerSpec:
@@ -40,9 +41,4 @@ def shared_scorer(given: ScorerLike) -> Scorer:
     if isinstance(found, Scorer):
         return found
     with _LOADING:  # harnesses call from several threads, and weights must not be loaded twice
-        return _loaded(found)
-
-
-@lru_cache(maxsize=_KEPT)
-def _loaded(spec: ScorerSpec) -> Scorer:
-    return Scorer.from_spec(spec)
+        return _load(found)

@@ -144,7 +144,12 @@ def _images_and_captions(source: Any, target: Any) -> tuple[list[ImageSource], l
         raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; pass '' for a missing caption")
     if len(images) != len(captions):
         raise ConfigError(f"expected one caption per image, got {len(images)} images and {len(captions)} captions")
-    return [_levels(image) for image in images], captions
+    for number, image in enumerate(images):
+        # Integer levels of any width become uint8; other values are unchanged, and raise later.
+        whole = isinstance(image, Tensor) and not image.is_floating_point() and image.dtype != torch.uint8
+        if whole and image.numel() and int(image.min()) >= 0 and int(image.max()) <= 255:
+            images[number] = image.to(torch.uint8)
+    return images, captions
 
 
 def _batch(given: Any) -> list[Any]:
@@ -152,13 +157,6 @@ def _batch(given: Any) -> list[Any]:
     dimensions = getattr(given, "ndim", 0)
     many = dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor))
     return list(given) if many else _listed(given)
-
-
-def _levels(image: Any) -> Any:
-    """Convert integer levels of any width to uint8; other values are unchanged, and raise later."""
-    if not isinstance(image, Tensor) or image.is_floating_point() or image.dtype == torch.uint8 or not image.numel():
-        return image
-    return image.to(torch.uint8) if int(image.min()) >= 0 and int(image.max()) <= 255 else image
 
 
 def _listed(given: Any) -> list[Any]:

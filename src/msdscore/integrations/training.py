@@ -12,7 +12,7 @@ from msdscore.explain.explanation import Explanation, explain
 from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import thumbnail, word_limit
-from msdscore.integrations.scorers import SHOWN, ScorerLike, described, shared_scorer
+from msdscore.integrations.scorers import LOGGED, ScorerLike, described, shared_scorer
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores
@@ -32,7 +32,7 @@ class CheckedCaptions:
 
     def means(self) -> dict[str, Interval]:
         """Return the mean of each score over the captions that have it, with a 95 % bootstrap interval."""
-        columns = {name: self.scores.columns[name] for name in SHOWN if name in self.scores.columns}
+        columns = {name: self.scores.columns[name] for name in LOGGED if name in self.scores.columns}
         known = {name: values[~np.isnan(values)] for name, values in columns.items()}
         return {name: bootstrap_mean(values) for name, values in known.items() if len(values)}
 
@@ -111,7 +111,17 @@ def log_captions(place: Any, checked: CheckedCaptions, step: int, *, prefix: str
     if not checked.shown:
         return
     if not _is_tensorboard(place):
-        place.log({f"{prefix}/captions": _wandb_table(checked.shown)}, step=step)
+        wandb: Any = require("wandb", extra="wandb")
+        limit, table = word_limit(checked.shown), wandb.Table(columns=list(_TABLE))
+        for item in checked.shown:
+            table.add_data(
+                wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
+                wandb.Html(str(words_html(item, limit)), inject=False),
+                item.score.msd,
+                item.score.match,
+                ", ".join(unit.text for unit in item.ranked[:_NAMED]),
+            )
+        place.log({f"{prefix}/captions": table}, step=step)
         return
     place.add_image(f"{prefix}/captions", sheet_pixels(checked.shown), step, dataformats="HWC")
     place.add_text(f"{prefix}/signature", f"`{checked.scores.signature}`", step)
@@ -121,18 +131,3 @@ def _is_tensorboard(place: Any) -> bool:
     if not hasattr(place, "add_scalar") and not hasattr(place, "log"):
         raise ConfigError(f"expected a TensorBoard SummaryWriter or a W&B run, got {type(place).__name__}")
     return hasattr(place, "add_scalar")
-
-
-def _wandb_table(shown: Sequence[Explanation]) -> Any:
-    wandb: Any = require("wandb", extra="wandb")
-    limit = word_limit(shown)
-    table = wandb.Table(columns=list(_TABLE))
-    for item in shown:
-        table.add_data(
-            wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
-            wandb.Html(str(words_html(item, limit)), inject=False),
-            item.score.msd,
-            item.score.match,
-            ", ".join(unit.text for unit in item.ranked[:_NAMED]),
-        )
-    return table

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
-from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
+from msdscore.integrations.scorers import LOGGED, ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
@@ -197,20 +197,17 @@ class MSDReward:
         read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
         scored: dict[int, Numbers | RowError] = {}
         if read.captions:  # each distinct image is encoded once
-            batch = Batch(read.images, read.captions, read.owner, self._references(read, given))
+            lists = given.get(REFERENCES)
+            if lists is None and self._by == "ref_msd":
+                raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
+            references = [] if lists is None else [read_references(lists[number]) for number in read.numbers]
+            batch = Batch(read.images, read.captions, read.owner, references)
             (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
             scored = dict(zip(read.numbers, rows, strict=True))
         _log(given, read, scored)
         judged = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
         rewards = [getattr(judged.get(number), self._by, None) for number in range(read.total)]
         return guarded(rewards, read, given, guard=self._guard)
-
-    def _references(self, read: Completions, given: Mapping[str, Any]) -> list[Sequence[str] | None]:
-        """Return the references of every caption, from the dataset's column `references`."""
-        lists = given.get(REFERENCES)
-        if lists is None and self._by == "ref_msd":
-            raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
-        return [] if lists is None else [read_references(lists[number]) for number in read.numbers]
 
 
 def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
@@ -315,7 +312,7 @@ def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | R
         log_extra("not_judged", [why.get(number, "") for number in range(read.total)])
     if (log_metric := given.get("log_metric")) and read.total:
         log_metric("msd/judged", len(numbers) / read.total)
-        for name in (*SHOWN, "length"):
+        for name in (*LOGGED, "length"):
             values = [value for row in numbers.values() if (value := getattr(row, name, None)) is not None]
             if values:
                 log_metric(f"msd/{name}", sum(values) / len(values))

@@ -124,19 +124,15 @@ def symbols_of(words: Sequence[str], symbols: dict[str, int] | None = None, size
     for word in words:
         symbol = symbols.get(word)
         if symbol is None:
-            symbol = BOUNDARY if word in _STOPS else COMMA if word in _COMMAS else size + _unknown(word)
+            # Words outside the list have the symbol of their ending, at the end of all symbols.
+            ending = "digit" if word[0].isdigit() else next(ending for ending in ENDINGS if word.endswith(ending))
+            other = size - len(ENDINGS) + ENDINGS.index(ending)
+            symbol = BOUNDARY if word in _STOPS else COMMA if word in _COMMAS else other
         if symbol > COMMA or (encoded and encoded[-1] > COMMA):
             encoded.append(symbol)
     while encoded and encoded[-1] <= COMMA:
         encoded.pop()
     return [*encoded, BOUNDARY]
-
-
-def _unknown(word: str) -> int:
-    """Symbol of a word outside the list by its ending, counted from the end of all symbols."""
-    if word[0].isdigit():
-        return -len(ENDINGS) + ENDINGS.index("digit")
-    return -len(ENDINGS) + next(number for number, ending in enumerate(ENDINGS) if word.endswith(ending))
 
 
 def trails_off(words: Sequence[str]) -> bool:

@@ -53,9 +53,11 @@ def clean(caption: str) -> Clean | None:
     pieces, starts, at = [], list[int](), 0
     while at < len(kept):
         end = at + 1
-        while end < len(kept) and _joins(kept[end]):
+        while end < len(kept) and (unicodedata.category(kept[end])[0] == "M" or ord(kept[end]) in _JAMO):
             end += 1
-        piece = _composed("".join(kept[at:end]))
+        piece = unicodedata.normalize("NFC", "".join(kept[at:end]))
+        if piece[0].isascii() and piece[0] not in _KEYS:
+            piece = piece[0]  # marks that do not combine with an ASCII character are dropped
         pieces.append(piece)
         # If composition shortens the text, the first new character covers the removed ones.
         starts += [places[at], *places[end - len(piece) + 1 : end]][: len(piece)]
@@ -94,7 +96,8 @@ def _belongs(caption: str, place: int) -> bool:
     if character in _SELECTORS:
         return unicodedata.category(before) in ("So", "Sm", "Po")
     if character in _JOINERS:
-        return bool(after) and not after.isascii() and not _ODD.match(after) and not _is_latin(before)
+        latin = unicodedata.name(before, "").startswith("LATIN")
+        return bool(after) and not after.isascii() and not _ODD.match(after) and not latin
     return ord(character) in _TAGS and _is_flag(caption, place)
 
 
@@ -106,20 +109,6 @@ def _is_flag(caption: str, place: int) -> bool:
     while end + 1 < len(caption) and ord(caption[end + 1]) in _TAGS:
         end += 1
     return caption[begin] == _FLAG and caption[end] == _NO_TAG and end - begin <= 7
-
-
-def _is_latin(character: str) -> bool:
-    return unicodedata.name(character, "").startswith("LATIN")
-
-
-def _joins(character: str) -> bool:
-    return unicodedata.category(character)[0] == "M" or ord(character) in _JAMO
-
-
-def _composed(cluster: str) -> str:
-    """Compose a character with its marks; marks that do not combine with an ASCII character are dropped."""
-    text = unicodedata.normalize("NFC", cluster)
-    return text[0] if text[0].isascii() and text[0] not in _KEYS and len(text) > 1 else text
 
 
 def given_spans(found: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:
