@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from msdscore.text.form import FORM_WARNINGS, form_warnings
+from msdscore.text.form import FORM_WARNINGS, tokens, warnings_of
 from msdscore.text.warnings import guarded_warnings, text_warnings
 from msdscore.text.words import content_words, each_word
 
@@ -66,7 +66,8 @@ def main() -> None:
             f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are noticed; missed: {missed}"
         )
     for name, texts in without_form(Path(sys.argv[1]) / "val_flickr8k.jsonl").items():
-        share, guarded = (sum(map(bool, map(check, texts))) / len(texts) for check in (form_warnings, guarded_warnings))
+        noticed = [warnings_of(tokens(text.lower()), english=True) for text in texts]
+        share, guarded = (sum(map(bool, found)) / len(texts) for found in (noticed, map(guarded_warnings, texts)))
         print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are noticed, {100 * guarded:.1f} % guarded")
     count, total, seconds = 0, Counter[str](), 0.0
     for name, captions in english_captions(Path(sys.argv[1])).items():

@@ -22,7 +22,7 @@ from msdscore.lab.align.losses import (
     relevance,
     same_images,
 )
-from msdscore.text.edits import words_of
+from msdscore.lab.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms
 

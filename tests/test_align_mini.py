@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from align_data import draw, make_rows, read_samples, source, things
 from msdscore.cli.app import app
-from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
 from msdscore.encoders.base import prepare_all, prepare_and_encode
@@ -26,7 +25,7 @@ from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import load_recipe
 from msdscore.lab.align.run.folder import read_curves, read_run
-from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tune_towers
+from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tower_dims, tune_towers
 from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer
 

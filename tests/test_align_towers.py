@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.aligned.encoder import load_towers, tower_dims
+from msdscore.encoders.aligned.encoder import load_towers
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
 from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerPlace
 from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
-from msdscore.text.words import content_tokens, words_at
+from msdscore.lab.align.features import words_at
+from msdscore.lab.align.run.session import tower_dims
+from msdscore.text.words import content_tokens
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
 

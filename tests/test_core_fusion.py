@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 import reference
 from msdscore.core import paper
+from msdscore.lab.metrics.encoded import rank_agg_preference
 
 similarity_sets = st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -55,9 +57,9 @@ def test_equal_similarities_are_wholly_uncertain_and_a_winner_is_certain():
 
 
 def test_rank_aggregation_uses_divergence_only_within_the_margin():
-    similarity = torch.tensor([[0.300, 0.290], [0.300, 0.297], [0.300, 0.300]])
-    divergence = torch.tensor([[9.0, 1.0], [9.0, 1.0], [2.0, 2.0]])
-    assert paper.rank_agg_preference(similarity, divergence, margin=0.005).tolist() == [1.0, -1.0, 0.0]
+    similarity = np.array([[0.300, 0.290], [0.300, 0.297], [0.300, 0.300]])
+    divergence = np.array([[9.0, 1.0], [9.0, 1.0], [2.0, 2.0]])
+    assert rank_agg_preference(similarity, divergence, margin=0.005).tolist() == [1.0, -1.0, 0.0]
 
 
 def test_msd_by_hand():

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import msdscore
-from msdscore.encoders.loading.hashing import SUMS, verify_sums, write_sums
+from msdscore.encoders.loading.hashing import SUMS, verify_sums
 from msdscore.errors import MSDScoreError, WeightsError
+from msdscore.lab.align.export import write_sums
 
 SOURCE = Path(msdscore.__file__).parent
 WEIGHTS = SOURCE / "encoders" / "mini" / "weights"

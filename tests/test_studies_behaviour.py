@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
+from msdscore.lab import edits
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.metrics.base import CaseScores
 from msdscore.lab.metrics.registry import load_metric
@@ -22,7 +23,7 @@ from msdscore.lab.studies.gaming import KINDS, Material, gaming
 from msdscore.lab.studies.table import to_markdown
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.text import edits
+from msdscore.text import words
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
 
@@ -34,8 +35,8 @@ def test_wrong_words_are_of_the_same_kind_and_named_by_no_caption():
         colour, number, thing = (
             change(CAPTION, known, chance) for change in (edits.other_colour, edits.other_number, edits.other_object)
         )
-        assert colour.split()[1] in set(edits.COLOURS) - {"brown"}
-        assert number.split()[0].lower() in set(edits.NUMBERS) - {"two"}
+        assert colour.split()[1] in set(words.COLOURS) - {"brown"}
+        assert number.split()[0].lower() in set(words.NUMBERS) - {"two"}
         assert number[0].isupper()
         new = set(thing.split()) - set(CAPTION.split())
         assert len(new) == 1

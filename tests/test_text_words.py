@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msdscore.lab.align.features import words_at
 from msdscore.text.normal import clean
-from msdscore.text.words import best_owner, content_tokens, phrases, segment, token_contents, words_at
+from msdscore.text.words import best_owner, content_tokens, phrases, segment, token_contents
 
 
 def texts(caption):

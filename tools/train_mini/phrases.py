@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, require
+from msdscore.lab import edits
 from msdscore.lab.align.data.formats import TrainingPair
 from msdscore.lab.align.data.negatives import CLASSES, KINDS
-from msdscore.text import edits
-from msdscore.text.words import STOP_WORDS, stem
+from msdscore.text.words import STOP_WORDS, joined, stem
 
 _LETTERS = re.compile(r"[a-z0-9]+")
 _ARTICLES = ("a", "an", "the")
@@ -196,14 +196,14 @@ class PhraseMaker:
                 parts.insert(place, chance.choice(self._other(item, chance).captions))
             else:
                 parts.insert(place, _also(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
-        return edits.joined(parts)
+        return joined(parts)
 
     def joined(self, item: int, chance: Random) -> str:
         """Two or three captions as one text: all of it is true."""
         captions = self._sampled(item, chance, chance.choice([2, 2, 3]))
         if chance.random() < 0.3:
             captions[0] = _opened(captions[0], chance)
-        return edits.joined(captions)
+        return joined(captions)
 
     def with_addition(self, caption: str, item: int, banned: Collection[str], chance: Random) -> str | None:
         """The caption with one false quality or thing put in; None where nothing fits."""

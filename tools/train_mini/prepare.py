@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from msdscore.encoders.mini.towers import MiniLMTexts
 from msdscore.io.atomic import replacing
+from msdscore.lab import edits
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_name
 from msdscore.lab.align.data.negatives import class_weights, make_negatives
 from msdscore.lab.align.data.samples import says_side
 from msdscore.lab.align.recipe import Recipe, SampleSpec
 from msdscore.lab.align.repeatable import stream
-from msdscore.text import edits
 from msdscore.text.words import stem
 from train_mini.phrases import (
     CLASS_FRAMES,

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 
-from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.mini.lite2 import STAGES
 from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
@@ -12,7 +11,7 @@ from msdscore.lab.align.data.formats import DataSource, Pairs
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
-from msdscore.lab.align.run.session import Parts, Towers, TrainOptions
+from msdscore.lab.align.run.session import Parts, Towers, TrainOptions, tower_dims
 from msdscore.lab.align.run.train import RunReport
 from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident

@@ -8,7 +8,7 @@ r"""The paper's score: divergences for omissions and inventions of a caption, an
     \text{Soft-MSD} = (1-u)\,g + u\,\text{MSD}
 
 The two directed divergences are stored as one term per point; `schedule` computes them for many pairs. Length gate,
-uncertainty, Soft-MSD and rank aggregation work on columns, one number per caption.
+uncertainty and Soft-MSD work on columns, one number per caption.
 """
 
 from collections.abc import Sequence
@@ -143,18 +143,3 @@ def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temp
     spread = size / (size - 1).clamp_min(1) * (1 - 1 / total)
     alone = torch.ones_like(spread)
     return torch.where(size > 1, spread.clamp(0, 1), alone)[member].to(similarity.dtype)
-
-
-def rank_agg_preference(
-    similarity: Float[Tensor, "pairs 2"], divergence: Float[Tensor, "pairs 2"], *, margin: float
-) -> Float[Tensor, " pairs"]:
-    """The diagnostic baseline RankAgg for pairs: +1 prefers the first, −1 the second, 0 is a tie.
-
-    Similarity decides if the gap exceeds `margin`, otherwise the smaller divergence.
-
-    >>> rank_agg_preference(torch.tensor([[0.30, 0.20], [0.300, 0.301]]), torch.tensor([[9.0, 1.0], [2.0, 3.0]]),
-    ...                     margin=0.005)
-    tensor([1., 1.])
-    """
-    gap = similarity[:, 0] - similarity[:, 1]
-    return torch.where(gap.abs() > margin, gap.sign(), (divergence[:, 1] - divergence[:, 0]).sign())

@@ -191,15 +191,3 @@ def concentration(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*
     """
     short = length.clamp(max=1 - 1e-12)
     return ((short * dim - short**3) / (1 - short**2)).clamp(LEAST_KAPPA, MOST_KAPPA)
-
-
-def concentration_slope(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
-    r"""The derivative of `concentration` in the mean resultant length, before its bounds.
-
-    .. math:: \frac{d\hat\kappa}{d\bar r} = \frac{D + (D - 3)\bar r^2 + \bar r^4}{(1 - \bar r^2)^2}
-
-    >>> concentration_slope(torch.zeros(1), dim=512)
-    tensor([512.])
-    """
-    square = length**2
-    return (dim + (dim - 3) * square + square**2) / (1 - square) ** 2

@@ -27,8 +27,7 @@ from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.edits import joined
-from msdscore.text.words import content_words, segment, stem
+from msdscore.text.words import content_words, joined, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -15,7 +15,7 @@ from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
-from msdscore.errors import InputError, RowError
+from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import File, TarImage
@@ -49,17 +49,6 @@ def open_prepared(
     if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
         return prepare(open_image(source, limits=limits, name=name))
     return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
-
-
-def require_some(decoded: Iterable[Decoded | RowError]) -> None:
-    """Raise `InputError` if no image can be read, with the error of the first; stop at the first readable one."""
-    errors: list[RowError] = []
-    for item in decoded:
-        if not isinstance(item, RowError):
-            return
-        errors.append(item)
-    if errors:
-        raise InputError(f"none of {len(errors)} images can be read; the first: {errors[0]}")
 
 
 @dataclass(frozen=True, slots=True)

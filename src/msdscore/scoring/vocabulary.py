@@ -17,8 +17,7 @@ from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.edits import COLOURS, NUMBERS
-from msdscore.text.words import Word
+from msdscore.text.words import COLOURS, NUMBERS, Word
 
 SAME = 0.75  # correlation over background images from which two words count as synonyms
 MISSING = 10  # words named at most as missing from a caption

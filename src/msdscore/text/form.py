@@ -76,23 +76,20 @@ def _clipped(gain: float) -> float:
     return min(max(gain, _LEAST), _MOST)
 
 
-def form_warnings(text: str, *, english: bool = True) -> tuple[str, ...]:
-    """Return warnings about the form of a text; with `english=False` its words are not judged.
-
-    >>> form_warnings("a dog runs on the beach with a ball in its mouth")
-    ()
-    >>> form_warnings("dog beach ball sand ocean running brown wave")
-    ('list of words',)
-    >>> form_warnings("the with dog beach on runs a ball a")
-    ('shuffled words',)
-    >>> form_warnings("a photo of a dog and a beach and a ball and a wave"), form_warnings("a dog runs. " * 3)
-    (('list of words',), ('repeated',))
-    """
-    return warnings_of(tokens(text.lower()), english=english)
-
-
 def warnings_of(words: Sequence[str], *, english: bool) -> tuple[str, ...]:
-    """Return the same warnings from the `tokens` of a text."""
+    """Return warnings about the form of a text by its `tokens`; with `english=False` its words are not judged.
+
+    >>> warnings_of(tokens("a dog runs on the beach with a ball in its mouth"), english=True)
+    ()
+    >>> warnings_of(tokens("dog beach ball sand ocean running brown wave"), english=True)
+    ('list of words',)
+    >>> warnings_of(tokens("the with dog beach on runs a ball a"), english=True)
+    ('shuffled words',)
+    >>> warnings_of(tokens("a photo of a dog and a beach and a ball and a wave"), english=True)
+    ('list of words',)
+    >>> warnings_of(tokens("a dog runs. " * 3), english=True)
+    ('repeated',)
+    """
     warnings = []
     if english and len(words) >= _SHORTEST:
         encoded = symbols_of(words)

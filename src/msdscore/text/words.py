@@ -49,8 +49,10 @@ _DENIALS = frozenset({"no", "not", "without", "nobody", "none", "never", "nothin
 _DENIED_WORDS = 3  # after a denial, up to the next of these marks
 _BREAKS = frozenset(".,;:!?")
 _BRIDGE = "of"
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # Equivalent to `_any_places` for ASCII captions, many times as fast.
 _COMPOUNDS = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
 _SIMPLE = re.compile(r"([^\W_]+(?:'[^\W_]+)*)|\S")
@@ -196,7 +198,7 @@ def each_word(caption: str) -> Iterator[str]:
     >>> list(each_word("The sky-blue kayak."))
     ['the', 'sky', 'blue', 'kayak']
     """
-    return (match.group().casefold() for match in _WORD.finditer(caption))
+    return (match.group().casefold() for match in WORD.finditer(caption))
 
 
 def content_words(caption: str) -> frozenset[str]:
@@ -208,21 +210,14 @@ def content_words(caption: str) -> frozenset[str]:
     return frozenset(each_word(caption)) - STOP_WORDS
 
 
-def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
-    """Return the whole word around each span, in lower case; empty for a span that begins outside of words.
+def joined(captions: Sequence[str]) -> str:
+    """Join captions as sentences of one text.
 
-    >>> words_at("A sky-blue Kayak", [(0, 1), (2, 5), (5, 6), (11, 13), (13, 16)])
-    ('a', 'sky', '', 'kayak', 'kayak')
+    >>> joined(["A dog runs", "the sea ."])
+    'A dog runs. The sea.'
     """
-    matches = list(_WORD.finditer(caption))
-    starts = [match.start() for match in matches]
-    words = []
-    for begin, end in spans:
-        # The span of a token may start with the space before its word.
-        first = begin + len(caption[begin:end]) - len(caption[begin:end].lstrip())
-        near = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
-        words.append(near.group().casefold() if near is not None and first < near.end() else "")
-    return tuple(words)
+    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)
 
 
 def token_groups(caption: str, spans: Sequence[Span]) -> list[list[int]]:

@@ -234,14 +234,3 @@ def load_towers(
         return _TOWERS[type(spec), spec.kind](spec, where, base=base)
 
     return tower(image), tower(text)
-
-
-def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
-    """Feature sizes of both towers."""
-
-    def dims(features: Features) -> SideDims:
-        parts = (features.points, None if features.whole is None else features.whole.points, features.pooled)
-        return SideDims(*(0 if part is None else part.shape[-1] for part in parts))
-
-    grey = image.prepare(Image.new("RGB", (64, 64), "grey"))
-    return dims(image.features([grey])), dims(text.features(["a photo of a dog"]))

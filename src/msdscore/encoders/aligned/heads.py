@@ -266,15 +266,6 @@ def finished(states: Features) -> Embeddings:
     return Embeddings(points, states.mask, pooled, states.layout)
 
 
-def count_parameters(module: nn.Module) -> int:
-    """Number of trainable parameters.
-
-    >>> count_parameters(make_head(HeadSpec(), 3, 2))
-    8
-    """
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-
-
 class JoinedHeads(nn.Module):
     """Heads that were trained separately, on one text tower and one image tower.
 

@@ -157,13 +157,6 @@ def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
         )
 
 
-def write_sums(folder: Path) -> None:
-    """Write a list of every file of a folder with its SHA-256, for `sha256sum --check SHA256SUMS`."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
-    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
-    write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)
-
-
 def verify_sums(folder: Path) -> None:
     """Raise if the files of a folder differ from its list; a folder without a list is not checked.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.towers import plain
 from msdscore.encoders.loading.checkpoints import BANK
-from msdscore.encoders.loading.hashing import SUMS, write_sums
+from msdscore.encoders.loading.hashing import SUMS, file_sha256
 from msdscore.encoders.loading.tensors import bank_bytes, packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
@@ -210,3 +210,10 @@ def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
             raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
     if any(tuned) and not all(tuned):
         raise ConfigError("either all or none of the encoders to join can have a tuned image network")
+
+
+def write_sums(folder: Path) -> None:
+    """Write a list of every file of a folder with its SHA-256, for `sha256sum --check SHA256SUMS`."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
+    write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)

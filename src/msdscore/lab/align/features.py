@@ -5,6 +5,7 @@ They are computed on demand, or once for all epochs and stored on disk.
 
 import json
 import shutil
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from msdscore.io.hashing import text_key
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.data.samples import Sample, SampleReader, in_order, make_view
 from msdscore.lab.align.recipe import Recipe
-from msdscore.text.words import stem, words_at
+from msdscore.text.words import WORD, Span, stem
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int32": torch.int32}
 _DONE = "cache.json"  # written last: its presence says that the cache is complete
@@ -394,3 +395,20 @@ class CachedFeatures(TowerFeatures):
                 parts[part] = Features(vectors.to(device).float(), mask.to(device))
         pooled = parts["pooled"].points[:, 0] if "pooled" in parts else None
         return replace(parts["local"], pooled=pooled, layout=layout, whole=parts.get("whole"))
+
+
+def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
+    """Return the whole word around each span, in lower case; empty for a span that begins outside of words.
+
+    >>> words_at("A sky-blue Kayak", [(0, 1), (2, 5), (5, 6), (11, 13), (13, 16)])
+    ('a', 'sky', '', 'kayak', 'kayak')
+    """
+    matches = list(WORD.finditer(caption))
+    starts = [match.start() for match in matches]
+    words = []
+    for begin, end in spans:
+        # The span of a token may start with the space before its word.
+        first = begin + len(caption[begin:end]) - len(caption[begin:end].lstrip())
+        near = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
+        words.append(near.group().casefold() if near is not None and first < near.end() else "")
+    return tuple(words)

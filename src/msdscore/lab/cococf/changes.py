@@ -25,7 +25,7 @@ from msdscore.lab.cococf.sites import (
     words_said,
 )
 from msdscore.lab.cococf.vocabulary import WORKED_AT, Concept, vocabulary
-from msdscore.text.edits import article, put_in, with_articles
+from msdscore.lab.edits import article, put_in, with_articles
 from msdscore.text.words import Span
 
 Split = Literal["easy", "hard"]

@@ -22,7 +22,7 @@ from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.cococf.changes import Counterfactual
 from msdscore.lab.cococf.knowledge import caption_model
 from msdscore.lab.cococf.sites import read_caption
-from msdscore.text.edits import ARTICLES, article
+from msdscore.lab.edits import ARTICLES, article
 
 Floats = NDArray[np.float64]
 _FOLDS = 5

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 
 from msdscore.lab.cococf.vocabulary import SUPPORTS, Concept, vocabulary, word_set
-from msdscore.text.edits import ARTICLES, article
+from msdscore.lab.edits import ARTICLES, article
 from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")

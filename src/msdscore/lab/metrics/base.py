@@ -14,7 +14,7 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import PRESETS
-from msdscore.scoring.references import Comparison
+from msdscore.scoring.references import ReferenceComparison
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Vectors:
     embed: Callable[[Sequence[str]], Embeddings]
     config: Form
     background: Tensor | None = None
-    compare: Callable[[Sequence[str], Sequence[Sequence[str]]], list[Comparison]] | None = None
+    compare: Callable[[Sequence[str], Sequence[Sequence[str]]], list[ReferenceComparison]] | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
         """Return numbers of pairs as a matrix of cases and candidates, NaN if there is no pair."""

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from msdscore.core import paper
 from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
@@ -74,8 +73,7 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
     gap = float(margin)
 
     def score(vectors: Vectors) -> Floats:
-        sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
-        preference = paper.rank_agg_preference(*sides, margin=gap).numpy()
+        preference = rank_agg_preference(vectors.column("similarity"), vectors.column("divergence"), margin=gap)
         unknown = np.isnan(vectors.column("similarity")).any(axis=1)
         preference = np.where(unknown, np.nan, preference)
         return np.stack([preference, -preference], axis=1) / 2
@@ -272,3 +270,15 @@ def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
         product = patches.float() @ torch.cat(mine).float().mT
         values[pairs] = [measure(part) for part in product.split([len(tokens) for tokens in mine], dim=1)]
     return vectors.spread(values)
+
+
+def rank_agg_preference(similarity: Floats, divergence: Floats, *, margin: float) -> Floats:
+    """The diagnostic baseline RankAgg for pairs: +1 prefers the first, −1 the second, 0 is a tie.
+
+    Similarity decides if the gap exceeds `margin`, otherwise the smaller divergence.
+
+    >>> rank_agg_preference(np.array([[0.3, 0.2], [0.3, 0.301]]), np.array([[9.0, 1.0], [2.0, 3.0]]), margin=0.005)
+    array([1., 1.])
+    """
+    gap = similarity[:, 0] - similarity[:, 1]
+    return np.where(np.abs(gap) > margin, np.sign(gap), np.sign(divergence[:, 1] - divergence[:, 0]))

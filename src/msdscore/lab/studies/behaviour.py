@@ -15,18 +15,19 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.lab import edits
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.lab.benchmarks.run.cases import make_vectors
 from msdscore.lab.metrics.base import Cases, Metric
 from msdscore.lab.metrics.registry import load_metrics
 from msdscore.lab.stats.resample import bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, split
+from msdscore.lab.studies.context import Study, every_nth, require_some, split
 from msdscore.lab.studies.gaming import gaming_table, has_vocabulary
 from msdscore.lab.studies.table import Column, Plot, Table, Value
-from msdscore.scoring.decoder import Decoded, require_some
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text import edits
+from msdscore.text.words import joined
 
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
@@ -72,9 +73,9 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
     known = edits.words_of(own)
     whole = (AS_IT_IS, first)
     yield Check("own against another's caption", "first higher", whole, (AS_IT_IS, stranger))
-    yield Check("true detail added", "first higher", (AS_IT_IS, edits.joined([first, second])), whole)
-    yield Check("false detail added", "first higher", whole, (AS_IT_IS, edits.joined([first, stranger])))
-    yield Check("paragraph against sentence", "first higher", (AS_IT_IS, edits.joined(own)), whole)
+    yield Check("true detail added", "first higher", (AS_IT_IS, joined([first, second])), whole)
+    yield Check("false detail added", "first higher", whole, (AS_IT_IS, joined([first, stranger])))
+    yield Check("paragraph against sentence", "first higher", (AS_IT_IS, joined(own)), whole)
     yield Check("paraphrase against another's caption", "first higher", (AS_IT_IS, second), (AS_IT_IS, stranger))
     for family, change in _WRONG_WORDS:
         # Not every caption names a colour or a number: any of the image's captions will do.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msdscore.core.embeddings import real_points
 from msdscore.core.schedule import fit_all
-from msdscore.core.variants import FAMILIES, concentration, concentration_slope
+from msdscore.core.variants import FAMILIES, concentration
 from msdscore.errors import InputError
 from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
@@ -272,3 +272,15 @@ def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[flo
         columns.append(entropies(shares.double(), mask).tolist())
     rows = list(zip(texts.vectors.mask.sum(dim=1).tolist(), *columns, strict=True))
     return [list(rows[texts.row(item)]) for item in range(len(captions))]
+
+
+def concentration_slope(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
+    r"""The derivative of `concentration` in the mean resultant length, before its bounds.
+
+    .. math:: \frac{d\hat\kappa}{d\bar r} = \frac{D + (D - 3)\bar r^2 + \bar r^4}{(1 - \bar r^2)^2}
+
+    >>> concentration_slope(torch.zeros(1), dim=512)
+    tensor([512.])
+    """
+    square = length**2
+    return (dim + (dim - 3) * square + square**2) / (1 - square) ** 2

@@ -1,6 +1,6 @@
 """What every study works with: the data, the scorer, and batches whose answers are kept until it is finished."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from glob import escape
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.errors import ConfigError, InputError, RowError, unknown_name
 from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
 from msdscore.io.outputs.run import discard
@@ -19,6 +19,7 @@ from msdscore.lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore.lab.benchmarks.registry import benchmarks, load
 from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
 from msdscore.run.plan import keep_answers
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -215,3 +216,14 @@ def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pai
 def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
     """Batches of pairs, those of one image side by side."""
     return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _ITEMS)
+
+
+def require_some(decoded: Iterable[Decoded | RowError]) -> None:
+    """Raise `InputError` if no image can be read, with the error of the first; stop at the first readable one."""
+    errors: list[RowError] = []
+    for item in decoded:
+        if not isinstance(item, RowError):
+            return
+        errors.append(item)
+    if errors:
+        raise InputError(f"none of {len(errors)} images can be read; the first: {errors[0]}")

@@ -17,6 +17,7 @@ from msdscore.integrations.trl import GUARD
 from msdscore.io.images import ImageSource
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.edits import KIND_OF
 from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, split
 from msdscore.lab.studies.table import Column, Table, Value
@@ -24,7 +25,6 @@ from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.edits import KIND_OF
 from msdscore.text.form import FORM_WARNINGS
 from msdscore.text.warnings import guarded_warnings
 from msdscore.text.words import segment

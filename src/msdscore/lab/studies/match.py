@@ -21,12 +21,11 @@ from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap, bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_some
 from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.scoring.calibrate import similar_texts, stems_of
-from msdscore.scoring.decoder import require_some
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.edits import joined
+from msdscore.text.words import joined
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

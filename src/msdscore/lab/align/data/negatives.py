@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 
-from msdscore.text.edits import put_in
+from msdscore.lab.edits import put_in
 from msdscore.text.words import is_plural, stem
 
 # The first word of a line names the class and its kind: object, attribute or relation.

@@ -19,7 +19,7 @@ from msdscore.lab.align.data.negatives import class_weights, make_negatives
 from msdscore.lab.align.processes import ALONE, World
 from msdscore.lab.align.recipe import Recipe, SampleSpec
 from msdscore.lab.align.repeatable import draw, epoch_order, stream
-from msdscore.text.edits import words_of
+from msdscore.lab.edits import words_of
 from msdscore.text.words import content_words, each_word, stem
 
 _IN_A_ROW = 100  # consecutive images that may fail before an error is raised

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from msdscore.encoders.aligned.encoder import load_towers, tower_dims
+from msdscore.encoders.aligned.encoder import load_towers
+from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
+from msdscore.encoders.base import Features
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.mini.towers import Lite2Images
 from msdscore.errors import RunError
@@ -203,3 +206,14 @@ def start_session(
     steps = spec.steps or max(1, round(spec.epochs * parts.per_epoch / spec.accumulate))
     setting = Setting(recipe.loss, world, parts.language, half)
     return Session(recipe, setting, device, towers, parts, average, optimiser, steps, progress)
+
+
+def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
+    """Feature sizes of both towers."""
+
+    def dims(features: Features) -> SideDims:
+        parts = (features.points, None if features.whole is None else features.whole.points, features.pooled)
+        return SideDims(*(0 if part is None else part.shape[-1] for part in parts))
+
+    grey = image.prepare(Image.new("RGB", (64, 64), "grey"))
+    return dims(image.features([grey])), dims(text.features(["a photo of a dog"]))

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from msdscore.encoders.aligned.heads import count_parameters
 from msdscore.encoders.backbone import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
@@ -207,7 +206,7 @@ class _Run:
             skipped_rows=self._pairs.skipped,
             bad_pictures=len(bad),
             bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
-            parameters=count_parameters(s.parts.aligner.heads),
+            parameters=sum(own.numel() for own in s.parts.aligner.heads.parameters() if own.requires_grad),
             seconds=time.monotonic() - self._started,
         )
         if self._world.is_first:

@@ -8,11 +8,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
-from msdscore.text.words import Span, segment, stem
+from msdscore.text.words import COLOURS, NUMBERS, Span, joined, segment, stem
 
 ARTICLES = ("a", "an")
-COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
-NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _KINDS = (
     ("dog", "cat", "horse", "cow", "sheep", "elephant", "bear", "zebra", "giraffe", "bird", "duck", "monkey"),
     ("car", "bus", "truck", "train", "bicycle", "motorcycle", "boat", "airplane", "tractor", "skateboard"),
@@ -143,16 +141,6 @@ def prefixed(caption: str, known: Known, chance: Random) -> str:
 def with_empty_words(caption: str, known: Known, chance: Random) -> str:
     """Append a sentence without visual content."""
     return joined([caption, chance.choice(EMPTY)])
-
-
-def joined(captions: Sequence[str]) -> str:
-    """Join captions as sentences of one text.
-
-    >>> joined(["A dog runs", "the sea ."])
-    'A dog runs. The sea.'
-    """
-    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)
 
 
 def words_of(captions: Sequence[str]) -> frozenset[str]:
