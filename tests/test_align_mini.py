@@ -74,11 +74,11 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
         prepare_and_encode(shipped, PICTURES[:2]),
         towers[0].features(prepare_all(towers[0].prepare, PICTURES[:2])),
     )
-    agree(heads.project_images(seen), pictures)
+    agree(heads.project("image", seen), pictures)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
     assert torch.equal(read.mask, texts.mask)
-    agree(heads.project_texts(read), texts)
+    agree(heads.project("text", read), texts)
 
 
 def shipped_heads():
@@ -136,8 +136,8 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
     bare = load_encoder(str(export(run, tmp_path / "bare")), device="cpu")
     assert (bare.bank, bare.recommended) == (None, None)
     heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))
-    seen = heads.project_images(towers[0].features(prepare_all(towers[0].prepare, PICTURES)))
-    read = heads.project_texts(towers[1].features(CAPTIONS))
+    seen = heads.project("image", towers[0].features(prepare_all(towers[0].prepare, PICTURES)))
+    read = heads.project("text", towers[1].features(CAPTIONS))
     # Stored in half precision.
     for ours, theirs in ((prepare_and_encode(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):
         assert torch.allclose(ours.pooled, theirs.pooled, atol=5e-3)
@@ -196,7 +196,7 @@ def test_a_pool_head_never_looks_at_padding_and_survives_empty_items():
 
 
 def read(heads, vectors, mask, pooled):
-    return heads.project_texts(Features(vectors, mask, pooled, whole=Features(vectors, mask)))
+    return heads.project("text", Features(vectors, mask, pooled, whole=Features(vectors, mask)))
 
 
 @pytest.mark.parametrize(

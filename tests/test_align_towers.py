@@ -265,7 +265,7 @@ def test_an_item_without_points_is_zero_and_never_nan():
     heads = AlignedHeads(spec, SideDims(6), SideDims(6)).eval()
 
     empty = Features(torch.randn(1, 2, 6), torch.zeros(1, 2, dtype=torch.bool))
-    found = heads.project_texts(empty)
+    found = heads.project("text", empty)
     assert torch.equal(found.points, torch.zeros(1, 2, 4))
     assert torch.equal(found.pooled, torch.zeros(1, 4))
 

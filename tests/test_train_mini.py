@@ -441,9 +441,9 @@ def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
     encoder = load_encoder(str(export(run, tmp_path / "encoder", dtype="float32")), device="cpu")
     picture = draw("red", "circle")
     tower = tune_towers(frozen, found.trunk)[0]
-    wanted = found.heads.project_images(tower.features(prepare_all(tower.prepare, [picture])))
+    wanted = found.heads.project("image", tower.features(prepare_all(tower.prepare, [picture])))
     assert torch.allclose(prepare_and_encode(encoder, [picture]).points, wanted.points, atol=1e-5)
-    plain = found.heads.project_images(frozen[0].features(prepare_all(tower.prepare, [picture])))
+    plain = found.heads.project("image", frozen[0].features(prepare_all(tower.prepare, [picture])))
     assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
     assert evaluate(run, rows, device="cpu").step == found.step
 

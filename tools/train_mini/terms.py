@@ -79,7 +79,7 @@ def _over_machine(step: Step) -> Scalar:
     if batch.machine is None:
         return 0.0 * texts.pooled.sum()
     with step.autocast():
-        machine = step.aligner.heads.project_texts(batch.machine.texts).pooled
+        machine = step.aligner.heads.project("text", batch.machine.texts).pooled
     people = texts.pooled.unflatten(0, (-1, batch.each))
     scale = step.aligner.scale("contrastive")
     return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)

@@ -111,7 +111,12 @@ class WordCalibration:
         p_values = torch.empty_like(wide)
         for number, chosen in enumerate(self.kinds):
             here = kind == number
-            p_values[here] = _rank(wide[here], torch.tensor(chosen.quantiles, dtype=torch.float64))
+            values, quantiles = wide[here], torch.tensor(chosen.quantiles, dtype=torch.float64)
+            # The rank among the quantiles, linear between them.
+            after = torch.searchsorted(quantiles, values.contiguous()).clamp(1, len(quantiles) - 1)
+            low, high = quantiles[after - 1], quantiles[after]
+            share = ((values - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+            p_values[here] = (after - 1 + share) / (len(quantiles) - 1)
         return p_values
 
     def probabilities(
@@ -131,14 +136,6 @@ class WordCalibration:
         tensor([[3., 1.]], dtype=torch.float64)
         """
         return torch.tensor([getattr(own, name) for own in self.kinds], dtype=torch.float64)[kind]
-
-
-def _rank(values: Float[Tensor, " words"], quantiles: Float[Tensor, " steps"]) -> Float[Tensor, " words"]:
-    """The rank of values among quantiles, from 0 to 1, linear between them."""
-    after = torch.searchsorted(quantiles, values.contiguous()).clamp(1, len(quantiles) - 1)
-    low, high = quantiles[after - 1], quantiles[after]
-    share = ((values - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-    return (after - 1 + share) / (len(quantiles) - 1)
 
 
 @dataclass(frozen=True, slots=True)

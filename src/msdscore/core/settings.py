@@ -1,7 +1,7 @@
 """Validation of score settings, shared by all forms."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -43,12 +43,6 @@ def check_count(name: str, value: Any, *, least: int = 1, most: int | None = Non
         raise ConfigError(f"{name} must be at least {least}, got {value}")
     if most is not None and value > most:
         raise ConfigError(f"{name} must be at most {most}, got {value}")
-
-
-def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
-    """Raise `UnknownNameError` unless the value is one of the known names."""
-    if value not in known:
-        raise unknown_name(name, str(value), known)
 
 
 def replace_known(settings: Settings, changes: Mapping[str, Any]) -> Settings:

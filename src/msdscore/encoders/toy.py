@@ -92,15 +92,7 @@ class ToyEncoder:
         )
 
 
-def load_toy(
-    source: str,
-    *,
-    name: str = "toy",
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
-    **options: Any,
-) -> ToyEncoder:
+def load_toy(source: str, *, name: str, revision: str | None, device: str, dtype: str, **options: Any) -> ToyEncoder:
     """Build the toy encoder, which has no weights and no options."""
     if options:
         raise ConfigError(f"encoder {name!r} has no options, got {', '.join(sorted(options))}")

@@ -200,37 +200,14 @@ class Form(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    @property
-    def name(self) -> str:
-        """The name of the score, with which its signatures begin in lower case."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the form's numbers."""
-
-    @property
-    def maps(self) -> tuple[Role, ...]:
-        """The maps that an explanation draws."""
-
-    @property
-    def word_columns(self) -> tuple[WordColumn, ...]:
-        """The numbers of words in the tables of an explanation."""
-
-    @property
-    def word_note(self) -> str:
-        """The meaning of the number next to a word in a figure."""
-
-    @property
-    def explained(self) -> tuple[str, ...]:
-        """The settings that an explanation includes."""
-
-    @property
-    def compounds(self) -> bool:
-        """Whether the parts of a hyphenated word are one word."""
-
-    @property
-    def names_words(self) -> bool:
-        """Whether explanations name words that the caption omits, if the bank has a vocabulary."""
+    name: ClassVar[str]  # of the score; its signatures begin with it in lower case
+    columns: ClassVar[tuple[str, ...]]
+    maps: ClassVar[tuple[Role, ...]]  # that an explanation draws
+    word_columns: ClassVar[tuple[WordColumn, ...]]  # numbers of words in the tables of an explanation
+    word_note: ClassVar[str]  # meaning of the number next to a word in a figure
+    explained: ClassVar[tuple[str, ...]]  # settings that an explanation includes
+    compounds: ClassVar[bool]  # whether the parts of a hyphenated word are one word
+    names_words: ClassVar[bool]  # whether explanations name words that the caption omits, if the bank has a vocabulary
 
     @property
     def kappa(self) -> float:

@@ -112,7 +112,8 @@ class Paper:
         settings.check_share("beta", self.beta)
         choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind}
         for name, known in choices.items():
-            settings.check_choice(name, getattr(self, name), get_args(known))
+            if getattr(self, name) not in get_args(known):
+                raise unknown_name(name, str(getattr(self, name)), get_args(known))
         if self.mixture != "vmf" and self.calibration != "none":
             raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 

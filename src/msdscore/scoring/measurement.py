@@ -1,49 +1,13 @@
-"""Measurements of pairs of images and captions, and the numbers of every caption that follow from them."""
+"""The numbers of every caption, from the measurement of its pair."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from msdscore.core import paper
-from msdscore.core.device import sent
-from msdscore.core.evidence import Bank
-from msdscore.core.paper import total
-from msdscore.encoders.base import Embeddings, PatchLayout
-from msdscore.forms.base import Form, Measurement, Sides
-
-
-def measure_pairs(
-    images: Embeddings,
-    texts: Embeddings,
-    pairs: tuple[Sequence[int], Sequence[int]],
-    *,
-    keys: tuple[Sequence[int], Sequence[int]],
-    form: Form,
-    bank: Bank | None = None,
-    captions: Sequence[str] = (),
-) -> Measurement[Any]:
-    """Measure pairs: pair p is row `pairs[0][p]` of the images with row `pairs[1][p]` of the texts.
-
-    `keys` are those of the images and of the texts; `captions` are the texts, one per row.
-    """
-    device = images.points.device
-    image_of, text_of, image_keys, text_keys = (
-        sent(torch.tensor(values, dtype=torch.int64), device) for values in (*pairs, *keys)
-    )
-    sides = Sides(replace(images, keys=image_keys), replace(texts, keys=text_keys), pairs, image_of, text_of, captions)
-    terms, layouts = form.measure(sides, bank), sides.layouts
-    return Measurement(
-        total(images.pooled[image_of] * texts.pooled[text_of]),
-        texts.mask.sum(dim=1)[text_of],
-        image_of,
-        text_of,
-        tuple(layout for layout in images.layout if isinstance(layout, PatchLayout)),
-        tuple(layouts[row] for row in pairs[1]),
-        tuple(captions[row] for row in pairs[1]) if captions else (),
-        terms,
-    )
+from msdscore.forms.base import Form, Measurement
 
 
 @dataclass(frozen=True, slots=True)

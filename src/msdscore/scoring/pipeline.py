@@ -12,21 +12,22 @@ from typing import Any
 
 import torch
 
-from msdscore.core.device import in_flight, launching
+from msdscore.core.device import in_flight, launching, sent
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
+from msdscore.core.paper import total
 from msdscore.core.schedule import fit_all
 from msdscore.encoders.backbone import checked_late, overflow
-from msdscore.encoders.base import Embeddings, Encoder, TextMemory, TokenLayout, computes_in_half
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, TextMemory, TokenLayout, computes_in_half
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, CacheUse
 from msdscore.errors import ConfigError, RowError
-from msdscore.forms.base import Form, Measurement
+from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, own_bank
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
-from msdscore.scoring.measurement import Numbers, measure_pairs, numbers
+from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.references import ReferenceComparison, compare_texts
 from msdscore.version import __version__
 
@@ -62,7 +63,6 @@ class Pipeline:
         limits: ImageLimits | None = None,
         batch_size: int | None = None,
         decoders: int | None = None,
-        streams: int = 1,
     ) -> None:
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
@@ -74,7 +74,7 @@ class Pipeline:
             "bank": _bank(bank, encoder, form),
             "decoder": Decoder(encoder, limits or ImageLimits(), keyed, decoders),
             "embedder": Embedder(encoder, BatchSizes(encoder, batch_size)),
-            "streams": streams,
+            "streams": 1,
         }
         for name, part in parts.items():
             object.__setattr__(self, name, part)
@@ -170,14 +170,25 @@ class Pipeline:
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
-        return measure_pairs(
-            self._as_computed(images.vectors),
-            self._as_computed(texts.vectors),
-            ([images.row(item) for item in image_of], [texts.row(item) for item in text_of]),
-            keys=(images.keys, texts.keys),
-            form=self.config,
-            bank=self.placed_bank(images.vectors.points.device),
-            captions=texts.captions,
+        seen, read = self._as_computed(images.vectors), self._as_computed(texts.vectors)
+        device, captions = seen.points.device, texts.captions
+        rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
+        image_rows, text_rows, image_keys, text_keys = (
+            sent(torch.tensor(values, dtype=torch.int64), device) for values in (*rows, images.keys, texts.keys)
+        )
+        sides = Sides(
+            replace(seen, keys=image_keys), replace(read, keys=text_keys), rows, image_rows, text_rows, captions
+        )
+        terms, layouts = self.config.measure(sides, self.placed_bank(device)), sides.layouts
+        return Measurement(
+            total(seen.pooled[image_rows] * read.pooled[text_rows]),
+            read.mask.sum(dim=1)[text_rows],
+            image_rows,
+            text_rows,
+            tuple(layout for layout in seen.layout if isinstance(layout, PatchLayout)),
+            tuple(layouts[row] for row in rows[1]),
+            tuple(captions[row] for row in rows[1]) if captions else (),
+            terms,
         )
 
     def score(

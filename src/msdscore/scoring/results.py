@@ -156,10 +156,6 @@ def form_columns(values: Mapping[str, Any]) -> list[str]:
     return [name for name in values if name not in SHARED and name not in ("uncertainty", "soft_msd")]
 
 
-def _has_numbers(column: npt.NDArray[Any] | None) -> bool:
-    return column is not None and not np.isnan(column).all()
-
-
 def known(value: Any) -> Any:
     """Return a value, or None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -333,7 +329,8 @@ class Scores:
 
         By Ref-MSD if there are references, by the reference score without an image, else by Soft-MSD.
         """
-        by = next((name for name in ("ref_msd", "reference_score") if _has_numbers(self.columns.get(name))), "soft_msd")
+        named = (name for name in ("ref_msd", "reference_score") if name in self.columns)
+        by = next((name for name in named if not np.isnan(self.columns[name]).all()), "soft_msd")
         return tuple(np.argsort(-self.columns[by], kind="stable").tolist())
 
     @property

@@ -105,12 +105,14 @@ class Namer:
         spoken = [token for word in words if word.content and not word.denied for token in word.tokens]
         near = torch.cat([self._profiles[said], _profiles(self._background, points[spoken].float().cpu())])
         chosen: list[int] = []
+        alike = self._vocabulary.alike
         for number in probabilities.argsort(descending=True).tolist():
             if len(chosen) == MISSING or probabilities[number] < LIKELY:
                 break
             if not self._sure[number] or number in said:
                 continue
-            if any(self._interchangeable(number, other) for other in (*trusted, *chosen)):
+            # Words in the same contexts: a caption with one of them rarely needs the other.
+            if any((alike[number] == word).any() or (alike[word] == number).any() for word in (*trusted, *chosen)):
                 continue
             others = torch.cat([near, self._profiles[chosen]])
             if not (others @ self._profiles[number] > SAME).any():
@@ -138,11 +140,6 @@ class Namer:
             if likely:
                 best = max(likely, key=lambda other: float(probabilities[other]))
                 yield Suggestion(number, words[number].text, self._named([best], probabilities))
-
-    def _interchangeable(self, first: int, second: int) -> bool:
-        """Whether two words stand in the same contexts: a caption with one of them rarely needs the other."""
-        alike = self._vocabulary.alike
-        return bool((alike[first] == second).any() or (alike[second] == first).any())
 
     def _named(self, numbers: Sequence[int], probabilities: Tensor) -> tuple[NamedWord, ...]:
         words = self._vocabulary.words

@@ -220,13 +220,9 @@ class AlignedHeads(nn.Module):
                 mlp = HeadSpec(kind="mlp", hidden=hidden, dropout=dropout, norm=True, bias=False, heads=1)
                 self.global_mean = make_head(mlp, text.pooled, width)
 
-    def project_images(self, features: Features) -> Embeddings:
-        """Aligned patches and pooled vectors of images."""
-        return finished(self.states("image", features))
-
-    def project_texts(self, features: Features) -> Embeddings:
-        """Aligned tokens and pooled vectors of captions."""
-        return finished(self.states("text", features))
+    def project(self, side: Side, features: Features) -> Embeddings:
+        """Aligned points and pooled vectors of images or captions."""
+        return finished(self.states(side, features))
 
     def states(self, side: Side, features: Features) -> Features:
         """Points of any length and pooled unit vectors of images or captions."""

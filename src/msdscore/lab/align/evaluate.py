@@ -101,9 +101,9 @@ def measure_retrieval(
             readable += 1
         if decoded:
             images.append(
-                _kept(heads.project_images(towers[0].features(prepare_all(towers[0].prepare, decoded))), local)
+                _kept(heads.project("image", towers[0].features(prepare_all(towers[0].prepare, decoded))), local)
             )
-            texts += [_kept(heads.project_texts(towers[1].features(few)), local) for few in chunks(captions, chunk)]
+            texts += [_kept(heads.project("text", towers[1].features(few)), local) for few in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
     seen, said = join(images), join(texts)

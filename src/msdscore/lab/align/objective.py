@@ -38,7 +38,7 @@ class Step:
         with self.autocast():
             self.image_states = aligner.heads.states("image", aligner.image_features(batch))
             self.own_images = finished(self.image_states)
-            self.own_texts = aligner.heads.project_texts(batch.texts)
+            self.own_texts = aligner.heads.project("text", batch.texts)
         self.images = gather_embeddings(self.own_images, self.world)
         self.texts = gather_embeddings(self.own_texts, self.world)
 
@@ -95,7 +95,7 @@ class Step:
         if self.batch.negatives is None:
             return self.own_texts.pooled[:0]
         with self.autocast():
-            return self.aligner.heads.project_texts(self.batch.negatives).pooled
+            return self.aligner.heads.project("text", self.batch.negatives).pooled
 
     @cached_property
     def margins(self) -> Float[Tensor, "images negatives"]:
