@@ -82,7 +82,7 @@ class Cosine(Pipeline):
             sides = (images, owner), (texts, range(len(owner)))
             first, second = (sent(torch.tensor([side.row(item) for item in of]), device) for side, of in sides)
             fetch = fetching((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))
-        return fetch.wait()[0].tolist()
+        return fetch()[0].tolist()
 
 
 def seconds(work, device):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet
-from forked_jobs import finish, fork, kill_once, make_inputs, marks, score
+from forked_jobs import finish, fork, kill_once, marks, score, undisturbed
 
 
 @contextmanager
@@ -27,11 +27,7 @@ def small_disk(size: str) -> Iterator[Path]:
 def faults() -> Iterator[dict[str, object]]:
     """What goes wrong around a run; afterwards, with the fault gone, its output is the undisturbed one."""
     with tempfile.TemporaryDirectory() as base:
-        inputs, calm = Path(base, "inputs"), Path(base, "calm")
-        make_inputs(inputs)
-        calm.mkdir()
-        finish(score, inputs, calm)
-        wanted = marks(calm, ("out.parquet",))
+        inputs, wanted = undisturbed(Path(base))
         for name, fault in (
             ("full disk", _full_disk),
             ("read-only folder", _read_only),

@@ -159,6 +159,15 @@ def marks(place: Path, names: tuple[str, ...]) -> dict[str, str]:
     }
 
 
+def undisturbed(base: Path) -> tuple[Path, dict[str, str]]:
+    """Return the folder of inputs, and the marks of the scores of a run that nothing disturbs."""
+    inputs, calm = base / "inputs", base / "calm"
+    make_inputs(inputs)
+    calm.mkdir()
+    finish(score, inputs, calm)
+    return inputs, marks(calm, ("out.parquet",))
+
+
 def _content(path: Path) -> bytes:
     """The bytes of a file; of a result without the time it took."""
     if path.suffix != ".json":

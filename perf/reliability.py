@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults import faults
-from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, marks, score
+from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, marks, undisturbed
 
 KILLS_A_CASE = 10  # then the job is let finish, and its output compared
 
@@ -57,11 +57,7 @@ def writers(count: int) -> Iterator[dict[str, object]]:
     """Two processes score the same rows into outputs of their own through one cache, from empty, each time."""
     same = codes = 0
     with tempfile.TemporaryDirectory() as base:
-        inputs, calm = Path(base, "inputs"), Path(base, "calm")
-        make_inputs(inputs)
-        calm.mkdir()
-        finish(score, inputs, calm)
-        wanted = marks(calm, ("out.parquet",))
+        inputs, wanted = undisturbed(Path(base))
         for number in range(count):
             shutil.rmtree(inputs / "cache", ignore_errors=True)
             places = [Path(base, f"{number}-{side}") for side in "ab"]

@@ -13,8 +13,7 @@ from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.encoders import backbone
-from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.registry import built_in
+from msdscore.encoders.registry import built_in, load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.lab.benchmarks.base import Pair, image_key, wrong_images
 from msdscore.lab.benchmarks.registry import benchmarks, load

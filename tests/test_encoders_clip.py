@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 import transformers
 from PIL import Image
 
+from hostile import Bomb
 from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
@@ -241,14 +241,6 @@ def test_weights_in_the_old_format_load_without_running_code(folder, encoder, tm
     torch.save(state, old / "pytorch_model.bin")
     ours = load_encoder(str(old), device="cpu").encode_texts(TEXTS)
     assert torch.equal(ours.points, encoder.encode_texts(TEXTS).points)
-
-
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 def test_a_pickle_with_code_is_rejected(folder, tmp_path):

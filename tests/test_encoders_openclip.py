@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import open_clip
@@ -10,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from hostile import Bomb
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
@@ -156,14 +156,6 @@ def test_a_row_with_model_and_file_loads_from_a_folder(remote):
         load_openclip(str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="other.pt")
 
 
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
-
-
 def test_a_pickle_with_code_is_rejected(remote, tmp_path):
     torch.save({"weight": Bomb(tmp_path / "trace")}, tmp_path / "bad.pt")
     with pytest.raises(WeightsError, match=r"weights of '.*bad.pt' cannot be loaded"):
@@ -261,4 +253,4 @@ def test_models_without_patches_are_rejected_in_words(own, tmp_path, config):
 def test_texts_that_are_read_with_their_padding_are_padded_to_the_end(convolutions):
     """Without a causal mask padding is seen: as many zeros as in training must be there."""
     assert CONVOLUTIONS["text_cfg"]["no_causal_mask"]
-    assert load_encoder(str(convolutions), device="cpu")._reading.full
+    assert load_encoder(str(convolutions), device="cpu")._text_settings.full

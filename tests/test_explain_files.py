@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from io import BytesIO
 
 import numpy as np
@@ -13,6 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from coloured_pairs import two_coloured
+from hostile import Tags
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
@@ -64,17 +64,6 @@ def test_json_has_both_captions(explained, tmp_path):
     explained.save(tmp_path / "why.json")
     plain = json.loads((tmp_path / "why.json").read_text(encoding="utf-8"))
     assert [item["caption"] for item in plain["explanations"]] == ["green on the left", HOSTILE]
-
-
-class Tags(HTMLParser):
-    """All tags and attributes that a browser would see."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
 
 
 @pytest.mark.parametrize("form", ["page", "snippet"])

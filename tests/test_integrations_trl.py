@@ -14,6 +14,11 @@ from msdscore.integrations.trl import MSDReward, RemoteReward, msd_reward
 
 RED, BLUE = (Image.new("RGB", (64, 64), colour) for colour in ("red", "blue"))
 CAPTIONS = ["a red square", "a blue square", "a red square and a green circle"]
+ONE_STEP = {  # settings of TRL's trainer
+    "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 4, "max_steps": 1,
+    "report_to": [], "use_cpu": True, "bf16": False, "logging_steps": 1, "save_strategy": "no",
+    "log_completions": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -268,11 +273,7 @@ def test_grpo_trains_with_it(tmp_path):
             calls.append(super().__call__(prompts, texts, photo=photo, **given))
             return calls[-1]
 
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
-        max_steps=1, report_to=[], use_cpu=True, bf16=False, logging_steps=1,
-        save_strategy="no", log_completions=False,
-    )  # fmt: skip
+    args = GRPOConfig(output_dir=str(tmp_path / "out"), **ONE_STEP)
     reward = Watched("toy", column="photo")
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder), reward_funcs=reward, args=args, train_dataset=rows,
@@ -304,11 +305,7 @@ def test_grpo_trains_a_vision_language_model_on_rows_as_the_page_shows_them(tmp_
             calls.append(super().__call__(prompts, [f"a red square {n}" for n in range(len(completions))], **given))
             return calls[-1]
 
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
-        max_steps=1, report_to=[], use_cpu=True, bf16=False, logging_steps=1,
-        save_strategy="no", log_completions=False,
-    )  # fmt: skip
+    args = GRPOConfig(output_dir=str(tmp_path / "out"), **ONE_STEP)
 
     def trainer(prompt):
         rows = datasets.Dataset.from_dict({"prompt": [prompt] * 2, "image": [RED, RED]})

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from io import BytesIO
 
 import numpy as np
@@ -13,6 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from coloured_pairs import COLOURS, two_coloured
+from hostile import Tags
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError, RunError
@@ -181,15 +181,6 @@ def png(image):
     place = BytesIO()
     image.save(place, "PNG")
     return place.getvalue()
-
-
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
 
 
 def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_path):

@@ -11,22 +11,13 @@ import pytest
 import torch
 
 import msdscore
+from hostile import Bomb
 from msdscore.encoders.loading.hashing import SUMS, verify_sums
 from msdscore.errors import MSDScoreError, WeightsError
 from msdscore.lab.align.export import write_sums
 
 SOURCE = Path(msdscore.__file__).parent
 WEIGHTS = SOURCE / "encoders" / "mini" / "weights"
-
-
-class Bomb:
-    """Leaves a file behind wherever it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return (Path.touch, (self.trace,))
 
 
 def bomb(path, trace):

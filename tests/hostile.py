@@ -1,0 +1,25 @@
+"""A pickle that runs code, and a parser that lists the tags of a page: for tests of untrusted inputs."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+
+class Bomb:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return (Path.touch, (self.trace,))
+
+
+class Tags(HTMLParser):
+    """All tags and attributes that a browser would see."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
