@@ -545,3 +545,26 @@ def test_an_image_of_equal_size_and_time_is_scored_again(tmp_path, scorer):
     os.utime(root / "red.bmp", ns=(before.st_atime_ns, before.st_mtime_ns))
     run(plan(root, control=False), tmp_path, scorer)
     assert sum(scorer.pictures) == seen + 1
+
+
+def test_a_file_of_references_is_joined_by_image(tmp_path):
+    """Items without references are left out; an item's caption is not among its references, however it is written."""
+    rows = [{"image": f"{colour}.png", "caption": f"a {colour} square", "human": 1 + number}
+            for number, colour in enumerate(["red", "green", "blue"])]  # fmt: skip
+    write_rows(tmp_path / "composite.jsonl", rows)
+    write_pictures(tmp_path / "composite.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    lists = {"red": ["A red square.", "a red box"], "green": ["a green thing", "green grass"]}
+    (tmp_path / "people.json").write_text(json.dumps(lists))
+    plan = BenchmarkPlan(
+        name="composite", root=tmp_path, metrics=("ref-msd", "refclipscore"), references=tmp_path / "people.json"
+    )
+    items = prepare_work(plan, lambda: Scorer("toy").pipeline).item_set.items
+    assert [item.references for item in items] == [("a red box",), ("a green thing", "green grass")]
+    result = run_benchmark(plan, tmp_path / "out.json", lambda: Scorer("toy").pipeline)
+    assert (result.counted, [note.what for note in result.notes]) == (2, ["items left out: no references"])
+    assert all("|nrefs:1-2|" in metric.signature for metric in result.metrics)
+    (tmp_path / "people.json").write_text(json.dumps({"other": ["a dog"]}))
+    with pytest.raises(InputError, match="expected references of the benchmark's images, by file name; got none"):
+        prepare_work(plan, lambda: Scorer("toy").pipeline)
+    with pytest.raises(InputError, match="have none here; pass a file of them with --references"):
+        prepare_work(replace(plan, references=None), lambda: Scorer("toy").pipeline)

@@ -11,8 +11,9 @@ from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.paper import MSDConfig
+from msdscore.forms.references import WEIGHTS
 from msdscore.io.hashing import pixel_key
-from msdscore.lab.metrics.encoded import nearest_reference
+from msdscore.lab.metrics.encoded import drawn, nearest_reference
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.scorer import Scorer
 
@@ -143,6 +144,19 @@ def test_metrics_with_references_equal_the_numbers_of_the_scorer(scorer):
             values = score(f"{name.replace('_', '-')},most={most}", batch)
             np.testing.assert_allclose(values[0], expected.columns[name], atol=1e-6)
             assert np.isnan(values[1]).all(), name
+
+
+def test_references_are_drawn_by_a_seed(scorer):
+    """The draws of one seed are nested, those of different seeds differ, and the signature names the seed."""
+    references = tuple(f"{number} red balls" for number in range(9))
+    batch = with_vectors(make_batch([RED], [(0, PAIR)], references=[references]), scorer)
+    for most in (1, 4):
+        expected = scorer.rank(RED, PAIR, drawn(references, "1")[:most]).ref_msd
+        np.testing.assert_allclose(score(f"ref-msd,most={most},seed=1", batch)[0], expected, atol=1e-6)
+    assert len({tuple(drawn(references, str(seed))) for seed in range(5)}) == 5
+    assert load_metric("ref-msd,most=4,seed=1").choices == f"ref:{WEIGHTS.fact}|most:4|drawn:1"
+    with pytest.raises(ConfigError, match="seed must be a whole number, next to most, got '1'"):
+        load_metric("ref-msd,seed=1")
 
 
 def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):

@@ -111,6 +111,40 @@ def test_ref_msd_is_msd_plus_the_reference_score(scorer):
     assert "Ref-MSD" in str(score)
 
 
+def test_the_signature_names_weights_and_number_of_references(scorer, tmp_path):
+    facts = f"|ref:{WEIGHTS.fact}|nrefs:"
+    three, one = (scorer.score_batch(red(), ["a red thing"], references=REFERENCES[:n]) for n in (3, 1))
+    assert f"{facts}3|v:" in three.signature
+    assert f"{facts}1-3|v:" in (three + one).signature
+    plain = scorer.score_batch(red(), ["a red thing"])
+    assert "ref:" not in plain.signature
+    both = plain + three
+    assert f"{facts}3|v:" in both.signature
+    assert math.isnan(both.ref_msd[0])
+    write_files(tmp_path)
+    with open_rows(tmp_path / "rows.jsonl", references=ReferenceFile(tmp_path / "ids.json")) as source:
+        for _ in range(2):  # the second time it is finished
+            assert f"{facts}1-3|v:" in score_rows(scorer.pipeline, source, tmp_path / "scores.jsonl").signature
+
+
+def test_every_text_is_read_once(monkeypatch):
+    """The sentence vector of a text is that of its tokens' pass, and the caption is read once for both sides."""
+    mini, seen = Scorer("mini"), []
+    mini.compare("a cat", ["a dog"])  # reads the background
+    network = mini.encoder._text._network
+    forward = network.forward
+    monkeypatch.setattr(network, "forward", lambda ids, mask: seen.append(len(ids)) or forward(ids, mask))
+    mini.score(red(), "a red thing", references=REFERENCES)
+    assert sum(seen) == 1 + len(REFERENCES)
+
+
+def test_invisible_characters_change_nothing(mini):
+    plain, hidden = (mini.compare(text, ["a dog on a lawn"]) for text in ("a dog runs", "a d\u200bog runs"))
+    assert hidden.reference_score == plain.reference_score
+    own = mini.compare("a d\u200bog runs", ["a dog runs", "a puppy"])
+    assert own.reference_count == 1
+
+
 def test_without_references_there_is_no_ref_msd(scorer):
     score = scorer.score(red(), "a red thing")
     assert "ref_msd" not in score.row()

@@ -185,10 +185,11 @@ class Scorer:
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _reject_swapped(image, texts)
-        measured = self.measure([image], texts, [0] * len(texts))
-        rows = numbers(measured, self.config)
+        # A caption is read once, for the image and for the references.
+        pipeline = self.pipeline if references is None else self.pipeline.remembering_texts()
+        rows = numbers(_measure(pipeline, [image], texts, [0] * len(texts)), self.config)
         if references is not None:
-            compared = compare_texts(self.pipeline.embedder, texts, [check_references(references)] * len(texts))
+            compared = compare_texts(pipeline.embedder, texts, [check_references(references)] * len(texts))
             rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
         return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
 
@@ -399,10 +400,7 @@ class Scorer:
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
             raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        indices = _owners(owner, len(texts), len(sources))
-        pipeline = self.pipeline
-        seen = pipeline.embed_images(pipeline.decode(sources)).require()
-        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), indices, range(len(texts)))
+        return _measure(self.pipeline, sources, texts, _owners(owner, len(texts), len(sources)))
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
@@ -471,6 +469,13 @@ class Scorer:
         _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
         return explain(self.pipeline, image, texts, known, doubt=doubt)
+
+
+def _measure(
+    pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], owner: Sequence[int]
+) -> Measurement[Any]:
+    seen = pipeline.embed_images(pipeline.decode(images)).require()
+    return pipeline.measure(seen, pipeline.embed_texts(captions).require(), owner, range(len(captions)))
 
 
 def _reject_settings(options: Mapping[str, Any]) -> None:

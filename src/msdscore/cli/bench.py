@@ -26,6 +26,10 @@ class ProtocolOptions:
         option_in(INPUT, "--root", help="Folder of the released files, or one that contains NAME/; or a rows file."),
     ]
     option: options.ReaderOption = field(default_factory=list)
+    references: Annotated[
+        Path | None,
+        option_in(INPUT, help="Captions by people, joined by image: COCO annotations, JSON lines, or id to list."),
+    ] = None
     limit: Annotated[int | None, option_in(INPUT, min=1, help="Number of items, evenly spread.")] = None
     metric: Annotated[
         list[str],
@@ -118,7 +122,7 @@ def bench(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
             protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
             samples=protocol.samples, control=protocol.control, options=dict(options.named(protocol.option)),
-            command=shlex.join(["msdscore", *sys.argv[1:]]),
+            references=protocol.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
         )  # fmt: skip
         file = target.output / f"{file_name(name)}.json"
         with stoppable(), bar(name) as show:

@@ -161,6 +161,8 @@ def explain_embedded(
     """
     if not 0 < doubt < 1:
         raise ConfigError(f"the threshold of doubt is a p-value between 0 and 1, got {doubt!r}; 0.1 is usual")
+    # A caption is read once, for the image and for the references.
+    pipeline = pipeline if references is None else pipeline.remembering_texts()
     texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     form = pipeline.config

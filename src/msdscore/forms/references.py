@@ -17,7 +17,7 @@ are means over tokens, and the background has as many captions as there are refe
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -29,6 +29,7 @@ from torch import Tensor
 from msdscore.core.embeddings import Embeddings, real_points
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Column
+from msdscore.text.normal import clean
 from msdscore.text.words import segment
 
 COLUMNS = (
@@ -56,12 +57,38 @@ class ReferenceWeights:
     support: float = 0.05
     coverage: float = 0.05
 
+    @property
+    def fact(self) -> str:
+        """The weights in a signature."""
+        return f"{self.similarity:g},{self.support:g},{self.coverage:g},kappa{self.kappa:g}"
+
     def score(self, similarity: Tensor, support: Tensor, coverage: Tensor) -> Tensor:
         """Return the reference score of every pair."""
         return self.similarity * similarity + self.support * support + self.coverage * coverage
 
 
 WEIGHTS = ReferenceWeights()
+
+
+def signed(signature: str, counts: Iterable[float]) -> str:
+    """Return a signature with the weights of the reference score and the number of references.
+
+    >>> signed("msd|enc:toy@1|v:1.0", [5, 5]), signed("msd|enc:toy@1|v:1.0", [2, 5])
+    ('msd|enc:toy@1|ref:3,0.05,0.05,kappa20|nrefs:5|v:1.0', 'msd|enc:toy@1|ref:3,0.05,0.05,kappa20|nrefs:2-5|v:1.0')
+    """
+    head, _, version = unsigned(signature).rpartition("|v:")
+    return f"{head}|ref:{WEIGHTS.fact}|{count_fact(counts)}|v:{version}"
+
+
+def unsigned(signature: str) -> str:
+    """Return a signature without what `signed` adds."""
+    return "|".join(fact for fact in signature.split("|") if not fact.startswith(("ref:", "nrefs:")))
+
+
+def count_fact(counts: Iterable[float]) -> str:
+    """Return the smallest and the largest number of references, for a signature."""
+    known = sorted({int(count) for count in counts if count > 0})
+    return f"nrefs:{known[0]}" if len(known) == 1 else f"nrefs:{known[0]}-{known[-1]}" if known else "nrefs:0"
 
 
 @cache
@@ -133,7 +160,9 @@ def check_references(references: object) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(word.text.casefold() for word in segment(text) if word.stem)
+    cleaned = clean(text)
+    words = segment(text if cleaned is None else cleaned.text)
+    return " ".join(word.text.casefold() for word in words if word.stem)
 
 
 @dataclass(frozen=True, slots=True)

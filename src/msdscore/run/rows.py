@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RowError, RunError
+from msdscore.forms.references import NAMES as REFERENCE_NAMES
+from msdscore.forms.references import signed
 from msdscore.io.hashing import file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
@@ -132,15 +134,21 @@ def score_rows(
             again = (part.key for part in _parts(source.read(), how))
             return all(new == key or key == _NEVER for new, key in zip_longest(again, keys))
 
-        tables = kept.tables(collect(run.tables(), pipeline.config), naming)
+        collected = collect(run.tables(), pipeline.config)
+        # How many references rows have is known at the end: files are compared without it.
+        name = REFERENCE_NAMES[0]
+        counts = collected[name].drop_null().to_pylist() if name in collected.column_names else []
+        signature = signed(pipeline.signature, counts) if counts else pipeline.signature
+        tables = kept.tables(collected, naming)
         summary = run.finish(
             map(without_formulas, tables) if how.excel_safe else tables,
-            metadata={"msdscore": pipeline.signature},
+            metadata={"msdscore": pipeline.signature, "signed": signature},
             notes={
                 "parts": keys,
                 "spec": None if spec is None else spec.record(),
                 "source": source.place,
                 "renamed": naming.renamed(),
+                "signed": signature,
             },
             errors=f"{how.prefix}error",
             warnings=f"{how.prefix}warnings",
@@ -150,7 +158,7 @@ def score_rows(
         **asdict(summary),
         scored=fresh,
         earlier=reused,
-        signature=pipeline.signature,
+        signature=signature,
         renamed=naming.renamed(),
         cache=pipeline.cache_use,
     )
@@ -159,7 +167,11 @@ def score_rows(
 def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     """Summary of a finished run that has nothing left to do."""
     drop_parts(output)
-    summary, signature, renamed = Summary.of(notes), notes["manifest"]["signature"], notes.get("renamed", {})
+    summary, signature, renamed = (
+        Summary.of(notes),
+        notes.get("signed", notes["manifest"]["signature"]),
+        notes.get("renamed", {}),
+    )
     return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=renamed)
 
 

@@ -112,7 +112,7 @@ class Pipeline:
 
     def remembering_texts(self) -> "Pipeline":
         """Return the same pipeline for a stream of images that occur once: every distinct caption is encoded once."""
-        if isinstance(self.encoder, CachedEncoder):
+        if isinstance(self.encoder, CachedEncoder) or self.embedder.memory is not None:
             return self
         return self._with(embedder=replace(self.embedder, memory=TextMemory()))
 

@@ -20,11 +20,10 @@ from msdscore.forms.references import (
 )
 from msdscore.scoring.embedder import Embedded, Embedder
 from msdscore.scoring.measurement import Numbers
+from msdscore.text.normal import clean
 
 _MOST = 4  # backgrounds that are cached
 _TEXTS = 64  # sentences per batch
-_MOST_VECTORS = 1 << 14  # sentence vectors that are cached
-_vectors: dict[str, Tensor] = {}  # by the signature and device of their encoder, and the text
 _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
 
 
@@ -98,23 +97,18 @@ def _notes(embedded: Embedded, numbers: Sequence[int]) -> list[str]:
 
 
 def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
-    """Return sentence vectors of embedded texts: the encoder's, with a cache of the latest, else its pooled vectors."""
+    """Return sentence vectors of embedded texts: the encoder's, else its pooled vectors."""
     encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
-    mark = f"{encoder.signature} {encoder.device} "
-    fresh = [text for text in texts.captions if mark + text not in _vectors]
-    vectors: dict[str, Tensor] = {text: _vectors[mark + text] for text in texts.captions if mark + text in _vectors}
-    # Texts of one length together, so that little is padded.
-    fresh.sort(key=len)
-    for start in range(0, len(fresh), _TEXTS):
-        batch = fresh[start : start + _TEXTS]
+    # Like all texts of an encoder, without invisible characters and those of about one length together.
+    plain = [text if (cleaned := clean(text)) is None else cleaned.text for text in texts.captions]
+    distinct, vectors = sorted(set(plain), key=len), dict[str, Tensor]()
+    for start in range(0, len(distinct), _TEXTS):
+        batch = distinct[start : start + _TEXTS]
         rows = encode(batch)
         if rows is None:
             return texts.vectors.pooled
         vectors |= dict(zip(batch, rows, strict=True))
-    if len(_vectors) > _MOST_VECTORS:
-        _vectors.clear()
-    _vectors.update((mark + text, vectors[text]) for text in fresh)
-    return torch.stack([vectors[text] for text in texts.captions])
+    return torch.stack([vectors[text] for text in plain])
 
 
 def _background(embedder: Embedder) -> Background:

@@ -239,6 +239,8 @@ class Scores:
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
         texts = tuple(text if isinstance(text, str) else "" for text in captions)
+        if added:
+            signature = references.signed(signature, columns["reference_count"])
         return cls(texts, columns, counts[inverse], warnings, errors, signature)
 
     def __getattr__(self, name: str) -> Any:
@@ -301,16 +303,22 @@ class Scores:
         return (self[index] for index in range(len(self)))
 
     def __add__(self, other: "Scores") -> "Scores":
-        if self.signature != other.signature:
-            both = f"{self.signature}; {other.signature}"
-            raise ConfigError(f"expected scores of one signature to join, got 2: {both}")
+        first, second = (references.unsigned(side.signature) for side in (self, other))
+        if first != second:
+            raise ConfigError(f"expected scores of one signature to join, got 2: {first}; {second}")
+        columns = {
+            name: np.concatenate([side.columns.get(name, np.full(len(side), np.nan)) for side in (self, other)])
+            for name in {**self.columns, **other.columns}
+        }
+        counts = columns.get(references.NAMES[0])
+        signature = first if counts is None else references.signed(first, counts)
         return Scores(
             self.captions + other.captions,
-            {name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()},
+            columns,
             np.concatenate([self.candidates, other.candidates]),
             self.warnings + other.warnings,
             self.errors + other.errors,
-            self.signature,
+            signature,
         )
 
     def __eq__(self, other: object) -> bool:

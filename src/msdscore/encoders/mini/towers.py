@@ -34,6 +34,7 @@ from msdscore.text.words import token_contents
 
 SIZE, GRID = 288, 12  # of the shipped encoder
 _CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower
+_MOST_SENTENCES = 1 << 14  # sentence vectors that are cached
 
 
 class Lite2Images:
@@ -130,6 +131,7 @@ class MiniLMTexts:
         self._text_settings = TextSettings(minilm.CONTEXT, *marks, where.long_text, unknown=minilm.UNKNOWN)
         network = minilm.load_minilm(read_tensors(self.files))
         self._network = network.eval().requires_grad_(False).to(self.device)
+        self._sentences: dict[str, Tensor] = {}
 
     @property
     def marks(self) -> tuple[int, int, int]:
@@ -162,9 +164,22 @@ class MiniLMTexts:
         pooled, whole = mean_state(states[-1], mask), self._global(states, mask)
         return Features(torch.cat(local, dim=-1), kept, pooled, whole=whole)
 
-    @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested states of every token; global path and means of the last state have a row per window."""
+        return self._features(texts)[0]
+
+    def sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts 384"]:
+        """Sentence vectors, for which MiniLM was trained: the normalised mean of the last state.
+
+        The vectors of the latest texts are cached, so that a text is not read again after its features.
+        """
+        known = {text: vector for text in texts if (vector := self._sentences.get(text)) is not None}
+        if fresh := [text for text in dict.fromkeys(texts) if text not in known]:
+            known |= dict(zip(fresh, self._features(fresh)[1], strict=True))
+        return torch.stack([known[text] for text in texts])
+
+    @torch.no_grad()
+    def _features(self, texts: Sequence[str]) -> tuple[Features, Float[Tensor, "texts 384"]]:
         batch = pack_texts(texts, self._tokenizer, self._text_settings)
         attention = batch.attention.to(self.device)
         with _autocast(self._place):
@@ -172,16 +187,11 @@ class MiniLMTexts:
         local = unpack_tokens(_joined(states, self._spec.levels), batch)
         pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
         every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
-        return keep_content(every, texts) if self._spec.words == "content" else every
-
-    @torch.no_grad()
-    def sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts 384"]:
-        """Sentence vectors, for which MiniLM was trained: the normalised mean of the last state."""
-        batch = pack_texts(texts, self._tokenizer, self._text_settings)
-        attention = batch.attention.to(self.device)
-        with _autocast(self._place):
-            last = self._network(batch.ids.to(self.device), attention)[-1].float()
-        return join_windows(mean_state(last, attention), batch.windows)
+        vectors = join_windows(pooled, batch.windows)
+        if len(self._sentences) > _MOST_SENTENCES:
+            self._sentences = {}
+        self._sentences.update(zip(texts, vectors, strict=True))
+        return (keep_content(every, texts) if self._spec.words == "content" else every), vectors
 
     def _global(self, states: Sequence[Tensor], mask: Tensor) -> Features | None:
         levels = self._spec.global_levels or self._spec.levels

@@ -1,6 +1,7 @@
 """Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and variants, max-similarity, transport."""
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
+from msdscore.forms.references import WEIGHTS
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.scoring.measurement import soften
 
@@ -87,14 +89,20 @@ _WRONG = ("both", "image", "references")
 def _reference_loader(name: str) -> Callable[..., Loaded]:
     """Return the loader of a metric that compares captions with references."""
 
-    def load(most: str = "", wrong: str = "both") -> Loaded:
+    def load(most: str = "", wrong: str = "both", seed: str = "") -> Loaded:
         if wrong not in _WRONG:
             raise unknown_name("side that the control swaps", wrong, _WRONG)
         if most and not (most.isdecimal() and int(most)):
             raise ConfigError(f"most must be a whole number of references of at least 1, got {most!r}")
-        choices = [f"most:{most}"] * bool(most) + [f"wrong:{wrong}"] * (wrong != "both")
-        count = int(most) if most else None
-        return Loaded(lambda batch: CaseScores(_with_references(batch, name, count, wrong)), "|".join(choices))
+        if seed and not (most and seed.isdecimal()):
+            raise ConfigError(f"seed must be a whole number, next to most, got {seed!r}")
+        parts = {"ref": WEIGHTS.fact, "most": most, "drawn": seed, "wrong": "" if wrong == "both" else wrong}
+        choices = "|".join(f"{fact}:{value}" for fact, value in parts.items() if value)
+
+        def choose(references: Sequence[str]) -> Sequence[str]:
+            return drawn(references, seed)[: int(most)] if most else references
+
+        return Loaded(lambda batch: CaseScores(_with_references(batch, name, choose, wrong)), choices)
 
     return load
 
@@ -106,7 +114,16 @@ load_reference_score = _reference_loader("reference_score")  # without the image
 load_ref_msd = _reference_loader("ref_msd")
 
 
-def _with_references(batch: Cases, name: str, most: int | None, wrong: str) -> Floats:
+def drawn(references: Sequence[str], seed: str) -> Sequence[str]:
+    """Return references in an order drawn by the seed; without one, in their own.
+
+    >>> drawn(["a dog", "a cat"], "1"), drawn(["a dog", "a cat"], "3")
+    (['a dog', 'a cat'], ['a cat', 'a dog'])
+    """
+    return sorted(references, key=lambda text: blake2b(f"{seed} {text}".encode()).digest()) if seed else references
+
+
+def _with_references(batch: Cases, name: str, choose: Callable[[Sequence[str]], Sequence[str]], wrong: str) -> Floats:
     """Return a number of every candidate with its references; NaN without any.
 
     In the control image and references are those of another item, or only one of the two.
@@ -115,7 +132,7 @@ def _with_references(batch: Cases, name: str, most: int | None, wrong: str) -> F
     assert vectors.compare is not None, "the runner can compare texts"
     own = np.arange(len(batch))
     own[batch.control] -= int((~batch.control).sum())  # the true case of every case
-    references = [batch.references[own[case] if wrong == "image" else case][:most] for case in range(len(batch))]
+    references = [choose(batch.references[own[case] if wrong == "image" else case]) for case in range(len(batch))]
     asked = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
     compared = vectors.compare([text for text, _ in asked], [known for _, known in asked])
     column = "reference_score" if name == "ref_msd" else name

@@ -9,7 +9,10 @@ from typing import Any
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
-from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, cluster, image_key
+from msdscore.forms.references import split_references
+from msdscore.io.inputs.references import ReferenceFile
+from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, cluster, image_key, noted
+from msdscore.lab.benchmarks.readers.files import all_tidy
 from msdscore.lab.benchmarks.registry import benchmark, load
 from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
 from msdscore.lab.benchmarks.run.score_file import fingerprint
@@ -23,9 +26,10 @@ from msdscore.scoring.spec import ScorerSpec
 class BenchmarkPlan:
     """What to run: a benchmark under a folder with metrics, and how to count.
 
-    `options` are those of the benchmark's reader. `seed` fixes the wrong images and the resampling. `seeds` is how
-    often a benchmark that draws (wrong captions, references) is drawn anew and averaged; None leaves it to the
-    benchmark. `command` is what the user typed, for the result's own record.
+    `options` are those of the benchmark's reader; `references` is a file of captions by people, joined by image.
+    `seed` fixes the wrong images and the resampling. `seeds` is how often a benchmark that draws (wrong captions,
+    references) is drawn anew and averaged; None leaves it to the benchmark. `command` is what the user typed, for the
+    result's own record.
     """
 
     name: str
@@ -38,6 +42,7 @@ class BenchmarkPlan:
     samples: int = 1000
     control: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    references: Path | None = None
     batch_images: int = BATCH_IMAGES
     command: str = ""
 
@@ -130,14 +135,34 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
     row = benchmark(plan.name)
     if plan.protocol not in row.protocols:
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
-    item_set = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
+    item_set = load(plan.name, plan.root, **plan.options)
+    if plan.references is not None:
+        item_set = _with_references(item_set, plan.references)
+    item_set = _limited(item_set, plan.limit)
     metrics = load_metrics(plan.metrics)
     for metric in metrics:
         if metric.needs("pairs") and row.kind == "rated":
             raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
         if metric.needs("references") and not any(item.references for item in item_set.items):
-            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")
+            raise InputError(
+                f"metric {metric.label} needs references, and the items of {row.name} have none here; "
+                "pass a file of them with --references"
+            )
     return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
+
+
+def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
+    """Items with the references of a file; items without any are left out, and an item's captions are no references."""
+    known, items = ReferenceFile(path), list[Item]()
+    for item in item_set.items:
+        references = all_tidy(known.find({"image": item.image.name}))
+        for caption in item.captions:
+            references, _ = split_references(caption, references)
+        items += [replace(item, references=references)] if references else []
+    if not items:
+        raise InputError(f"{path}: expected references of the benchmark's images, by file name; got none of them")
+    notes = noted({"items left out: no references": len(item_set) - len(items)})
+    return ItemSet(tuple(items), (*item_set.notes, *notes), item_set.draws)
 
 
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:

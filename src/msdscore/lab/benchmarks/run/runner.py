@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from msdscore.encoders.registry import domains_of
 from msdscore.errors import ConfigError, RunError
+from msdscore.forms.references import count_fact
 from msdscore.intervals import Resampling
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.io.outputs.targets import REMEDY
@@ -241,9 +242,10 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
     tail += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
     tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    people = [count_fact(len(item.references) for item in chosen)]
     metrics = []
     for metric, sides in zip(work.metrics, columns, strict=True):
-        signed = "|".join([signature(metric, scorer), *tail])
+        signed = "|".join([signature(metric, scorer), *(people if metric.needs("references") else []), *tail])
         missing = int(np.isnan(sides[0]).any(axis=1).sum())
         facts = _fact_sums(table, metric.label) or None
         result = MetricResult(
