@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.io import savemat
 
-from msdscore.errors import ImageError, InputError, UnknownNameError
+from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
 from msdscore.lab.benchmarks.base import Note, Pair, image_key, image_source
 from msdscore.lab.benchmarks.readers.pairs import VALSE_PIECES
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
@@ -217,6 +217,15 @@ def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tm
     assert drawn.metric("rouge-l").figures[0].spread is not None
     assert len(list(tmp_path.glob("rouge-l.seed-*.parquet"))) == 5
     assert run("length").seeds == 1  # nothing that is drawn matters to it
+
+
+@pytest.mark.parametrize(("asked", "draws"), [(1, 5), (48, 1)])
+def test_pascal_has_up_to_48_references(tmp_path: Path, asked: int, draws: int) -> None:
+    _mats(tmp_path, [30])
+    reading = load("pascal50s", tmp_path, references=asked)
+    assert (len(reading.items[0].references), reading.draws) == (asked, draws)
+    with pytest.raises(ConfigError, match="expected 1 to 48 references, got 49"):
+        load("pascal50s", tmp_path, references=49)
 
 
 def test_pascal_json_finds_images_at_the_paths_it_names(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
     with served(neutral.pipeline) as url:
         found = RemoteReward(url=url)(None, captions, image=images)
         many = RemoteReward(url=url)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
+        people = RemoteReward(url=url)(None, captions, image=images, references=[["a red box"]] * 5)
         huge = RemoteReward(url=url)(None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED])
     assert found == [
         neutral.score(RED, captions[0]).msd,
@@ -205,6 +206,8 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
         None,
         None,
     ]
+    assert people[0] == pytest.approx(neutral.score(RED, captions[0], ["a red box"]).ref_msd)
+    assert people[3:] == [None, None]
     assert huge == [None, None, neutral.score(RED, "a red square").msd]
     assert len(many) == 70
     assert None not in many

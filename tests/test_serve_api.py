@@ -124,6 +124,22 @@ def test_reward_follows_completions_and_says_why_not(client, scorer):
     assert answer["rewards"][2] < answer["rewards"][0]
 
 
+def test_rewards_with_references_are_ref_msd_and_never_silently_msd(client, scorer):
+    images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
+    people = ["a red box", "something red"]
+    texts = ["a red square", "a red box", "a red square"]
+    body = {"images": images, "completions": texts, "image_of": [0, 0, 1], "references": [people, []]}
+    answer = client.post("/v1/reward", json=body).json()
+    assert answer["rewards"][0] == pytest.approx(scorer.score(image_bytes(), texts[0], people).ref_msd)
+    assert answer["rewards"][1] == pytest.approx(scorer.score(image_bytes(), texts[1], people[1:]).ref_msd)
+    assert (answer["rewards"][2], answer["reasons"][2]) == (None, "no references: ref_msd is missing")
+    own = client.post("/v1/reward", json=body | {"references": [["A red square."], people]}).json()
+    assert (own["rewards"][0], own["reasons"][0]) == (None, "no references: ref_msd is missing")
+    refused = client.post("/v1/reward", json=body | {"references": [people]})
+    assert refused.status_code == 422
+    assert refused.json()["error"] == "expected one list of references per image, got 1 for 2"
+
+
 def test_one_completion_without_end_costs_no_other_its_reward(client):
     body = {"images": [base64.b64encode(image_bytes()).decode()], "completions": ["a" * 20_001, "a red square"]}
     answer = client.post("/v1/reward", json=body | {"image_of": [0, 0]}).json()

@@ -64,7 +64,7 @@ class SomeOptions:
     ] = None
     held_out: Annotated[int | None, option_in(SOME, min=1, help="tune: pairs to choose settings on.")] = None
     bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: quantiles of margin or length.")] = None
-    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: drawn starts.")] = None
+    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: drawn starts; references: draws.")] = None
     also: Annotated[list[str], option_in(SOME, help="backbones, ood: further encoders. Repeatable.")] = field(
         default_factory=list
     )
@@ -84,6 +84,9 @@ class SomeOptions:
     ] = None
     marks: Annotated[
         str | None, option_in(SOME, help="words: hat or docent (marked by people), chair (absent objects) or captions.")
+    ] = None
+    references: Annotated[
+        Path | None, option_in(SOME, help="references: captions by people, joined by image, as `bench` reads them.")
     ] = None
     synonyms: Annotated[
         Path | None, option_in(SOME, help="words: names of object classes, a line each, separated by commas.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from msdscore.forms.base import Unit
-from msdscore.forms.references import agreed_words, said_in
+from msdscore.forms.references import agreed_words, p_value_with_references, said_in
 from msdscore.scoring.references import ReferenceComparison
 from msdscore.scoring.vocabulary import MISSING, NamedWord
 from msdscore.text.words import Word
@@ -13,24 +13,29 @@ from msdscore.text.words import Word
 def units_with_references(
     units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison
 ) -> tuple[Unit, ...]:
-    """Return the words of a caption with the number of references that say or mean each.
+    """Return the words of a caption with the number of references that have each, and p-values that rest on both."""
+    counts, total = references_with(words, compared), len(compared.references)
+    return tuple(
+        unit
+        if count is None
+        else replace(
+            unit,
+            references=count,
+            p_value=None if unit.p_value is None else p_value_with_references(unit.p_value, count, total),
+        )
+        for unit, count in zip(units, counts, strict=True)
+    )
 
-    If a share s of the references has it, the p-value p of a word becomes 1 − (1 − p)(1 − s): a word that all
-    references say is not in doubt, whatever the image shows.
-    """
-    if not compared.references:
-        return tuple(units)
+
+def references_with(words: Sequence[Word], compared: ReferenceComparison) -> list[int | None]:
+    """Return the number of references that say or mean each word; None for marks, denied words, and without any."""
     said = said_in(compared.references)
-    found = []
-    for unit, word in zip(units, words, strict=True):
-        if not word.content or word.denied:
-            found.append(unit)
-            continue
-        counted = [word.stem in stems or _is_meant(word, compared, number) for number, stems in enumerate(said)]
-        share = sum(counted) / len(counted)
-        p_value = None if unit.p_value is None else 1 - (1 - unit.p_value) * (1 - share)
-        found.append(replace(unit, references=sum(counted), p_value=p_value))
-    return tuple(found)
+    return [
+        sum(word.stem in stems or _is_meant(word, compared, number) for number, stems in enumerate(said))
+        if said and word.content and not word.denied
+        else None
+        for word in words
+    ]
 
 
 def _is_meant(word: Word, compared: ReferenceComparison, reference: int) -> bool:

@@ -16,6 +16,7 @@ vectors, or pooled vectors for an encoder without them. The reference score is a
 are means over tokens, and the background has as many captions as there are references.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -286,6 +287,52 @@ def said_in(references: Sequence[str]) -> list[set[str]]:
         {word.stem for word in segment(text, compounds=False) if word.content and not word.denied}
         for text in references
     ]
+
+
+# Shapes of the Beta distributions of the share of references that have a word: words of people's captions, and words
+# that are likely and not there (docs/decisions.md).
+TRUE_WORDS, ABSENT_WORDS = (0.5, 1.0), (0.1, 2.0)
+_LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
+
+
+def p_value_with_references(p_value: float, having: int, count: int) -> float:
+    r"""Return the p-value of a word that rests on the image and on the references.
+
+    The number of `count` references that have a word is Beta-binomial, with probabilities :math:`\pi_k` for true
+    words and :math:`\bar\pi_k` for absent ones. The evidence of the references, :math:`w_k = \log \pi_k/\bar\pi_k`,
+    is added to the log-odds of the image's p-value, and the sum becomes the share of true words that have less:
+
+    .. math:: p' = \sum_j \pi_j\, \sigma(\operatorname{logit} p + w_k - w_j)
+
+    True words are below a level as often as it says if image and references are independent given the word.
+
+    >>> [round(p_value_with_references(0.1, having, 5), 2) for having in (0, 5)]
+    [0.06, 0.93]
+    """
+    shares, weights = _word_evidence(count)
+    p = min(max(p_value, _LEAST_P), 1 - _LEAST_P)
+    odds = math.log(p / (1 - p))
+    return float((shares * torch.sigmoid(odds + weights[having] - weights)).sum())
+
+
+@cache
+def _word_evidence(count: int) -> tuple[Float[Tensor, " numbers"], Float[Tensor, " numbers"]]:
+    """Return, for each number of references, the share of true words, and the log ratio to that of absent words."""
+    having = torch.arange(count + 1)
+    true, absent = (log_shares(having, torch.tensor(count), shape) for shape in (TRUE_WORDS, ABSENT_WORDS))
+    return true.exp(), true - absent
+
+
+def log_shares(
+    having: Int[Tensor, "*words"], count: Int[Tensor, "*words"], shape: tuple[float, float]
+) -> Float[Tensor, "*words"]:
+    """Return log probabilities that `having` of `count` references have a word, if their share is Beta-distributed."""
+
+    def log_beta(first: Tensor, second: Tensor) -> Tensor:
+        return torch.lgamma(first) + torch.lgamma(second) - torch.lgamma(first + second)
+
+    k, n, (a, b) = having.double(), count.double(), torch.tensor(shape, dtype=torch.float64)
+    return log_beta(k + a, n - k + b) - log_beta(a, b) - log_beta(k + 1, n - k + 1) - (n + 1).log()
 
 
 def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:

@@ -219,7 +219,8 @@ def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] 
 class RemoteReward:
     """Reward function that calls `/v1/reward` of a service (`msdscore serve`), so that trainers need no encoder.
 
-    `url` is that of the service, as in http://localhost:8000. A busy or restarting service is retried.
+    `url` is that of the service, as in http://localhost:8000. A busy or restarting service is retried. The reward is
+    `ref_msd` with a column `references` in the dataset, else `msd`.
     """
 
     url: str
@@ -242,7 +243,9 @@ class RemoteReward:
         """Return one reward per completion; None for those that cannot be scored."""
         read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
         rewards: Rewards = [None] * read.total
-        for chosen, body in _bodies(read):
+        lists = given.get(REFERENCES)
+        people = None if lists is None else [read_references(lists[number]) or [] for number in read.numbers]
+        for chosen, body in _bodies(read, people):
             for place, reward in zip(chosen, self._post(body)["rewards"], strict=True):
                 rewards[read.numbers[place]] = reward
         return guarded(rewards, read, given, guard=self.guard)
@@ -318,21 +321,26 @@ def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | R
                 log_metric(f"msd/{name}", sum(values) / len(values))
 
 
-def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Yield requests within the limits of the service, each with the indices of its captions."""
+def _bodies(
+    read: Completions, references: Sequence[Sequence[str]] | None = None
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Yield requests within the limits of the service, each with the indices of its captions.
+
+    Captions of one image share the references of its first caption.
+    """
     chosen: list[tuple[str, list[int]]] = []
     for content, own in chain(_parts(read), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
         if chosen and (full or not own):
             places = [place for _, part in chosen for place in part]
-            yield (
-                places,
-                {
-                    "images": [data for data, _ in chosen],
-                    "completions": [read.captions[place] for place in places],
-                    "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
-                },
-            )
+            body: dict[str, Any] = {
+                "images": [data for data, _ in chosen],
+                "completions": [read.captions[place] for place in places],
+                "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
+            }
+            if references is not None:
+                body["references"] = [references[part[0]] for _, part in chosen]
+            yield places, body
             chosen = []
         chosen.append((content, own))
 

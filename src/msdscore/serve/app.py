@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations
 from msdscore.explain.save import encoded
+from msdscore.forms.references import NO_REFERENCES
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import ScorerSpec
@@ -171,7 +172,10 @@ async def _reward(request: "Request", service: Service) -> dict[str, Any]:
     rewards: list[float | None] = [None] * len(reasons)
     for scores, item, own in zip(results, items, completions, strict=True):
         for number, row in zip(own, score_rows(scores, item.captions), strict=True):
-            rewards[number], reasons[number] = row["msd"], row["error"]
+            # Never the score without references in its place: a caption that is its only reference has no reward.
+            reward = row.get("ref_msd") if item.references else row["msd"]
+            missing = None if reward is not None else NO_REFERENCES
+            rewards[number], reasons[number] = reward, row["error"] or missing
     return {"signature": service.signature, "rewards": rewards, "reasons": reasons}
 
 

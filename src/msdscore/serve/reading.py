@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from msdscore.errors import ImageError
+from msdscore.forms.references import NO_REFERENCES
 from msdscore.serve.schema import Item, Items, RewardRequest
 from msdscore.serve.settings import RefusedError, ServeSettings
 
@@ -133,13 +134,24 @@ def _read_completions(
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
     if max(image_of) >= len(body.images):
         raise RefusedError(422, f"image_of names image {max(image_of)}, and there are {len(body.images)}")
+    lists = None if body.references is None else [_references(own, settings) for own in body.references]
+    if lists is not None and len(lists) != len(body.images):
+        raise RefusedError(422, f"expected one list of references per image, got {len(lists)} for {len(body.images)}")
     reasons = [_too_long(text, settings) for text in texts]
+    if lists is not None:
+        reasons = [
+            why or (None if lists[image] else NO_REFERENCES) for why, image in zip(reasons, image_of, strict=True)
+        ]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
         if reasons[number] is None:
             completions.setdefault(image, []).append(number)
     items = [
-        _asked(body.images[image], [texts[number] for number in own], stored) for image, own in completions.items()
+        replace(
+            _asked(body.images[image], [texts[number] for number in own], stored),
+            references=lists[image] if lists is not None else (),
+        )
+        for image, own in completions.items()
     ]
     for item in items:
         check_captions(item.captions, settings)

@@ -42,12 +42,16 @@ class Items(BaseModel):
 
 
 class RewardRequest(BaseModel):
-    """Completions of a trainer; `image_of[i]` is the index of the image of completion i (default: i)."""
+    """Completions of a trainer; `image_of[i]` is the index of the image of completion i (default: i).
+
+    With `references`, a list of human captions per image, rewards are `ref_msd`; a completion without any has none.
+    """
 
     model_config = _Strict
     images: Annotated[list[Image | None], Field(min_length=1)]
     completions: Annotated[list[str | None], Field(min_length=1)]
     image_of: list[Annotated[int, Field(ge=0)]] | None = None
+    references: list[list[str]] | None = None
 
 
 _READ_BY_HAND = (Item, Items, RewardRequest)

@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
 Scope = Literal["part", "corpus"]
+Compare = Callable[
+    [Sequence[str], Sequence[Sequence[str]]], list[ReferenceComparison]
+]  # captions, and references of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Vectors:
     embed: Callable[[Sequence[str]], Embeddings]
     config: Form
     background: Tensor | None = None
-    compare: Callable[[Sequence[str], Sequence[Sequence[str]]], list[ReferenceComparison]] | None = None
+    compare: Compare | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
         """Return numbers of pairs as a matrix of cases and candidates, NaN if there is no pair."""

@@ -42,6 +42,11 @@ STUDIES = {
     "form": ("msdscore.lab.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
     "words": ("msdscore.lab.studies.words:words", "Do terms of words find what a caption invents?"),
     "doubt": ("msdscore.lab.studies.doubt:doubt", "How often have true and false captions a word in doubt?"),
+    "references": ("msdscore.lab.studies.references:curve", "Agreement with people by the number of references."),
+    "reference-words": (
+        "msdscore.lab.studies.references:word_reliability",
+        "Do p-values that rest on references mean what they say?",
+    ),
     "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
     "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
     "judge-msd": (

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msdscore.errors import InputError, require
+from msdscore.errors import ConfigError, InputError, require
 from msdscore.io.parquet_images import stored_images
 from msdscore.lab.benchmarks.base import ItemSet, Pair, image_key, noted
 from msdscore.lab.benchmarks.readers import files
@@ -145,25 +145,27 @@ _PASCAL_FOLDERS = (
 _GET_PASCAL = "https://vrama91.github.io/cider (pyCIDErConsensus), or pascal_50s.json of FLEUR"
 
 
-def read_pascal50s(root: Path, *, seed: int = 0) -> ItemSet[Pair]:
+def read_pascal50s(root: Path, *, seed: int = 0, references: int = _REFERENCES) -> ItemSet[Pair]:
     """Pascal-50S, the caption that more of 48 people found closer: `pascal_50s.json`, or the .mat files.
 
     From `pair_pascal.mat` and the votes of `consensus_pascal.mat` the majority decides; a draw is broken by `seed`, and
-    so are the five references that reference-based metrics may see. The JSON form has both frozen.
+    so are the `references` (5, up to 48) that reference-based metrics may see. The JSON form has both frozen.
     """
+    if not 1 <= int(references) <= _VOTES:
+        raise ConfigError(f"expected 1 to {_VOTES} references, got {references}")
     packed = files.find_optional(root, "pascal_50s.json", "pascal50s.json")
     if packed is None:
-        return _pascal_from_mat(root, seed)
+        return _pascal_from_mat(root, seed, int(references))
     pairs = []
     for category, entries in files.read_json(packed).items():
         for row in records(entries, f"{packed} {category}"):
             image = files.locate(root, str(row.get("image")), *_PASCAL_FOLDERS)
-            references = tuple(row.fields.get("references", ()))
-            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, references))
+            own = tuple(row.fields.get("references", ()))
+            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, own))
     return ItemSet(tuple(pairs))
 
 
-def _pascal_from_mat(root: Path, seed: int) -> ItemSet[Pair]:
+def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
     pairs_path = files.find(root, "pair_pascal.mat", "pyCIDErConsensus/pair_pascal.mat", get=_GET_PASCAL)
     votes_path = files.find(root, "consensus_pascal.mat", "pyCIDErConsensus/consensus_pascal.mat", get=_GET_PASCAL)
     scipy_io: Any = require("scipy.io", extra="stats")
@@ -181,14 +183,14 @@ def _pascal_from_mat(root: Path, seed: int) -> ItemSet[Pair]:
         if not {*preferred} <= {first, second}:
             raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
         counts = (preferred.count(first), _VOTES - preferred.count(first))
-        coin, chosen = rng.integers(2), rng.choice(_VOTES, _REFERENCES, replace=False)
+        coin, chosen = rng.integers(2), rng.choice(_VOTES, count, replace=False)
         drawn += counts[0] == counts[1]
         if counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1):
             first, second, counts = second, first, counts[::-1]
         references = tuple(_text(votes[k][0]) for k in sorted(chosen))
         pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
     notes = noted({"pairs whose votes are a draw, decided by seed": drawn})
-    return ItemSet(tuple(pairs), notes, draws=_DRAWS)
+    return ItemSet(tuple(pairs), notes, draws=_DRAWS if count < _VOTES else 1)
 
 
 def _scalar(cell: Any) -> Any:

@@ -26,11 +26,11 @@ from msdscore.lab.benchmarks.base import (
     image_source,
     stranger_of,
 )
-from msdscore.lab.metrics.base import Cases, Floats, Need, Vectors
+from msdscore.lab.metrics.base import Cases, Compare, Floats, Need, Vectors
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.references import compare_texts
+from msdscore.scoring.references import ReferenceComparison, compare_texts
 
 BATCH_IMAGES = 64  # decoded at once; what a crash can cost at most
 
@@ -196,9 +196,22 @@ def make_vectors(
         pipeline.embedder.vectors,
         pipeline.config,
         None if bank is None else bank.images.means,
-        partial(compare_texts, pipeline.embedder),
+        _compared_once(partial(compare_texts, pipeline.embedder)),
     )
     return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
+
+
+def _compared_once(compare: Compare) -> Compare:
+    """Compare every caption with its references once, whichever metrics of a batch ask for it."""
+    known: dict[tuple[str, tuple[str, ...]], ReferenceComparison] = {}
+
+    def ask(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[ReferenceComparison]:
+        asked = [(text, tuple(own)) for text, own in zip(captions, references, strict=True)]
+        fresh = [key for key in dict.fromkeys(asked) if key not in known]
+        known.update(zip(fresh, compare([text for text, _ in fresh], [own for _, own in fresh]), strict=True))
+        return [known[key] for key in asked]
+
+    return ask
 
 
 def _columns(

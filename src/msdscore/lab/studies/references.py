@@ -1,0 +1,187 @@
+"""References: what their number is worth, and whether p-values of words that rest on them mean what they say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from msdscore.errors import ConfigError, InputError
+from msdscore.explain.references import references_with
+from msdscore.forms.references import log_shares, p_value_with_references
+from msdscore.lab.benchmarks.protocols.counting import Figure
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.benchmarks.results.result import Result
+from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for, prepare_work
+from msdscore.lab.benchmarks.run.runner import run_benchmark
+from msdscore.lab.stats.ranks import auc, prepare
+from msdscore.lab.stats.resample import bootstrap_share
+from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.match import LEVELS
+from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore.scoring.calibrate import similar_texts, stems_of
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import compare_texts
+
+BENCHMARKS = ("flickr8k-expert", "composite", "pascal50s")
+COUNTS = (1, 2, 3, 5, 10, 48)
+SEEDS = 5
+SHAPES = tuple(0.05 * 1.1**step for step in range(60))  # tried for the Beta distributions of words, 0.05 to 14
+JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-value, references behind it, and all
+
+
+def curve(
+    study: Study,
+    *,
+    benchmark: Sequence[str] = BENCHMARKS,
+    references: Path | None = None,
+    seeds: int = SEEDS,
+    samples: int = 1000,
+) -> list[Table]:
+    """Agreement of `ref-msd` with people by the number of references, the mean over `seeds` draws of each number.
+
+    `references` is a file of them, for benchmarks whose items have none.
+    """
+    rows, signatures = list[Row](), list[str]()
+    for name in study.present(benchmark):
+        has_own = any(item.references for item in study.items(name))
+        plan = study.plan(
+            name, ("ref-msd",), references=None if has_own else references, samples=samples, control=False
+        )
+        most = max(len(item.references) for item in prepare_work(plan, study.pipeline).item_set.items)
+        drawn = {
+            count: [f"ref-msd,most={count},seed={seed}" for seed in range(seeds)] for count in COUNTS if count < most
+        }
+        labels = {0: ["msd"], **drawn, most: ["ref-msd"]}
+        result = _run(study, replace(plan, metrics=tuple(label for some in labels.values() for label in some)))
+        for count, some in labels.items():
+            heads = [result.metric(label).figures[0] for label in some]
+            rows.append({"benchmark": f"{result.title}, {heads[0].name}", "count": count, **_mean(heads)})
+        signatures.append(result.metrics[-1].signature)
+    columns = [Column("benchmark"), Column("count", "references"), Column("figure", "", ".1f"),
+               Column("spread", "deviation of the draws", ".2f")]  # fmt: skip
+    plot = Plot(x="count", y=["figure"], panel=["benchmark"], x_label="references per image",
+                y_label="agreement, times 100")  # fmt: skip
+    return [
+        Table(
+            name="rows",
+            title="Agreement with people by the number of references",
+            columns=columns,
+            rows=rows,
+            notes=[f"references are drawn {seeds} times: means of the figures and of the ends of their intervals",
+                   "0 references is msd; items with fewer references use all that they have",
+                   "95 % cluster-bootstrap intervals over images"],
+            signature="; ".join(signatures),
+            plots=[plot],
+        )
+    ]  # fmt: skip
+
+
+def _run(study: Study, plan: BenchmarkPlan) -> Result:
+    with study.runs() as folder, study.progress(plan.name) as show:
+        build = partial(pipeline_for, plan.name, study.pipeline(), study.spec)
+        return run_benchmark(plan, folder / f"{plan.name}.json", build, overwrite=study.overwrite, progress=show)
+
+
+def _mean(heads: Sequence[Figure]) -> Row:
+    """Return the mean figure of some draws, with the mean ends of their intervals, and their deviation."""
+    values = [head.value * head.scale for head in heads]
+    known = [(head.interval, head.scale) for head in heads if head.interval is not None]
+    low, high = (fmean(getattr(own, end) * scale for own, scale in known) for end in ("low", "high"))
+    figure = replace(known[0][0], value=fmean(values), low=low, high=high)
+    return {"figure": figure, "spread": stdev(values) if len(values) > 1 else None}
+
+
+def word_reliability(study: Study) -> list[Table]:
+    """How often words of a person's caption, with the image's other captions as references, lie below each level.
+
+    Words that are likely and not there are those of captions of similar images that no caption of the image has.
+    """
+    pipeline = study.pipeline()
+    if pipeline.bank is None or pipeline.bank.bank.words is None:
+        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+    entries = [entry for entry in captioned_images(study.root) if len(entry.captions) > 1]
+    if len(entries) < 2:
+        raise InputError(f"expected at least 2 images with several captions, got {len(entries)}")
+    similar = similar_texts([entry.captions for entry in entries])
+    chosen = every_nth(range(len(entries)), study.limit)
+    rows: list[JudgedWord] = study.rows(
+        "reference-words",
+        chosen,
+        lambda batch: _judged_words(pipeline, [(number, entries[number], similar[number]) for number in batch]),
+        pipeline,
+    )
+    return [level_table(rows, pipeline.signature)]
+
+
+def _judged_words(pipeline: Pipeline, shown: Sequence[tuple[int, CaptionedImage, Sequence[str]]]) -> list[JudgedWord]:
+    """Judged words of one caption of every image, and of captions of similar images; the others are references."""
+    texts, references = list[tuple[int, bool, str]](), list[Sequence[str]]()
+    for at, (number, entry, similar) in enumerate(shown):
+        candidate = entry.captions[number % len(entry.captions)]
+        others = [text for text in entry.captions if text != candidate]
+        texts += [(at, True, candidate), *((at, False, text) for text in similar)]
+        references += [others] * (1 + len(similar))
+    pairs = [(at, row) for row, (at, _, _) in enumerate(texts)]
+    good, measured = measure_readable(pipeline, [entry.image for _, entry, _ in shown], [t for *_, t in texts], pairs)
+    if measured is None:
+        return []
+    compared = compare_texts(pipeline.embedder, [text for *_, text in texts], references)
+    known, rows = [stems_of(entry.captions) for _, entry, _ in shown], list[JudgedWord]()
+    for pair, row in enumerate(good):
+        at, own, _ = texts[row]
+        words = pipeline.config.words(measured, pair)
+        counts = references_with(words, compared[row])
+        for unit, word, count in zip(pipeline.config.units(measured, pair), words, counts, strict=True):
+            if unit.p_value is not None and count is not None and (own or word.stem not in known[at]):
+                rows.append((shown[at][0], own, unit.p_value, count, len(compared[row].references)))
+    return rows
+
+
+def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
+    """Shares of words with a p-value below each level, with the image alone and with references."""
+    image, truth, alone, having, counts = (np.array(column) for column in zip(*rows, strict=True))
+    if truth.all() or not truth.any():
+        raise InputError("expected words that are true of their images and words that are not")
+    cells = zip(alone.tolist(), having.tolist(), counts.tolist(), strict=True)
+    both = np.array([p_value_with_references(*cell) for cell in cells])
+    kinds = {"image": alone, "image and references": both}
+    shares: list[Row] = []
+    for name, values in kinds.items():
+        for level in LEVELS:
+            sides = {"true": truth, "absent": ~truth}
+            below = {side: bootstrap_share((values[own] < level).astype(float), clusters=image[own])
+                     for side, own in sides.items()}  # fmt: skip
+            shares.append({"evidence": name, "level": level, **below})
+    areas = {name: auc(prepare(values, truth.astype(float))) for name, values in kinds.items()}
+    fitted = {name: fit_shares(having[own], counts[own]) for name, own in (("true", truth), ("absent", ~truth))}
+    notes = [
+        "true words should lie below a level as often as it says",
+        "AUC of the p-value: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
+        "share of references that have a word, as a Beta distribution fitted here: "
+        + ", ".join(f"{name} ({a:.2f}, {b:.2f})" for name, (a, b) in fitted.items()),
+    ]
+    return Table(
+        name="p_values",
+        title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images, "
+        f"{int(truth.sum())} true and {int((~truth).sum())} absent words)",
+        columns=[Column("evidence"), Column("level", "", "g"), per_cent("true"),
+                 per_cent("absent", "likely and not there")],
+        rows=shares,
+        notes=notes,
+        signature=signature,
+        facts={"auc": areas, "fitted": fitted},
+    )  # fmt: skip
+
+
+def fit_shares(having: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Return the shapes of the Beta distribution of the share of references that have a word, on a grid."""
+    cells, often = np.unique(np.stack([having, counts]), axis=1, return_counts=True)
+    k, n, weights = (torch.from_numpy(values) for values in (*cells, often))
+    shapes = list(product(SHAPES, SHAPES))
+    return max(shapes, key=lambda shape: float((weights * log_shares(k, n, shape)).sum()))
