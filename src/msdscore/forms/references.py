@@ -291,7 +291,7 @@ def said_in(references: Sequence[str]) -> list[set[str]]:
 
 # Shapes of the Beta distributions of the share of references that have a word: words of people's captions, and words
 # that are likely and not there (docs/decisions.md).
-TRUE_WORDS, ABSENT_WORDS = (0.5, 1.0), (0.1, 2.0)
+TRUE_WORDS, ABSENT_WORDS = (0.45, 0.85), (0.1, 2.0)
 _LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
 
 
@@ -307,7 +307,7 @@ def p_value_with_references(p_value: float, having: int, count: int) -> float:
     True words are below a level as often as it says if image and references are independent given the word.
 
     >>> [round(p_value_with_references(0.1, having, 5), 2) for having in (0, 5)]
-    [0.06, 0.93]
+    [0.04, 0.56]
     """
     shares, weights = _word_evidence(count)
     p = min(max(p_value, _LEAST_P), 1 - _LEAST_P)
