@@ -198,7 +198,7 @@ def test_kernel_is_the_slope_where_every_patch_is_a_component():
     points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
     kernel = np.exp(2.0 * tokens @ points.T)
     spread = kernel / kernel.sum(axis=1, keepdims=True)
-    terms = maps.Terms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25))
+    terms = maps.MapTerms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25))
 
     def divergence(weights):
         return -np.log(kernel @ weights / weights.sum()).mean()
@@ -210,7 +210,7 @@ def test_kernel_is_the_slope_where_every_patch_is_a_component():
 
 def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
     ratios = np.array([1.0, 2.0, 6.0])
-    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
+    terms = maps.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
     left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
     np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
 
@@ -218,14 +218,14 @@ def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
 @pytest.mark.parametrize("name", maps.PROJECTIONS)
 def test_projections_give_one_number_a_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
-    terms = maps.Terms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
+    terms = maps.MapTerms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
     regions = maps.project(terms, name)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2
 
 
 def test_an_unknown_projection_lists_the_known_ones():
-    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5, np.ones(1))
+    terms = maps.MapTerms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5, np.ones(1))
     with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
         maps.project(terms, "influense")
 

@@ -107,7 +107,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of page and figures.")] = Path("demo-out"),
     overwrite: options.Overwrite = False,
-    encoder: options.Encoder = "mini",
+    encoder: options.EncoderName = "mini",
     json: options.Json = False,
 ) -> None:
     """Score good, omitting, inventing and wrong captions of real photographs, and draw why."""

@@ -52,7 +52,7 @@ ReaderOption = Annotated[
 ]
 Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
 Seed = Annotated[int, option_in(STATISTICS, help="Seed of wrong images, changes and resampling.")]
-Encoder = Annotated[
+EncoderName = Annotated[
     str,
     option_in(
         SCORING, "--encoder", "-e", help="Short name (see `msdscore encoders`), hub name, folder or module:attribute.",
@@ -65,7 +65,7 @@ Encoder = Annotated[
 class ModelOptions:
     """Encoder, its settings and its device."""
 
-    encoder: Encoder = "mini"
+    encoder: EncoderName = "mini"
     preset: Annotated[
         str | None,
         option_in(

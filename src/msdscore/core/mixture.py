@@ -50,7 +50,7 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 Shares = Float[Tensor, "batch components points"]  # of points in components, or products with them
 PerComponent = Float[Tensor, "batch components"]
 Means = Float[Tensor, "batch components dim"]
-Numbers = Int[Tensor, "batch components"]  # indices of points
+Indices = Int[Tensor, "batch components"]  # indices of points
 Keys = Int[Tensor, " batch"]  # computed from each item's content
 # Indices of points: the first half starts the components, the second half is the reserve from which a dead component
 # is restarted. With fewer points than seeds the list repeats from the start.
@@ -99,7 +99,7 @@ class GramSpace:
         self._few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
         self._gram = points @ (points.mT.contiguous() if self._few else points.mT)
 
-    def similarities(self, index: Numbers) -> Shares:
+    def similarities(self, index: Indices) -> Shares:
         """Inner products of chosen points with all points: rows of the Gram matrix."""
         return self._gram.gather(1, index.unsqueeze(-1).expand(-1, -1, self._gram.shape[2]))
 
@@ -116,7 +116,7 @@ class DirectSpace:
     def __init__(self, points: Points) -> None:
         self._points = points
 
-    def similarities(self, index: Numbers) -> Shares:
+    def similarities(self, index: Indices) -> Shares:
         """Products of gathered points with all points."""
         chosen = self._points.gather(1, index.unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
         return chosen @ self._points.mT
@@ -209,7 +209,11 @@ def fit(
     cheaper one. Rows are components, columns are points.
     """
     solid = real_points(points, mask)
-    cheaper = GramSpace if gram_is_cheaper(*solid.shape[1:], settings.components, settings.iterations) else DirectSpace
+    cheaper = (
+        GramSpace
+        if gram_is_cheaper(solid.shape[1], solid.shape[2], settings.components, settings.iterations)
+        else DirectSpace
+    )
     form = (space or cheaper)(solid)
     first, reserve = start_points(form.similarities, mask, keys, settings).chunk(2, dim=1)
     pull, spare = form.similarities(first), form.similarities(reserve)
@@ -240,7 +244,7 @@ def _revive(dead: Bool[Tensor, "batch components"], spare: Shares, living: Share
     return torch.where(dead.unsqueeze(-1), spare, living)
 
 
-def _one_hot(index: Numbers, like: Shares) -> Shares:
+def _one_hot(index: Indices, like: Shares) -> Shares:
     return torch.zeros_like(like).scatter_(2, index.unsqueeze(-1), 1.0)
 
 

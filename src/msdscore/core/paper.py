@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from msdscore.core.embeddings import Mask, PerPoint
 from msdscore.core.mixture import Mixture
 
-Column = Float[Tensor, " captions"]
+PerCaption = Float[Tensor, " captions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def total(terms: PerPoint) -> Float[Tensor, " batch"]:
     return rest.squeeze(1)
 
 
-def length_gate(lengths: Int[Tensor, " captions"] | Column, *, center: float, width: float) -> Column:
+def length_gate(lengths: Int[Tensor, " captions"] | PerCaption, *, center: float, width: float) -> PerCaption:
     r"""Weight of coverage against support, :math:`\beta(L) = \sigma((L_0 - L)/\tau_L)`.
 
     >>> length_gate(torch.tensor([20.0]), center=20.0, width=3.0)
@@ -91,7 +91,7 @@ def length_gate(lengths: Int[Tensor, " captions"] | Column, *, center: float, wi
     return torch.sigmoid((center - wide) / width)
 
 
-def constant_gate(lengths: Int[Tensor, " captions"] | Column, *, beta: float) -> Column:
+def constant_gate(lengths: Int[Tensor, " captions"] | PerCaption, *, beta: float) -> PerCaption:
     """The same weight for every caption: 1 is coverage only, 0 is support only.
 
     >>> constant_gate(torch.tensor([5, 50]), beta=0.25)
@@ -101,7 +101,7 @@ def constant_gate(lengths: Int[Tensor, " captions"] | Column, *, beta: float) ->
     return torch.full(lengths.shape, beta, dtype=dtype, device=lengths.device)
 
 
-def local_divergence(coverage: Column, support: Column, beta: Column) -> Column:
+def local_divergence(coverage: PerCaption, support: PerCaption, beta: PerCaption) -> PerCaption:
     r""":math:`d = \beta\,\text{coverage} + (1-\beta)\,\text{support}`.
 
     >>> local_divergence(torch.tensor([2.0]), torch.tensor([4.0]), torch.tensor([0.25]))
@@ -111,8 +111,8 @@ def local_divergence(coverage: Column, support: Column, beta: Column) -> Column:
 
 
 def soften(
-    similarity: Column, msd: Column, group: Int[Tensor, " captions"], *, temperature: float
-) -> tuple[Column, Column]:
+    similarity: PerCaption, msd: PerCaption, group: Int[Tensor, " captions"], *, temperature: float
+) -> tuple[PerCaption, PerCaption]:
     r"""Uncertainty :math:`u` of every caption's candidate set, and Soft-MSD :math:`(1-u)\,g + u\,\text{MSD}`.
 
     >>> soften(torch.tensor([0.3]), torch.tensor([0.1]), torch.tensor([0]), temperature=0.2)
@@ -122,7 +122,7 @@ def soften(
     return uncertainty, (1 - uncertainty) * similarity + uncertainty * msd
 
 
-def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:
+def set_uncertainty(similarity: PerCaption, group: Int[Tensor, " captions"], *, temperature: float) -> PerCaption:
     r"""Uncertainty of a candidate set: how little its similarities separate the captions, one number per set.
 
     .. math:: u = \frac{M}{M-1}\,(1 - \max_j \operatorname{softmax}(g/\xi)_j),\quad u = 1 \text{ for } M = 1

@@ -38,7 +38,7 @@ GPU_SHARE = 8
 SLOTS = 8
 
 OfPairs = Int[Tensor, " pairs"]  # the index of an image or a caption for every pair
-Terms = Float[Tensor, "pairs points"]
+PairTerms = Float[Tensor, "pairs points"]
 
 
 class Block(NamedTuple):
@@ -134,7 +134,7 @@ def support_terms(
     image_of: OfPairs,
     text_of: OfPairs,
     background: Mixture | None = None,
-) -> Terms:
+) -> PairTerms:
     """Support terms of every token of every pair, block by block of pairs.
 
     With a `background` of images the mean over them is subtracted from each term.
@@ -165,7 +165,7 @@ def coverage_terms(
     image_of: OfPairs,
     text_of: OfPairs,
     background: Mixture | None = None,
-) -> Terms:
+) -> PairTerms:
     """Coverage terms of every patch of every pair; patches are read in place, never copied for each caption.
 
     With a `background` of captions the mean over them is subtracted from each term.
@@ -199,7 +199,7 @@ def coverage_terms(
 
 def token_evidence(
     texts: Embeddings, image_mixtures: Mixture, background: Mixture, *, image_of: OfPairs, text_of: OfPairs
-) -> Terms:
+) -> PairTerms:
     """log P of every token under its image's mixture, minus the mean over background images; padding is zero."""
     pairs = {"image_of": image_of, "text_of": text_of}
     # Calibrated support terms are the negative shares of it; the text's mixture cancels.
@@ -209,8 +209,8 @@ def token_evidence(
 
 def _fused_terms(
     side: Embeddings, own: Mixture, others: Mixture, *, source: OfPairs, target: OfPairs, background: Mixture | None
-) -> Terms:
-    """Terms on a GPU: both densities are computed together; the mean over a background once per item beforehand."""
+) -> PairTerms:
+    """PairTerms on a GPU: both densities are computed together; the mean over a background once per item beforehand."""
     expected = None if background is None else expected_densities(side, own, background)
     return fused.terms(side.points, side.mask, own, others, source=source, target=target, expected=expected)
 

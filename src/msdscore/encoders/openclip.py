@@ -92,10 +92,10 @@ class OpenClipEncoder(Backbone):
 
 
 # Patches and pooled vectors in one space, rows and columns of the grid, width and height of a cell.
-Seen = tuple[Float[Tensor, "batch points dim"], Float[Tensor, "batch dim"], tuple[int, int], tuple[float, float]]
+TimmPatches = tuple[Float[Tensor, "batch points dim"], Float[Tensor, "batch dim"], tuple[int, int], tuple[float, float]]
 
 
-def timm_patches(visual: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Seen:
+def timm_patches(visual: Any, pixels: Float[Tensor, "batch 3 height width"]) -> TimmPatches:
     """Patches and pooled vectors of a timm tower, whose features are already normalised."""
     trunk = visual.trunk
     features = trunk.forward_features(pixels)

@@ -35,7 +35,7 @@ from msdscore.text.warnings import spelled_out, token_warnings
 from msdscore.text.words import Span
 
 # Of a text: the ids of its tokens, their spans, and its words that are split into letters.
-Parts: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]]
+WordTokens: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]]
 
 MOST_WORDS = 1 << 15  # cached per tokenizer; about 10 MB
 _LONGEST = 32  # letters of a cached word
@@ -187,7 +187,7 @@ def tokenise(backend: Any, text: str) -> Tokens:
     return Tokens(text, tuple(encoding.ids), close_spans(text, spans))
 
 
-_known: WeakKeyDictionary[Any, dict[str, Parts] | None] = WeakKeyDictionary()  # words that each tokenizer has seen
+_known: WeakKeyDictionary[Any, dict[str, WordTokens] | None] = WeakKeyDictionary()  # words that each tokenizer has seen
 
 
 def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
@@ -203,7 +203,7 @@ def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
     return [_by_words(backend, text, known) if text.isascii() else tokenise(backend, text) for text in texts]
 
 
-def _by_words(backend: Any, text: str, known: dict[str, Parts]) -> Tokens:
+def _by_words(backend: Any, text: str, known: dict[str, WordTokens]) -> Tokens:
     ids: list[int] = []
     spans: list[Span] = []
     spelled: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ def _by_words(backend: Any, text: str, known: dict[str, Parts]) -> Tokens:
     return Tokens(text, tuple(ids), tuple(spans), spelled)
 
 
-def _tokenise_word(backend: Any, word: str, known: dict[str, Parts]) -> Parts:
+def _tokenise_word(backend: Any, word: str, known: dict[str, WordTokens]) -> WordTokens:
     tokens = tokenise(backend, word)
     parts = tokens.ids, tokens.spans, tuple(spelled_out(word, tokens.spans))
     if len(word) <= _LONGEST:

@@ -109,8 +109,8 @@ def shrunk(cells: Size, *, side: int, most: int) -> Size:
     return (int(columns // ratio), int(rows // ratio)) if ratio > 1.1 else cells
 
 
-Tokens = Float[Tensor, "points dim"]
-SeenImages = tuple[list[Tokens], tuple[PatchLayout, ...]]
+VisualTokens = Float[Tensor, "points dim"]
+SeenImages = tuple[list[VisualTokens], tuple[PatchLayout, ...]]
 
 # Tiles that pass through the vision tower at once: a large image has up to 37 of them.
 _TILES = 16
@@ -188,7 +188,7 @@ class TileVision:
             seen.append(self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view))
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
 
-    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], where: View) -> tuple[Tokens, PatchLayout]:
+    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], where: View) -> tuple[VisualTokens, PatchLayout]:
         rows, columns = grid.shape[1:]
         left, top = unpadded(where.size, (columns, rows))
         grid = grid[:, top : rows - top, left : columns - left]

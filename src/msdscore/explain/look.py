@@ -19,11 +19,10 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
 from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
-from msdscore.forms.base import BLUEST, Role, Unit, p_text
+from msdscore.forms.base import BLUEST, Floats, Role, Unit, p_text
 from msdscore.forms.registry import facts_of
 from msdscore.text.warnings import NOT_ENGLISH
 
-Floats = npt.NDArray[np.float64]
 Colour = tuple[int, int, int]
 
 FULL = 0.01  # p-value at which a word in doubt has full colour

@@ -1,4 +1,4 @@
-"""Terms projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
+"""MapTerms projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import unknown_name
-
-Floats = npt.NDArray[np.float64]
+from msdscore.forms.base import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def shares_of(points: Floats, mixture: Components) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class MapTerms:
     """Inputs of a projection: terms of both divergences, affinities of tokens and patches, the gate."""
 
     coverage: Floats  # one per visible patch, adding up to the coverage divergence
@@ -84,7 +83,7 @@ class Regions:
     penalty: Floats
 
 
-def influence(terms: Terms) -> Regions:
+def influence(terms: MapTerms) -> Regions:
     r"""Return the first-order increase of the local divergence if a patch is removed.
 
     .. math:: \beta\,\frac{\bar c - c_i}{N - 1} - (1-\beta)\sum_j \omega_j \Delta_{ji}
@@ -96,12 +95,12 @@ def influence(terms: Terms) -> Regions:
     return _both_ways(terms, -(terms.shares @ terms.removal))
 
 
-def kernel(terms: Terms) -> Regions:
+def kernel(terms: MapTerms) -> Regions:
     """`influence` with every patch as a separate component: affinities minus their mean replace removals."""
     return _both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
 
 
-def _both_ways(terms: Terms, along_tokens: Floats) -> Regions:
+def _both_ways(terms: MapTerms, along_tokens: Floats) -> Regions:
     count = len(terms.coverage)
     ratios = count * terms.coverage
     along_patches = (ratios.mean() - ratios) / max(count - 1, 1)
@@ -109,23 +108,23 @@ def _both_ways(terms: Terms, along_tokens: Floats) -> Regions:
     return Regions(rise, -rise)
 
 
-def carried(terms: Terms) -> Regions:
+def carried(terms: MapTerms) -> Regions:
     r"""Token terms spread by affinity, :math:`\sum_j s_j a_{ji}`: negative ones support, others penalise."""
     return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 
-def centred(terms: Terms) -> Regions:
+def centred(terms: MapTerms) -> Regions:
     """`carried` for token terms minus their mean over the caption."""
     return carried(replace(terms, support=terms.support - terms.support.mean()))
 
 
-def contrasted(terms: Terms) -> Regions:
+def contrasted(terms: MapTerms) -> Regions:
     """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
     lean = (terms.support - terms.support.mean()) @ terms.affinity
     return Regions(-lean, lean)
 
 
-PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
+PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
     "influence": influence,
     "kernel": kernel,
     "carried": carried,
@@ -134,7 +133,7 @@ PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
 }
 
 
-def project(terms: Terms, projection: str) -> Regions:
+def project(terms: MapTerms, projection: str) -> Regions:
     """Return terms as regions, by the named projection."""
     return PROJECTIONS[check_projection(projection)](terms)
 

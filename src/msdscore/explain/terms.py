@@ -14,14 +14,12 @@ from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
-from msdscore.forms.base import Form, Measurement, Unit
+from msdscore.forms.base import Floats, Form, Measurement, Unit
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
-
-Floats = npt.NDArray[np.float64]
 
 # Chosen on the faithfulness study; docs/explain-evidence.md lists the alternatives.
 PROJECTION = "influence"
@@ -41,7 +39,7 @@ class Attribution:
     image: Image
     patches: PatchLayout
     tokens: TokenLayout
-    terms: maps.Terms
+    terms: maps.MapTerms
     visible: npt.NDArray[np.bool_]  # one per patch of `patches`
     form: Form
     units: tuple[Unit, ...]  # words and marks in reading order
@@ -126,7 +124,7 @@ def image_of(decoded: Decoded | RowError) -> Image:
     return decoded.image
 
 
-def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement[Any]) -> list[maps.Terms]:
+def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement[Any]) -> list[maps.MapTerms]:
     """Return the terms of every measured pair, and the affinities of its tokens to the patches."""
     seen, read, mixtures = images.vectors, texts.vectors, measured.terms.image_mixtures
     terms = []
@@ -141,7 +139,7 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
             means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
             removal = maps.removals(x, y, maps.Components(means, log_weights, mixtures.kappa))
         own = form.point_terms(measured, number, patches, tokens)
-        terms.append(maps.Terms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
+        terms.append(maps.MapTerms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
     return terms
 
 

@@ -21,9 +21,9 @@ from msdscore.text.words import Word
 
 Floats = npt.NDArray[np.float64]
 Values = Float[Tensor, " pairs"]
-Mask = Bool[Tensor, " points"]
+PointMask = Bool[Tensor, " points"]
 Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour in explanations
-Part = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
+ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and how strong it is
 
 BLUEST = 0.7  # strength of the colour of a word with p-value 1
@@ -256,10 +256,10 @@ class Form(Protocol):
     def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of the caption of a pair, with their effect on the score."""
 
-    def point_terms(self, measured: Measurement[Any], pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+    def point_terms(self, measured: Measurement[Any], pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
         """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
 
-    def parts(self, score: Any) -> list[Part]:
+    def parts(self, score: Any) -> list[ScoreStep]:
         """Return the steps from the similarity to Soft-MSD of a `Score`, in order."""
 
     def equation(self, score: Any) -> str:

@@ -31,11 +31,11 @@ from msdscore.forms.base import (
     BLUEST,
     Column,
     Entry,
-    Mask,
     Measurement,
-    Part,
+    PointMask,
     PointTerms,
     Role,
+    ScoreStep,
     Sides,
     Unit,
     Values,
@@ -295,7 +295,7 @@ class Evidence:
         facts = {number: dict(zip(names, own, strict=True)) for number, *own in zip(judged, *columns, strict=False)}
         return units_of(words.spoken[pair], facts)
 
-    def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+    def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
         """Return the terms of words, divided among their tokens; coverage is not part of the form."""
         words, count = measured.terms, int(tokens.sum())
         support, shares = np.zeros(count), np.zeros(count)
@@ -306,7 +306,7 @@ class Evidence:
             shares[own] = weight / len(own)
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
-    def parts(self, score: Any) -> list[Part]:
+    def parts(self, score: Any) -> list[ScoreStep]:
         """Return the contributions of denial (if any), precision, information and doubt."""
         first, second = self.weights
         sizes: list[tuple[str, float, Role]] = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msdscore.core import paper, settings
 from msdscore.core.evidence import Bank
-from msdscore.core.mixture import FitSettings, Kind
+from msdscore.core.mixture import FitSettings, Init, Kind
 from msdscore.core.paper import Divergence
 from msdscore.core.schedule import diverge
 from msdscore.core.settings import exact
@@ -21,11 +21,11 @@ from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     Column,
     Entry,
-    Mask,
     Measurement,
-    Part,
+    PointMask,
     PointTerms,
     Role,
+    ScoreStep,
     Sides,
     Unit,
     Values,
@@ -35,7 +35,6 @@ from msdscore.forms.base import (
 from msdscore.text.words import Word, segment
 
 Gate = Literal["length", "coverage", "support", "fixed"]
-Init = Literal["sample", "spread"]
 Calibration = Literal["none", "background"]
 Measured = Measurement[Divergence]
 
@@ -251,7 +250,7 @@ class Paper:
             facts[number] = {"term": -weight * share, "gap": share * size / len(own)} if own else {"term": None}
         return units_of(words, facts)
 
-    def point_terms(self, measured: Measured, pair: int, patches: Mask, tokens: Mask) -> PointTerms:
+    def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
         """Return coverage terms of the visible patches and support terms of the tokens."""
         coverage, support = (
             terms[: len(mask)][mask[: len(terms)]].double().cpu().numpy()
@@ -263,11 +262,11 @@ class Paper:
         beta = float(self.betas(measured.lengths[pair : pair + 1]))
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
 
-    def parts(self, score: Any) -> list[Part]:
+    def parts(self, score: Any) -> list[ScoreStep]:
         """Return the contributions of regions and words, unless they have no weight."""
         weight, beta = score.uncertainty * self.alpha, score.beta
         regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
-        parts: list[Part] = []
+        parts: list[ScoreStep] = []
         if beta > 0:
             parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
         if beta < 1:

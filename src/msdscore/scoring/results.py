@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
-from msdscore.forms.base import Form
+from msdscore.forms.base import Floats, Form
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, score_name
 from msdscore.scoring.measurement import Numbers, soften
 from msdscore.text.form import FORM_WARNINGS
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 COUNTS = ("length", "windows")

@@ -23,8 +23,8 @@ from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.canvas import Preprocessing, View
 from msdscore.encoders.vision.nvjpeg import NvJpeg
 
-Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
-Side: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size
+PixelBatch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
+Axis: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size
 # Pixels that are decoded and resized at once: 0.8 GB in float16. 256 photographs take hardly longer than 128, since
 # most of the time is spent in one kernel of few threads per file.
 TOGETHER = 2**27
@@ -62,7 +62,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:
+def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: PixelBatch) -> list[bool]:
     """Decode files into the upper left of their rows; return for each whether it was decoded."""
     if batch.device.type == "cuda":
         return nvjpeg(batch.device).decode(files, [view.size for view in views], batch)
@@ -79,13 +79,13 @@ def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], bat
     return good
 
 
-def _black(sizes: Sequence[tuple[int, int]], device: torch.device) -> Batch:
+def _black(sizes: Sequence[tuple[int, int]], device: torch.device) -> PixelBatch:
     """Allocate a black batch for images in the upper left of one size; missing parts of damaged files remain black."""
     width, height = (max(size[side] for size in sizes) for side in (0, 1))
     return torch.zeros((len(sizes), 3, height, width), dtype=torch.uint8, device=device)
 
 
-def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> Batch:
+def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> PixelBatch:
     """Images on the canvas: those that are already resized, on the CPU or the device, and those still to be resized."""
     sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
     ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
@@ -110,7 +110,7 @@ def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
     return sent(torch.tensor(numbers), device)
 
 
-def _stacked(pixels: Sequence[Tensor], device: torch.device) -> Batch:
+def _stacked(pixels: Sequence[Tensor], device: torch.device) -> PixelBatch:
     here = [number for number, image in enumerate(pixels) if image.device.type == "cpu"]
     if len(here) == len(pixels):
         return sent(torch.stack(list(pixels)), device)
@@ -131,7 +131,7 @@ def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         yield from (part.tolist() for part in np.array_split(numbers, -(-len(numbers) // most)))
 
 
-def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[Tensor, "batch 3 down across"]:
+def resize(batch: PixelBatch, views: Sequence[View], steps: Preprocessing) -> UInt8[Tensor, "batch 3 down across"]:
     """Resize and crop images in the upper left of a batch according to their views.
 
     One axis after the other, both rounded to whole levels, as in Pillow.
@@ -155,7 +155,7 @@ def _rounded(levels: Tensor) -> Tensor:
 
 
 def _matrices(
-    sides: Sequence[Side], room: int, resample: int, device: torch.device
+    sides: Sequence[Axis], room: int, resample: int, device: torch.device
 ) -> Float[Tensor, "batch canvas room"]:
     """The weights of images along one axis as matrices, most of them zero; a single one if all are equal."""
     numbers = {side: number for number, side in enumerate(dict.fromkeys(sides))}
@@ -167,7 +167,7 @@ def _matrices(
 
 
 def taps(
-    sides: Sequence[Side], resample: int, device: torch.device
+    sides: Sequence[Axis], resample: int, device: torch.device
 ) -> tuple[Int[Tensor, "batch canvas"], Float[Tensor, "batch canvas taps"]]:
     """Pillow's weights: for each pixel of a canvas its first source pixel, and the weights starting there.
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import PROJECTIONS, Terms, project
+from msdscore.explain.maps import PROJECTIONS, MapTerms, project
 from msdscore.explain.terms import terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import bootstrap_mean
@@ -118,7 +118,7 @@ def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) ->
     return seen
 
 
-def word_maps(terms: Terms, unit: Unit) -> dict[str, Floats]:
+def word_maps(terms: MapTerms, unit: Unit) -> dict[str, Floats]:
     """Maps of one word: where its tokens lean, and which patches raise the density at its tokens."""
     own = list(unit.tokens)
     sharp = terms.affinity[own] ** 4  # the affinity of four times the concentration
@@ -129,7 +129,7 @@ def word_maps(terms: Terms, unit: Unit) -> dict[str, Floats]:
     }
 
 
-def caption_maps(terms: Terms) -> dict[str, Floats]:
+def caption_maps(terms: MapTerms) -> dict[str, Floats]:
     """The support map of a caption by every projection."""
     return {name: project(terms, name).support for name in PROJECTIONS}
 
