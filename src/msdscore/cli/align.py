@@ -99,12 +99,7 @@ def train(
 
 
 @align.command("eval")
-def evaluate(
-    run: RunFolder,
-    pairs: PairOptions,
-    device: options.Device = "auto",
-    json: options.Json = False,
-) -> None:
+def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto", json: options.Json = False) -> None:
     """Measure the retrieval of a run, by pooled vectors and by local similarity."""
     from msdscore.cli.tables import rows_table
     from msdscore.lab.align.evaluate import evaluate as measure
@@ -125,8 +120,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
     dtype: Width = "float16",
     background: Annotated[
-        Path | None,
-        option_in(INPUT, help="Folder of background images, from which a bank is built."),
+        Path | None, option_in(INPUT, help="Folder of background images, from which a bank is built.")
     ] = None,
     limit: Annotated[int, option_in(INPUT, min=2, help="Largest number of background images.")] = 128,
     overwrite: options.Overwrite = False,

@@ -47,8 +47,7 @@ class CaptionerOptions:
 def caption(
     source: Annotated[Path, typer.Argument(help="A folder of images, or a file whose rows contain or name them.")],
     output: Annotated[
-        Path,
-        option_in(OUTPUT, "--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows."),
+        Path, option_in(OUTPUT, "--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows.")
     ],
     captioner: CaptionerOptions,
     limit: Annotated[int | None, option_in(INPUT, min=1, help="Only the first images, this many.")] = None,

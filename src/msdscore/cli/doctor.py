@@ -22,10 +22,7 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
 _LEFT_OUT = ("all", "test", "docs", "check", "release")  # not features
 
 
-def doctor(
-    chosen: options.ScorerOptions,
-    json: options.Json = False,
-) -> None:
+def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
     """Show the installation and whether it scores: version, device, extras, weights, and a self-test of seconds.
 
     Exit codes: 0 the self-test passed, 1 it failed.

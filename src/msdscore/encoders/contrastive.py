@@ -15,13 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
 from msdscore.core.embeddings import unit
-from msdscore.encoders.backbone import (
-    Backbone,
-    Identity,
-    LargeOptions,
-    compile_towers,
-    square_layouts,
-)
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, square_layouts
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing

@@ -333,11 +333,7 @@ class Evidence:
 
     def legend(self, limit: float) -> list[Entry]:
         """Colours by p-value."""
-        return [
-            (LEGEND, "penalty", 1.0),
-            ("neither", "support", 0.0),
-            ("supported", "support", BLUEST),
-        ]
+        return [(LEGEND, "penalty", 1.0), ("neither", "support", 0.0), ("supported", "support", BLUEST)]
 
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float

@@ -92,12 +92,7 @@ def own_bank(encoder: Encoder) -> NamedBank | None:
 
 
 def build_bank(
-    encoder: Encoder,
-    form: Form,
-    images: Sequence[Image],
-    captions: Sequence[str] = (),
-    *,
-    batch_size: int = 32,
+    encoder: Encoder, form: Form, images: Sequence[Image], captions: Sequence[str] = (), *, batch_size: int = 32
 ) -> NamedBank:
     """Fit the mixtures of background images, and of background captions if coverage is calibrated too."""
     if len(images) < 2:

@@ -178,11 +178,7 @@ def stems_of(captions: Sequence[str]) -> frozenset[str]:
 
 
 def _labelled(
-    pipeline: Pipeline,
-    captions: Sequence[Sequence[str]],
-    images: Embedded,
-    texts: Embedded,
-    shown: Sequence[Shown],
+    pipeline: Pipeline, captions: Sequence[Sequence[str]], images: Embedded, texts: Embedded, shown: Sequence[Shown]
 ) -> _Mentions:
     """Return the mentions of judged words; unclear ones are omitted."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]

@@ -170,10 +170,7 @@ def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]]
 
 
 def without_empty(
-    texts: Sequence[str | RowError],
-    batch: Embeddings,
-    rows: Sequence[int | None],
-    reasons: Mapping[int, RowError],
+    texts: Sequence[str | RowError], batch: Embeddings, rows: Sequence[int | None], reasons: Mapping[int, RowError]
 ) -> SortedOut:
     """Remove captions without tokens; each gets an error."""
     filled = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled

@@ -323,10 +323,7 @@ def _scored_source(file: ScoreFile) -> Iterator[Path]:
 def _copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) -> None:
     """Write all files of the samples of the selected rows, in their order."""
     offsets = {image.offset for image in images_of(file, tar, rows).values()}
-    with (
-        tarfile.open(tar, "r:") as given,
-        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written,
-    ):
+    with tarfile.open(tar, "r:") as given, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written:
         for sample in _samples(given):
             if any(member.offset_data in offsets for member in sample):
                 for member in sample:

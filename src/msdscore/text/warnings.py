@@ -147,12 +147,7 @@ def _looks_alike(text: str) -> bool:
 
 
 def token_warnings(
-    text: str,
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    *,
-    unknown: int | None,
-    spelled: Sequence[str] | None = None,
+    text: str, ids: Sequence[int], spans: Sequence[Span], *, unknown: int | None, spelled: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """Return warnings about words outside the vocabulary; `spelled` is the result of `spelled_out`, if known."""
     odd = spelled_out(text, spans, ids, unknown=unknown) if spelled is None or unknown in ids else spelled
