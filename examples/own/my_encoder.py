@@ -1,0 +1,43 @@
+"""An encoder: patches of a timm vision transformer; a word is the weight vector of the class that it names."""
+
+import re
+
+import timm
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place
+from msdscore.encoders.base import Features, TokenLayout
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
+
+CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in its order
+
+
+def load(device="auto", dtype="auto", weights=""):
+    where = place(device, dtype)
+    torch.manual_seed(0)  # without a file, the weights are random
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=len(CLASSES), checkpoint_path=weights)
+    network = network.eval().to(where.device, where.dtype)
+    signed = f"classes@{weights or 'random'}"  # begins the signature of every score
+    return ClassEncoder(network, Identity("classes", signed, where, SharedOptions(pool="mean")))
+
+
+class ClassEncoder(Backbone):
+    def __init__(self, network, identity):
+        config = timm.data.resolve_model_data_config(network)
+        steps = Preprocessing(resize=config["input_size"][1:], crop=None, mean=config["mean"], std=config["std"])
+        super().__init__(identity, model=network, preprocessing=steps)
+
+    def _see(self, images):
+        patches = self._model.patch_embed
+        states = self._model.forward_features(self._pixels(images))[:, self._model.num_prefix_tokens :]
+        layout = tuple(patch_layout(image.view, patches.grid_size, patches.patch_size) for image in images)
+        return Features(states.float(), mask_of(layout), None, layout)
+
+    def _read(self, texts):
+        words = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in CLASSES] for text in texts]
+        vectors = self._model.head.weight.float()
+        rows = [vectors[[CLASSES.index(match[0].lower()) for match in found]] for found in words]
+        mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+        layout = tuple(TokenLayout(tuple(match.span() for match in found)) for found in words)
+        return Features(pad_sequence(rows, batch_first=True), mask, None, layout)
