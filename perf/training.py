@@ -21,7 +21,6 @@ from msdscore.encoders.mini.minilm import MiniLM
 from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
 from msdscore.lab.align.objective import Setting, objective
 from msdscore.lab.align.processes import World
-from msdscore.lab.align.recipe import load_recipe
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from train_mini.batches import ResidentBatches
 from train_mini.images import ResidentImages
 from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.recipe import load_mini
 from train_mini.sampling import Pools
 from train_mini.terms import TERMS
 from train_mini.texts import FlatTexts, TextPool
@@ -161,7 +161,7 @@ def main():
     options = parser.parse_args()
     device, changes = torch.device(options.device), ["sample.held_out=0", *options.set]
     for tune in options.tune:
-        recipe = load_recipe("mini", changes=[*changes, f"train.tune={tune}"])
+        recipe = load_mini(changes=[*changes, f"train.tune={tune}"])
         batches = make_batches(recipe, device)
         for fixed_order in (True, False):
             with Busy() if device.type == "cuda" else nullcontext() as busy:

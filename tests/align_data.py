@@ -1,6 +1,7 @@
 """Eight images of coloured shapes with captions, and recipes small enough for a test."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
 from msdscore.core.embeddings import masked_mean
+from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.encoders.base import Embeddings
 from msdscore.lab.align.data.formats import DataSource, open_pairs
 from msdscore.lab.align.data.samples import Sample, SampleReader
 from msdscore.lab.align.features import TowerFeatures
-from msdscore.lab.align.recipe import Recipe, recipe_from
+from msdscore.lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec
 from msdscore.lab.align.run.session import Session
+from train_mini.recipe import load_mini
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")
@@ -67,7 +70,15 @@ def recipe(**tables: Any) -> Recipe:
     }
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table} if isinstance(table, dict) else table
-    return recipe_from(values)
+    return read_spec(Recipe, values)
+
+
+def frozen_mini(*changes: str) -> Recipe:
+    """The recipe `mini` without the settings of its trainer: heads over frozen towers."""
+    values = plain(load_mini(changes=changes))
+    for table, kind in (("loss", LossSpec), ("sample", SampleSpec), ("train", TrainSpec)):
+        values[table] = {field.name: values[table][field.name] for field in fields(kind)}
+    return read_spec(Recipe, values)
 
 
 def read_samples(session: Session, rows: DataSource) -> tuple[list[Sample], TowerFeatures]:

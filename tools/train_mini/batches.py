@@ -15,10 +15,10 @@ from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.features import TrainingBatch, sentence_vectors
-from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import draw
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs
+from train_mini.recipe import MiniRecipe
 from train_mini.sampling import Pools, grouped_order, nearest, step_texts
 from train_mini.texts import TextPool, TokenRows
 from train_mini.words import Labels, alike_words, held_words, word_labels
@@ -57,7 +57,7 @@ class ResidentBatch(TrainingBatch):
 class ResidentBatches:
     """Batches whose images and texts lie on the device; each is a pure function of the seed and its number."""
 
-    recipe: Recipe
+    recipe: MiniRecipe
     towers: MiniTowers
     images: ResidentImages
     pools: Pools
@@ -133,7 +133,7 @@ class ResidentBatches:
 
 
 def open_resident(
-    recipe: Recipe,
+    recipe: MiniRecipe,
     pairs: Pairs,
     towers: MiniTowers,
     *,

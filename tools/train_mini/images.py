@@ -19,7 +19,7 @@ from msdscore.errors import ImageError
 from msdscore.io.atomic import in_turn, replacing
 from msdscore.io.images import open_image
 from msdscore.lab.align.data.formats import Pairs, image_content
-from msdscore.lab.align.recipe import SampleSpec
+from train_mini.recipe import MiniSample
 
 OnProgress = Callable[[int, int], None]
 Pixels = Float[Tensor, "batch 3 height width"]
@@ -102,7 +102,7 @@ class ResidentImages:
     sided: Bool[Tensor, " images"]
 
     def views(
-        self, items: Int[Tensor, " batch"], spec: SampleSpec, *, size: int, generator: torch.Generator
+        self, items: Int[Tensor, " batch"], spec: MiniSample, *, size: int, generator: torch.Generator
     ) -> Float[Tensor, "batch 3 size size"]:
         """Draw one view of each image: values from 0 to 255, channels last in memory."""
         device, count = self.pixels.device, len(items)
@@ -134,7 +134,7 @@ def _lit(
     return ((pixels - mean) * gain + mean * light).clamp(0, 255).contiguous(memory_format=torch.channels_last)
 
 
-def disturbed(pixels: Pixels, spec: SampleSpec, *, generator: torch.Generator) -> tuple[Pixels, str]:
+def disturbed(pixels: Pixels, spec: MiniSample, *, generator: torch.Generator) -> tuple[Pixels, str]:
     """Shrink, compress and add noise to the shares of images that `spec` says; gives a resampling filter beside them.
 
     The same number of images is changed at every step; which ones is drawn.

@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -14,19 +15,21 @@ from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import MIDDLE, STAGES, Lite2
 from msdscore.lab.align.aligner import Aligner
 from msdscore.lab.align.features import TrainingBatch
-from msdscore.lab.align.recipe import Recipe, TrainSpec
 from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
+from train_mini.recipe import MiniRecipe
 
 _ZERO = 1.4  # start of the zero of log-odds, in their own unit
 
 
 class MiniAligner(Aligner):
-    """An aligner with a zero of log-odds for every word and class, and maybe a tuned image network."""
+    """An aligner with a zero of log-odds for every word and class, and optionally a tuned image network."""
+
+    SCALES: ClassVar[dict[str, float | None]] = Aligner.SCALES | {"evidence": 0.25, "omission": 4.0}
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: MiniRecipe,
         image: SideDims,
         text: SideDims,
         *,
@@ -35,6 +38,7 @@ class MiniAligner(Aligner):
         trunk: "TunedTrunk | None" = None,
     ) -> None:
         super().__init__(recipe, image, text)
+        self._trunk_rate = recipe.train.tune_lr / recipe.train.lr
         self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
         self.word_zeros = nn.Parameter(torch.zeros(words)) if recipe.loss.evidence else None
         self.class_zeros = nn.Parameter(torch.zeros(classes)) if recipe.loss.objects else None
@@ -47,12 +51,12 @@ class MiniAligner(Aligner):
         features: Features = self.trunk(batch.pixels)
         return features
 
-    def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
-        """Parameters with their learning rate as a share of `train.lr`; a tuned network has its own."""
+    def rated_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Return groups of parameters with their learning rate as a share of `train.lr`."""
         trunk = [] if self.trunk is None else list(self.trunk.parameters())
         tuned = set(map(id, trunk))
         heads = [parameter for parameter in self.parameters() if id(parameter) not in tuned]
-        return [(heads, 1.0), (trunk, spec.tune_lr / spec.lr)]
+        return [(heads, 1.0), (trunk, self._trunk_rate)]
 
     def odds(self) -> Odds:
         """The learned line from evidence of words to log-odds."""

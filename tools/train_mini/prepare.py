@@ -16,7 +16,6 @@ from msdscore.lab import edits
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_name
 from msdscore.lab.align.data.negatives import class_weights, make_negatives
 from msdscore.lab.align.data.samples import says_side
-from msdscore.lab.align.recipe import Recipe, SampleSpec
 from msdscore.lab.align.repeatable import stream
 from msdscore.text.words import stem
 from train_mini.phrases import (
@@ -28,6 +27,7 @@ from train_mini.phrases import (
     similar_images,
     words_of,
 )
+from train_mini.recipe import MiniRecipe, MiniSample
 from train_mini.texts import NO_WORD, FlatTexts, flatten
 from train_mini.words import WordFacts, word_facts
 
@@ -44,7 +44,7 @@ class PreparedTexts:
     sided: npt.NDArray[np.bool_]
 
 
-def train_pairs(pairs: Pairs, spec: SampleSpec) -> Pairs:
+def train_pairs(pairs: Pairs, spec: MiniSample) -> Pairs:
     """The pairs that are trained on: all but one of `held_out`, chosen by the hash of the image's name."""
     return pairs.take([item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)])
 
@@ -55,7 +55,7 @@ def is_held_out(pair: TrainingPair, share: int) -> bool:
     return bool(share) and int(sha256(name.encode()).hexdigest()[:8], 16) % share == 0
 
 
-def prepare_texts(pairs: Pairs, recipe: Recipe, tower: MiniLMTexts, *, cache: Path | None = None) -> PreparedTexts:
+def prepare_texts(pairs: Pairs, recipe: MiniRecipe, tower: MiniLMTexts, *, cache: Path | None = None) -> PreparedTexts:
     """Write and tokenise all texts of a run, or read them from the cache."""
     if cache is None:
         return _prepared(pairs, recipe, tower)
@@ -73,7 +73,7 @@ def prepare_texts(pairs: Pairs, recipe: Recipe, tower: MiniLMTexts, *, cache: Pa
         return PreparedTexts(texts, facts, arrays["sided"])
 
 
-def _prepared(pairs: Pairs, recipe: Recipe, tower: MiniLMTexts) -> PreparedTexts:
+def _prepared(pairs: Pairs, recipe: MiniRecipe, tower: MiniLMTexts) -> PreparedTexts:
     spec = recipe.sample
     classes = read_classes(Path(spec.classes)) if spec.classes else ()
     lexicon = build_lexicon(pairs.items, classes=classes)
@@ -100,7 +100,7 @@ def _framed_classes(lexicon: Lexicon, tower: MiniLMTexts) -> FlatTexts:
 
 
 def _texts_by_rule(
-    pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: SampleSpec
+    pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: MiniSample
 ) -> dict[str, list[tuple[str, ...]]]:
     """Texts by rule: the same ones for every seed, which draws among them."""
     maker = PhraseMaker(pairs, lexicon, similar_images(pairs, lexicon))
@@ -131,7 +131,7 @@ def _arrays(prepared: PreparedTexts) -> dict[str, Any]:
     return {**arrays, **facts, "sided": prepared.sided}
 
 
-def _key(pairs: Pairs, recipe: Recipe) -> str:
+def _key(pairs: Pairs, recipe: MiniRecipe) -> str:
     classes = Path(recipe.sample.classes).read_text("utf-8") if recipe.sample.classes else ""
     parts = [_RULES, pairs.fingerprint, recipe.sample.made, classes, recipe.text.source]
     return blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()

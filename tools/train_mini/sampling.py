@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core.embeddings import unit
-from msdscore.lab.align.recipe import SampleSpec
+from train_mini.recipe import MiniSample
 from train_mini.texts import TextPool, TokenRows
 
 _NEAR = 40  # images among which the members of a group are drawn
@@ -88,7 +88,7 @@ class StepTexts:
 
 
 def step_texts(
-    pools: Pools, items: Int[Tensor, " batch"], spec: SampleSpec, *, generator: torch.Generator
+    pools: Pools, items: Int[Tensor, " batch"], spec: MiniSample, *, generator: torch.Generator
 ) -> StepTexts:
     """Draw the texts of a step; every second image has a long one."""
     drawn = torch.rand(9, len(items), generator=generator, device=items.device)

@@ -14,6 +14,7 @@ from msdscore.lab.align.objective import Step, Term, word_term
 from train_mini.batches import ResidentBatch
 from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner
+from train_mini.recipe import MiniLoss
 
 # Weights of evidence: of a caption's words in similar images, of texts by rule, of their words in similar images.
 _ELSEWHERE, _BY_RULE, _BY_RULE_ELSEWHERE = 0.25, 0.5, 0.1
@@ -37,7 +38,7 @@ def _evidence(step: Step) -> Scalar:
         owner = part.owner[known.nonzero()[:, 0]]
         losses.append(_BY_RULE * _group_loss(step, table, part.words[known], owner, elsewhere=_BY_RULE_ELSEWHERE))
     zeros = cast(MiniAligner, step.aligner).odds().word_zeros
-    return torch.stack(losses).sum() + step.loss.shrink * zeros.square().sum()
+    return torch.stack(losses).sum() + cast(MiniLoss, step.loss).shrink * zeros.square().sum()
 
 
 def _group_loss(

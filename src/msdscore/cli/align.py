@@ -11,11 +11,16 @@ from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import events, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from msdscore.lab.align.data.formats import DataSource
+    from msdscore.lab.align.recipe import Recipe
+    from msdscore.lab.align.run.train import RunReport
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
 TRAINING = "Training"
+Output = Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the run.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Width = Annotated[str, option_in(OUTPUT, help="int8, float16 or float32.")]
 
@@ -46,7 +51,7 @@ class PairOptions:
 class TrainingOptions:
     """Recipe of a training run, its validation data and its environment."""
 
-    recipe: Annotated[str, option_in(TRAINING, help="Name of a recipe (paper, mini) or a TOML file.")] = "paper"
+    recipe: Annotated[str, option_in(TRAINING, help="Name of a recipe (paper, paper-llama) or a TOML file.")] = "paper"
     change: Annotated[list[str], option_in(TRAINING, "--set", help="Change a setting, e.g. train.steps=100.")] = field(
         default_factory=list
     )
@@ -67,34 +72,39 @@ class TrainingOptions:
 
 
 @align.command()
-def train(
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the run.")],
+def train(output: Output, pairs: PairOptions, training: TrainingOptions, json: options.Json = False) -> None:
+    """Train an aligner; several GPUs through torchrun, a killed run continues with --resume."""
+    from msdscore.lab.align.recipe import Recipe
+    from msdscore.lab.align.run.train import train as trainer
+
+    run_training(trainer, Recipe, output, pairs, training, json=json)
+
+
+def run_training(
+    trainer: "Callable[..., RunReport]",
+    kind: "type[Recipe]",
+    output: Path,
     pairs: PairOptions,
     training: TrainingOptions,
-    json: options.Json = False,
+    *,
+    json: bool,
 ) -> None:
-    """Train an aligner; several GPUs through torchrun, a killed run continues with --resume."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
+    """Train a recipe of this kind with this trainer, and print the report."""
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.align.recipe import load_recipe
     from msdscore.lab.align.run.session import TrainOptions
-    from msdscore.lab.align.run.train import train as run_training
 
     check_folder(output)
-    chosen = load_recipe(training.recipe, changes=training.change, no_reconstruction=training.no_reconstruction)
+    changes, ablated = training.change, training.no_reconstruction
+    recipe = load_recipe(training.recipe, changes=changes, no_reconstruction=ablated, kind=kind)
     validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with events() as show:
         how = TrainOptions(
             device=training.device, resume=training.resume, workers=training.workers, cache=training.cache,
             loggers=tuple(training.logger), on_event=show,
         )  # fmt: skip
-        # Resident recipes are trained by `tools/train_mini` of the repository, if it is on the path.
-        if chosen.train.resident and find_spec("train_mini"):
-            run_training = import_module("train_mini.trainer").train
-        report = run_training(chosen, pairs.source(), output, val=validation, options=how)
+        report = trainer(recipe, pairs.source(), output, val=validation, options=how)
     (print_json if json else fields_table)(asdict(report))
 
 

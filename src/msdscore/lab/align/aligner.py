@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -15,24 +15,25 @@ from msdscore.errors import ConfigError
 from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.recipe import Recipe, TrainSpec
 
-SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
-# Divergences and densities are counted in nats already: their scales start near one.
-_STARTS = {"kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0}
-
 
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
+
+    # Initial scales of terms with a temperature; None: by `loss.temperature`. Divergences and densities are in nats
+    # already, so that their scales start near one.
+    SCALES: ClassVar[dict[str, float | None]] = {
+        "contrastive": None, "local": None, "word": None, "kl": 1.0, "support": 2.0,
+    }  # fmt: skip
 
     def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
         super().__init__()
         loss = recipe.loss
         self._max_scale = loss.max_scale
         self.heads = AlignedHeads(recipe.heads, image, text)
-        weights = {name: getattr(loss, name) for name in SCALED}
         # Hard negatives are judged with the temperature of the contrast.
-        weights["contrastive"] = loss.contrastive or loss.wants_negatives
-        starts = {name: math.log(_STARTS.get(name, 1 / loss.temperature)) for name in SCALED if weights[name]}
-        self.log_scales = _scalars(starts)
+        used = loss.weights | {"contrastive": loss.contrastive or loss.wants_negatives}
+        starts = {name: start or 1 / loss.temperature for name, start in self.SCALES.items() if used[name]}
+        self.log_scales = _scalars({name: math.log(start) for name, start in starts.items()})
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
         self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
@@ -55,8 +56,8 @@ class Aligner(nn.Module):
         """Return the inverse of the learned temperature of a term."""
         return self.log_scales[name].exp()
 
-    def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
-        """Yield parameters with their learning rate as a share of `train.lr`."""
+    def rated_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Return groups of parameters with their learning rate as a share of `train.lr`."""
         return [(list(self.parameters()), 1.0)]
 
     @torch.no_grad()
@@ -91,7 +92,7 @@ def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
             "weight_decay": decay,
             "share": share,
         }
-        for own, share in aligner.rated_parameters(spec)
+        for own, share in aligner.rated_parameters()
         for decays, decay in ((True, spec.weight_decay), (False, 0.0))
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))

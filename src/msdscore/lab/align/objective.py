@@ -124,7 +124,7 @@ def objective(
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
     step = Step(aligner, batch, setting)
-    weights = {name: getattr(setting.loss, name) for name in terms or TERMS}
+    weights = setting.loss.weights
     values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
     # Some terms only use the pairs of one process: the mean over processes is reported.

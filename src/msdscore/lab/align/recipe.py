@@ -10,27 +10,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from msdscore.encoders.aligned.heads import HeadsSpec
 from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, plain, read_spec
 from msdscore.errors import ConfigError, InputError, unknown_name
 
 DIRECTIONS = ("support", "coverage", "both", "each")
-# Every term of the loss, by the name of its weight.
-TERMS = (
-    "contrastive", "reconstruction", "local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded",
-    "bias", "support", "evidence", "objects", "omission", "over_machine",
-)  # fmt: skip
-# They need word labels or machines' captions, which only resident training (tools/train_mini) has.
-RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
 PREFIXES = ("linear", "head")
 
 
-def _require(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
+def require_between(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
     """Raise `ConfigError` if one of these numbers is out of bounds; `bound` is the text of the error."""
     for name in names.split():
         if not least <= getattr(spec, name) < below:
@@ -39,12 +32,17 @@ def _require(spec: object, names: str, least: float, below: float = math.inf, *,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpec:
-    """Weights of the terms, each of which can be zero, and settings of the terms.
+    """Weights of the loss terms, each of which can be zero, and their settings.
 
     >>> LossSpec(contrastive=0.0)
     Traceback (most recent call last):
     msdscore.errors.ConfigError: at least one loss weight must be positive, got none
     """
+
+    TERMS: ClassVar[tuple[str, ...]] = (
+        "contrastive", "reconstruction", "local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded",
+        "bias", "support",
+    )  # fmt: skip
 
     contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
     reconstruction: float = 0.0  # caption from patches through the frozen language model (paper)
@@ -57,11 +55,6 @@ class LossSpec:
     grounded: float = 0.0  # hard negatives, by the margin that the image adds to that of the text
     bias: float = 0.0  # the margin over hard negatives that the text has without its image
     support: float = 0.0  # InfoNCE on calibrated support: log density minus its mean over the images
-    evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
-    objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every image
-    omission: float = 0.0  # a second true caption covers more, a false one does not
-    over_machine: float = 0.0  # captions by people fit the image better than a machine's
-    shrink: float = 1e-3  # shrinks the zero of each word towards that of all words
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
@@ -71,10 +64,9 @@ class LossSpec:
     kl_stride: int = 1  # coverage looks at every such patch
 
     def __post_init__(self) -> None:
-        weights = [getattr(self, name) for name in TERMS]
-        if min(weights) < 0:
-            raise ConfigError(f"loss weights must not be negative, got {min(weights)}")
-        if max(weights) == 0:
+        if (least := min(self.weights.values())) < 0:
+            raise ConfigError(f"loss weights must not be negative, got {least}")
+        if not any(self.weights.values()):
             raise ConfigError("at least one loss weight must be positive, got none")
         if self.kl_direction not in DIRECTIONS:
             raise unknown_name("kl_direction", self.kl_direction, DIRECTIONS)
@@ -84,6 +76,11 @@ class LossSpec:
             raise ConfigError(
                 "temperature, max_scale and kl_kappa must be positive, kl_iterations and kl_stride at least 1"
             )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of every term by name."""
+        return {name: getattr(self, name) for name in self.TERMS}
 
     @property
     def wants_negatives(self) -> bool:
@@ -107,7 +104,7 @@ class LanguageSpec:
     prefix: str = "linear"  # from aligned patches to its inputs; "head": the image head's outputs are its inputs
 
     def __post_init__(self) -> None:
-        _require(self, "batch", 1, bound="be at least 1")
+        require_between(self, "batch", 1, bound="be at least 1")
         if self.prefix not in PREFIXES:
             raise unknown_name("prefix", self.prefix, PREFIXES)
 
@@ -125,17 +122,6 @@ class SampleSpec:
     negatives: int = 0  # hard negatives per caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
-    group: int = 1  # resident: similar images per group in a batch, whose words are hard absent ones
-    whole: float = 0.15  # resident: share of views that show the image as it is
-    resaved: float = 0.0  # resident: share of images that look like a JPEG of them
-    shrunk: float = 0.0  # resident: share of images that are shrunk and enlarged again
-    noisy: float = 0.0  # resident: share of images with a little noise
-    stored: int = 0  # resident: side in pixels of the images stored on the device; 0: as the tower reads them
-    made: int = 2  # resident: short and long texts by rule per image, hard negatives per caption
-    joined: float = 0.25  # resident: share of second captions that are several captions joined
-    alike: float = 0.6  # resident: words whose embeddings are more alike are neither present nor absent
-    classes: str = ""  # resident: file of object classes, one line each: a name and its synonyms
-    held_out: int = 0  # resident: one image of so many, by the hash of its name, is reserved for calibration; 0: none
 
     def __post_init__(self) -> None:
         if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
@@ -146,11 +132,6 @@ class SampleSpec:
             )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop must be between 0 and 1, got {self.crop}")
-        if min(self.group, self.made) < 1 or min(self.stored, self.held_out) < 0:
-            raise ConfigError("group and made must be at least 1, stored and held_out at least 0")
-        for name in ("whole", "joined", "resaved", "shrunk", "noisy"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.negative_source not in RULES:
             raise unknown_name("negative_source", self.negative_source, RULES)
 
@@ -177,17 +158,13 @@ class TrainSpec:
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
     log_every: int = 10
-    tune: int = 0  # resident: last stages of the image network that are trained too; 0: none
-    tune_lr: float = 1e-4  # their learning rate
-    resident: bool = False  # train with tools/train_mini: images and texts stay on the device
 
     def __post_init__(self) -> None:
-        _require(self, "batch accumulate tower_batch keep log_every", 1, bound="be at least 1")
-        counts = "steps tune tune_lr weight_decay clip eval_every save_every patience"
-        _require(self, counts, 0, bound="not be negative")
+        require_between(self, "batch accumulate tower_batch keep log_every", 1, bound="be at least 1")
+        require_between(self, "steps weight_decay clip eval_every save_every patience", 0, bound="not be negative")
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
-        _require(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
+        require_between(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
         if self.stop_on not in STOPS:
             raise unknown_name("stop_on", self.stop_on, STOPS)
         if self.precision not in PRECISIONS:
@@ -216,10 +193,6 @@ class Recipe:
             raise ConfigError(
                 "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
             )
-        if self.train.tune and not self.train.resident:
-            raise ConfigError("train.tune needs train.resident = true: frozen features cannot be trained")
-        if not self.train.resident and any(getattr(self.loss, name) for name in RESIDENT_TERMS):
-            raise ConfigError(f"loss.{', loss.'.join(RESIDENT_TERMS)} need train.resident = true")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 
@@ -228,17 +201,22 @@ class Recipe:
         return replace(self, loss=replace(self.loss, reconstruction=0.0))
 
 
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
+
+
 def list_recipes() -> tuple[str, ...]:
     """Return the names of the recipes in the package.
 
     >>> list_recipes()
-    ('mini', 'paper', 'paper-llama')
+    ('paper', 'paper-llama')
     """
     names = (path.name for path in (files("msdscore.lab.align") / "recipes").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
-def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
+def load_recipe(
+    name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False, kind: type[AnyRecipe] = Recipe
+) -> AnyRecipe:
     """Load a recipe by name or from a TOML file, with changes such as `train.steps=100`.
 
     >>> load_recipe("paper", changes=["train.lr=0.002"]).train.lr
@@ -254,12 +232,14 @@ def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruct
         _set(values, change)
     if no_reconstruction:
         values.setdefault("loss", {})["reconstruction"] = 0.0
-    return recipe_from(values)
+    return read_spec(kind, values)
 
 
-def recipe_from(values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from the tables of a TOML document."""
-    return read_spec(Recipe, values)
+def load_trained(path: Path) -> Recipe:
+    """Load the recipe of a finished run, without losses and samples, which may be those of another trainer."""
+    values = _read(path)
+    kept = {key: values[key] for key in ("name", "description", "seed", "image", "text", "heads")}
+    return read_spec(Recipe, {**kept, "train": {"tower_batch": values["train"]["tower_batch"]}})
 
 
 def dump_recipe(recipe: Recipe) -> str:

@@ -28,7 +28,7 @@ from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import RunError, require, unknown_name
 from msdscore.io.atomic import replacing
-from msdscore.lab.align.recipe import TERMS, Recipe, dump_recipe, load_recipe
+from msdscore.lab.align.recipe import Recipe, dump_recipe, load_recipe, load_trained
 from msdscore.version import __version__
 
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
@@ -58,7 +58,7 @@ def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> Non
         return
     if not resume:
         raise RunError(f"{run}: contains a run; continue it with --resume, or choose another folder")
-    if load_recipe(config) != recipe:
+    if load_recipe(config, kind=type(recipe)) != recipe:
         raise RunError(f"{run}: was started with another recipe; resume it with its {CONFIG}")
     if json.loads((run / ENVIRONMENT).read_text(encoding="utf-8")).get("data") != data:
         raise RunError(f"{run}: was started with other data; resume it with the same files")
@@ -271,7 +271,7 @@ def read_run(run: Path) -> FinishedRun:
     """
     if not (run / CONFIG).is_file():
         raise RunError(f"{run}: has no {CONFIG}; pass the folder of a run")
-    recipe = load_recipe(run / CONFIG)
+    recipe = load_trained(run / CONFIG)
     weights, progress = averaged_weights(run)
     known = read_known_towers(run)
     heads = AlignedHeads(recipe.heads, known.image, known.text)
@@ -299,8 +299,7 @@ def _sync(path: Path) -> None:
 def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
     """Write the report of a run as JSON, and a draft of a model card; parts to be filled in by people are marked."""
     write_text(run / REPORT, json.dumps(values, indent=2) + "\n")
-    weights = {name: getattr(recipe.loss, name) for name in TERMS}
-    terms = ", ".join(f"{name} {weight:g}" for name, weight in weights.items() if weight)
+    terms = ", ".join(f"{name} {weight:g}" for name, weight in recipe.loss.weights.items() if weight)
     heads, best = recipe.heads, values["best"]
     lines = [
         f"# {recipe.name}",

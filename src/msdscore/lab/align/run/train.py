@@ -74,11 +74,6 @@ def train(
     """
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience stops on retrieval and needs validation data; pass some, or set it to 0")
-    if recipe.train.resident and assemble is assemble_heads:
-        raise ConfigError(
-            f"recipe {recipe.name!r} trains in memory, which the package does not support: run "
-            "`python tools/train_mini` (or `make train-mini`) in the source repository, with the same options"
-        )
     device = own_device(place(options.device, "auto").device)
     with ordered_sums(device), joined(device) as world, ExitStack() as stack:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
@@ -150,7 +145,7 @@ class _Run:
         saves = last or done % (spec.save_every or max(_SAVE_EVERY, s.steps_per_epoch)) == 0
         if done % spec.log_every == 0 or evaluates or saves:
             values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
-            loss = sum(getattr(s.recipe.loss, name) * value for name, value in values.items())
+            loss = sum(s.recipe.loss.weights[name] * value for name, value in values.items())
             if not math.isfinite(loss):
                 raise RunError(f"the loss is {loss} at step {done - 1}; lower train.lr, or train in float32")
             rate = learning_rate(done - 1, steps=s.steps, spec=spec)
