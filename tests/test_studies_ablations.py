@@ -15,9 +15,8 @@ from msdscore.forms.paper import MSDConfig
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
-from msdscore.lab.studies.combine import logistic_weights
-from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.pairs import (
+from msdscore.lab.studies.ablations.combine import logistic_weights
+from msdscore.lab.studies.ablations.pairs import (
     DecidedPairs,
     decided_pairs,
     gain_rows,
@@ -27,9 +26,10 @@ from msdscore.lab.studies.pairs import (
     quantile_bins,
     uncertainties,
 )
-from msdscore.lab.studies.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
+from msdscore.lab.studies.ablations.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
+from msdscore.lab.studies.ablations.tune import Parts
+from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.table import to_json, to_markdown
-from msdscore.lab.studies.tune import Parts
 from paper_page import part
 
 
@@ -61,9 +61,9 @@ def test_variants_are_the_settings_and_the_own_value_is_among_them():
     pairs, _ = value_variants("components", "3,2", load_encoder("toy"), MSDConfig())
     assert [variant.name for variant in pairs] == ["components=3,2"]
     assert pairs[0].value is None
-    with pytest.raises(ConfigError, match=r"components are two numbers \(image, text\), got '3'"):
+    with pytest.raises(ConfigError, match=r"components should be two numbers \(image, text\), got '3'"):
         value_variants("components", "3", load_encoder("toy"), MSDConfig())
-    with pytest.raises(ConfigError, match="kappa is a number, got 'many'"):
+    with pytest.raises(ConfigError, match="kappa should be a number, got 'many'"):
         value_variants("kappa", "many", load_encoder("toy"), MSDConfig())
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
@@ -237,7 +237,7 @@ def test_tuning_chooses_on_held_out_pairs_and_counts_on_the_others(root):
     assert (used["alpha"], used["temperature"], used["gate_center"], used["gate_width"]) == (0.1, 0.2, 20.0, 3.0)
     assert chosen["tuned"]["value"] == max(row["tuned"] for row in values["rows"]) >= used["tuned"]["value"]
     answer = CliRunner().invoke(app, ["study", "tune", "--root", str(root), "-e", "toy"])
-    assert "16 pairs of sugarcrepe could be scored, 1000 are held out" in str(answer.exception)
+    assert "16 pairs of sugarcrepe could be scored and 1000 are held out" in str(answer.exception)
 
 
 def test_tuned_scores_are_soft_msd(root):

@@ -114,7 +114,7 @@ def test_a_missing_score_fails_and_bad_requests_are_rejected(rows):
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
         _, families = rates([silent], captioned_images(rows))
     assert {row["constant"].value for row in families.values()} == {0.0}
-    with pytest.raises(ConfigError, match="metric rank-agg scores no caption by itself"):
+    with pytest.raises(ConfigError, match="metric rank-agg does not score single captions"):
         behaviour(Study(root=rows), metric=["rank-agg"])
     with pytest.raises(InputError, match="expected at least 2 images with 2 captions each, got 0"):
         rates([load_metric("cosine")], [])
@@ -139,7 +139,7 @@ def test_a_stretch_of_images_that_cannot_be_read_does_not_end_the_study(tmp_path
     entries = captioned_images(tmp_path / "set.jsonl")
     table, _ = rates([load_metric("cosine")], entries)
     assert (table.facts["pictures"], table.facts["left_out"]) == (2, 3)
-    with pytest.raises(InputError, match="of no two that follow each other both can be read"):
+    with pytest.raises(InputError, match="no two consecutive images that can both be read"):
         rates([load_metric("cosine")], entries[1:3])
 
 

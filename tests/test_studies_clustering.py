@@ -13,7 +13,7 @@ from bench_sets import make_expert, make_sugarcrepe
 from msdscore.cli.app import app
 from msdscore.core.variants import FAMILIES, concentration
 from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.studies.clustering import (
+from msdscore.lab.studies.ablations.clustering import (
     adjusted_rand,
     distinct_captions,
     entropies,
@@ -22,8 +22,8 @@ from msdscore.lab.studies.clustering import (
     stability,
     text_shares,
 )
+from msdscore.lab.studies.ablations.sweep import MIXTURES
 from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from paper_page import part

@@ -91,7 +91,7 @@ def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
 
 
 def test_a_share_that_leaves_nothing_is_rejected(study):
-    with pytest.raises(ConfigError, match=r"share must lie between 0 and 0\.5, got 0\.7"):
+    with pytest.raises(ConfigError, match=r"share must be between 0 and 0\.5, got 0\.7"):
         faithfulness.faithfulness(study, share=0.7)
 
 

@@ -12,7 +12,7 @@ from msdscore.cli.app import app
 from msdscore.core.evidence import doubt_terms, information_terms, precision_terms
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.evidence import Evidence
-from msdscore.lab.studies.form import CURVES, Words, ablations, doubt, information, precision
+from msdscore.lab.studies.ablations.form import CURVES, Words, ablations, doubt, information, precision
 from msdscore.lab.studies.match import word_tables
 from test_scoring_evidence import coloured
 

@@ -58,7 +58,7 @@ def test_one_command_draws_the_diagram_and_settings_without_a_match_are_rejected
     assert made.with_suffix(".png").exists()
     refused = CliRunner().invoke(app, [*study[:-3], "short", "--overwrite"])
     assert refused.exit_code != 0
-    assert "expected settings with a match" in str(refused.exception)
+    assert "expected a bank with `match`" in str(refused.exception)
     (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
     few = [*study, "--bank", str(bank), "--overwrite"]
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")

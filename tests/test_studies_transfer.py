@@ -11,8 +11,8 @@ from msdscore.cli.app import app
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import DataSource
 from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.studies.ablations.transfer import train_both
 from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.transfer import train_both
 from msdscore.scoring.spec import ScorerSpec
 from paper_page import part
 from tiny_clip import make_tiny_clip
@@ -85,5 +85,5 @@ def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, t
 
 def test_a_recipe_without_reconstruction_has_nothing_to_leave_out(clip, tmp_path):
     recipe = load_recipe("paper", changes=[f"image.source={clip}", f"text.source={clip}"], no_reconstruction=True)
-    with pytest.raises(ConfigError, match="the recipe has no reconstruction to leave out"):
+    with pytest.raises(ConfigError, match="the recipe has no reconstruction; set"):
         train_both(Study(root=tmp_path, spec=ScorerSpec(device="cpu")), recipe, DataSource(("x.jsonl",)), tmp_path)

@@ -61,7 +61,7 @@ def test_the_terms_find_what_is_not_there_and_the_wrong_image_does_not(long):
         assert row["wrong"].value < row["true"].value, row["name"]
         assert row["chance"] == 0.5
     write_rows(long / "long.jsonl", [{"image": "red.png", "caption": "a dog", "hallucinated": [], "objects": ["dog"]}])
-    with pytest.raises(InputError, match="expected captions with marked inventions, got none"):
+    with pytest.raises(InputError, match="expected captions with marked words, got none"):
         words(study, marks="chair")
 
 

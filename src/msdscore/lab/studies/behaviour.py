@@ -1,8 +1,8 @@
-"""Metrics tested as people test software: small generated tests on real images, each with a pass rate.
+"""Behavioural tests of metrics: generated checks on real images, each family with a pass rate.
 
-A family of checks changes a caption or an image and says what a sound metric does: a caption that became wrong must
-score lower, one that became richer higher, one that means the same about the same. What "about the same" is, the metric
-says itself: a tenth of the median gap between an image's own caption and another image's.
+A family of checks changes a caption or an image in one way: a caption that became wrong must score lower, a richer one
+higher, and one with the same meaning about the same. "About the same" is within a tenth of the median gap between an
+image's own caption and that of another image.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,17 +32,17 @@ from msdscore.text.words import joined
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
 Shown = tuple[str, str]  # variant of the image, caption
-# Image, family, what is expected, whether with the wrong image, difference of the scores.
+# Image, family, expectation, whether with the wrong image, difference of the scores.
 CheckedGap = tuple[str, str, Expectation, bool, float]
 AS_IT_IS, WRONG = "as it is", "wrong"
-TOLERANCE = 0.1  # of the median gap between own and other captions
+TOLERANCE = 0.1  # share of the median gap between own and other captions
 BATCH = 8  # images
-MOST_IMAGES = 200  # where there is no limit
+MOST_IMAGES = 200  # without --limit
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Two ways to show a caption with an image, and what is expected of their scores."""
+    """Two combinations of image variant and caption, and the expected relation of their scores."""
 
     family: str
     expects: Expectation
@@ -50,7 +50,7 @@ class Check:
     second: Shown
 
     def with_wrong_image(self) -> "Check | None":
-        """The same check of captions with another image; None where that would mean nothing."""
+        """Return the same check of captions with another image; None if it is not a check of captions."""
         if self.expects == "same" or self.first[0] != AS_IT_IS:
             return None
         return Check(self.family, self.expects, (WRONG, self.first[1]), (WRONG, self.second[1]))
@@ -68,7 +68,7 @@ _SAME_WORDS: tuple[tuple[str, Edit], ...] = (("case and full stop", edits.bare),
 
 
 def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Iterator[Check]:
-    """All checks of one image from its own captions and those of another image."""
+    """Yield all checks of one image, from its captions and those of another image."""
     first, second, stranger = own[0], own[1], other[0]
     known = edits.words_of(own)
     whole = (AS_IT_IS, first)
@@ -78,7 +78,7 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
     yield Check("paragraph against sentence", "first higher", (AS_IT_IS, joined(own)), whole)
     yield Check("paraphrase against another's caption", "first higher", (AS_IT_IS, second), (AS_IT_IS, stranger))
     for family, change in _WRONG_WORDS:
-        # Not every caption names a colour or a number: any of the image's captions will do.
+        # Not every caption has a colour or a number, so all captions of the image are tried.
         edited = next(((text, new) for text in own if (new := change(text, known, chance))), None)
         if edited is not None:
             yield Check(family, "first higher", (AS_IT_IS, edited[0]), (AS_IT_IS, edited[1]))
@@ -94,7 +94,7 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
 
 
 def variants(image: Image.Image) -> dict[str, Image.Image]:
-    """The image as it is, saved as JPEG, mirrored, and cropped to the middle nine tenths."""
+    """Return the image unchanged, saved as JPEG, mirrored, and cropped to the middle nine tenths."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=75)
     saved = Image.open(BytesIO(buffer.getvalue())).convert("RGB")
@@ -104,11 +104,11 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
 
 
 def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "msd")) -> list[Table]:
-    """Pass rates of metrics on images with at least two captions each; the next image is the stranger."""
+    """Pass rates of metrics on images with at least two captions each; the next image is the wrong one."""
     metrics = load_metrics(metric)
     for checked in metrics:
         if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
-            raise ConfigError(f"metric {checked.label} scores no caption by itself; behaviour tests cannot ask it")
+            raise ConfigError(f"metric {checked.label} does not score single captions, which behaviour tests need")
     entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
     pipeline = study.pipeline()
     tables = [pass_rates(study, pipeline, metrics, entries)]
@@ -116,7 +116,7 @@ def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "ms
 
 
 def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedImage]) -> Table:
-    """One row per family of checks, with the pass rate of every metric."""
+    """Return one row per family of checks, with the pass rate of every metric."""
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
         raise InputError(f"expected at least 2 images with 2 captions each, got {len(usable)}")
@@ -130,7 +130,7 @@ def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entr
     images = len({name for name, *_ in next(iter(gaps.values()), [])})
     if metrics and not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
-        raise InputError("no image could be tested: of no two that follow each other both can be read")
+        raise InputError("no image could be tested: there are no two consecutive images that can both be read")
     return _table(gaps, images, len(entries) - images, pipeline.signature)
 
 
@@ -179,7 +179,7 @@ def _decoded(pipeline: Pipeline, entry: CaptionedImage) -> Decoded | RowError:
 def _cases(
     pipeline: Pipeline, variants_of: dict[tuple[int, str], Image.Image], shown: Sequence[tuple[int, Shown]]
 ) -> Cases:
-    """One case per image variant and caption."""
+    """Return one case per image variant and caption."""
     used = list(dict.fromkeys((number, variant) for number, (variant, _) in shown))
     texts = tuple(dict.fromkeys(caption for _, (_, caption) in shown))
     owner_of, text_of = ({key: at for at, key in enumerate(keys)} for keys in (used, texts))
@@ -216,7 +216,7 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
         columns=columns,
         rows=list(rows.values()),
         notes=[f"{left_out} images left out",
-               "what the rate with the wrong image shares with the right one is read from the text alone",
+               "a pass rate that is reached with the wrong image too comes from the text",
                f'"same" means within {TOLERANCE:.0%} of the median gap between own and other captions'],
         signature=signature,
         facts={"pictures": images, "left_out": left_out},
@@ -225,7 +225,7 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
 
 
 def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[dict[str, Value]]:
-    """Pass rates family by family, resampled by image; a missing score fails its check."""
+    """Yield the pass rate of each family, resampled by image; a missing score fails its check."""
     gaps = [gap for _, family, _, wrong, gap in rows if family == "own against another's caption" and not wrong]
     near = TOLERANCE * abs(float(np.nanmedian(gaps)))
     for family, expects in dict.fromkeys((family, expects) for _, family, expects, wrong, _ in rows if not wrong):

@@ -1,8 +1,8 @@
-"""Do maps show where things are? Maps of words and captions against annotated boxes.
+"""Maps of words and captions against annotated boxes.
 
-For every word that names an annotated object, and for every caption as a whole, two figures of a map: whether its
-highest patch lies in a box (the pointing game), and the share of its mass in the boxes. An even map and one that
-prefers the centre are the baselines.
+Every word that names an annotated object, and every caption as a whole, gives two figures: whether the highest patch of
+its map is in a box (the pointing game), and the share of the map's mass in the boxes. Baselines are a uniform map and
+one that prefers the centre.
 """
 
 import json
@@ -48,7 +48,7 @@ def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
     """Pointing game and share of mass in boxes, of the maps of words and of captions.
 
     The root is a file of captioned images, NAME.jsonl; NAME.objects.jsonl has the boxes, and `coco_classes.txt` next to
-    it the classes. `synonyms` names further words of each class, a line per class.
+    it the classes. `synonyms` is a file with further names of each class, one line per class.
     """
     names = _names(study.root.with_name(CLASSES), synonyms)
     chosen = every_nth(read_boxed(study.root), study.limit)
@@ -65,7 +65,7 @@ def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
 
 
 def read_boxed(path: Path) -> list[BoxedImage]:
-    """Captioned images with their boxes; images without boxes are left out."""
+    """Read captioned images with their boxes; images without boxes are ignored."""
     objects, classes = path.with_suffix(".objects.jsonl"), path.with_name(CLASSES)
     for needed in (objects, classes):
         if not needed.is_file():
@@ -85,7 +85,7 @@ def _name(entry: CaptionedImage) -> str:
 
 
 def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
-    """The class that each word names, by its stem."""
+    """Return the class that each word names, by its stem."""
     names = {stem(name): name for name in classes.read_text(encoding="utf-8").splitlines() if name.strip()}
     for first, others in (read_synonyms(synonyms) if synonyms else {}).items():
         names |= {stem(other): first for other in others}
@@ -93,7 +93,7 @@ def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
 
 
 def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) -> list[Seen]:
-    """The figures of all maps of an image's captions and of their words that name one of its objects."""
+    """Return the figures of all maps of an image's captions, and of their words that name one of its objects."""
     captions = boxed.entry.captions
     images = pipeline.embed_images(pipeline.decode([image_source(boxed.entry.image)])).require()
     texts = pipeline.embed_texts(captions).require()
@@ -119,7 +119,7 @@ def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) ->
 
 
 def word_maps(terms: MapTerms, unit: Unit) -> dict[str, Floats]:
-    """Maps of one word: where its tokens lean, and which patches raise the density at its tokens."""
+    """Return the maps of one word: affinity of its tokens, and patches that raise the density at its tokens."""
     own = list(unit.tokens)
     sharp = terms.affinity[own] ** 4  # the affinity of four times the concentration
     return {
@@ -130,12 +130,12 @@ def word_maps(terms: MapTerms, unit: Unit) -> dict[str, Floats]:
 
 
 def caption_maps(terms: MapTerms) -> dict[str, Floats]:
-    """The support map of a caption by every projection."""
+    """Return the support map of a caption by every projection."""
     return {name: project(terms, name).support for name in PROJECTIONS}
 
 
 def coverage_of(boxes: Sequence[Box], rows: int, columns: int) -> Floats:
-    """The share of every patch that boxes cover, row by row.
+    """Return the share of every patch that boxes cover, row by row.
 
     >>> coverage_of([(0.25, 0.5, 0.5, 1.0)], 2, 2).tolist()
     [1.0, 0.0, 1.0, 0.0]
@@ -149,14 +149,14 @@ def coverage_of(boxes: Sequence[Box], rows: int, columns: int) -> Floats:
 
 
 def centre(rows: int, columns: int) -> Floats:
-    """A map that prefers the centre of the image."""
+    """Return a map that prefers the centre of the image."""
     y, x = np.meshgrid((np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5, indexing="ij")
     prior: Floats = np.exp(-(x**2 + y**2) / (2 * _SPREAD**2)).ravel()
     return prior
 
 
 def figures(values: Floats, cover: Floats) -> tuple[float, float]:
-    """The share of the highest patches that is covered, and the share of the positive mass in the boxes.
+    """Return the share of the highest patches that is covered, and the share of the positive mass in the boxes.
 
     >>> figures(np.array([3.0, 1.0, -9.0]), np.array([1.0, 0.0, 0.5]))
     (1.0, 0.75)

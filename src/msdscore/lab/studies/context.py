@@ -1,4 +1,4 @@
-"""What every study works with: the data, the scorer, and batches whose answers are kept until it is finished."""
+"""Data, scorer and resumable batches, shared by all studies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,27 +26,29 @@ from msdscore.scoring.spec import ScorerSpec
 PAPER = "short"  # the preset of the paper's settings for captions of a sentence
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
-_MEMORY = 4 << 30  # bytes of vectors that a study keeps in memory for its next variant
+_MEMORY = 4 << 30  # bytes of vectors cached in memory for the next variant of a study
 _SUFFIX = ".steps.parquet"
 _ITEMS = 16  # of a batch
 
 
 def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
-    """The settings of a study of the paper's mixtures, with changes on top."""
+    """Return the settings of the paper's form, with changes.
+
+    Raises:
+        ConfigError: If the pipeline has another form.
+    """
     if not isinstance(pipeline.config, Paper):
-        raise ConfigError(
-            "this study is about the mixtures of captions, which the paper's form has; add --preset short"
-        )
+        raise ConfigError("this study needs the caption mixtures of the paper's form; add --preset short")
     return replace(pipeline.config, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is studied: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
+    """Inputs of a study: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
 
-    Work in progress is stored beside `output`, if there is one. `options` are those of the benchmark's reader;
-    `protocol` is how to count (the first of each benchmark that does not have it); `progress` opens a display of work
-    done and work in all, under a title; `tell` prints a line for people.
+    Intermediate results are stored next to `output`, if there is one. `options` are passed to the benchmark's reader;
+    a benchmark without `protocol` uses its first one; `progress` opens a progress display with a title, which is
+    called with the finished and the total amount of work; `tell` prints a line for the user.
     """
 
     root: Path
@@ -66,28 +68,32 @@ class Study:
             raise unknown_name("protocol", self.protocol, known)
 
     def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
-        """The scorer with an encoder that remembers its vectors; `preset` is used where the spec names none."""
+        """Build the scorer with an encoder that caches its vectors; `preset` is used if the spec has none."""
         spec = replace(self.spec, config=self.spec.config or preset, encoder=encoder or self.spec.encoder, cache=None)
         return spec.build().caching(memory=_MEMORY, disk=self.spec.cache)
 
     def form(self, pipeline: Pipeline, name: str) -> Form:
-        """The settings of a pipeline for a benchmark, see `form_for`; `tell` is called if they are others."""
+        """Return the settings of a pipeline for a benchmark, see `form_for`; a change is reported by `tell`."""
         form = form_for(name, pipeline.config, self.spec)
         if form != pipeline.config:
             self.tell(f"{name}: {LONG_NOTE}")
         return form
 
     def folder(self, benchmark: str) -> Path:
-        """The folder of a benchmark: one of its name under `root`, or `root` itself."""
+        """Return the folder of a benchmark: `root/NAME` if it exists, else `root`."""
         own = self.root / benchmark
         return own if own.is_dir() else self.root
 
     def items(self, benchmark: str) -> tuple[Item, ...]:
-        """The items of a benchmark, from released files or rows."""
+        """Read the items of a benchmark, from released files or rows."""
         return load(benchmark, self.folder(benchmark), **self.options).items
 
     def present(self, benchmarks: Sequence[str]) -> list[str]:
-        """The benchmarks whose files lie under `root`; damaged ones raise, and so does a root without any."""
+        """Return the benchmarks whose files exist under `root`.
+
+        Raises:
+            InputError: If there is none, or the files of one are damaged.
+        """
         names = []
         for name in benchmarks:
             try:
@@ -102,13 +108,13 @@ class Study:
         return names
 
     def pairs(self, benchmark: str) -> list[Pair]:
-        """At most `limit` pairs of a benchmark, drawn by `seed` and kept in the order of the file."""
+        """Return at most `limit` pairs of a benchmark, drawn by `seed`, in the order of the file."""
         return drawn_pairs([item for item in self.items(benchmark) if isinstance(item, Pair)], self.limit, self.seed)
 
     def plan(
         self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
     ) -> BenchmarkPlan:
-        """The plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
+        """Return the plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
         known = find_benchmark(benchmark).protocols
         return BenchmarkPlan(
             name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), limit=self.limit, seed=self.seed,
@@ -117,7 +123,7 @@ class Study:
 
     @contextmanager
     def runs(self) -> Iterator[Path]:
-        """The folder of benchmark runs: beside the output, or a temporary one."""
+        """Yield the folder of benchmark runs: next to the output, or a temporary one."""
         if self.output is not None:
             yield self.output.with_name(f"{self.output.stem}.runs")
             return
@@ -132,10 +138,10 @@ class Study:
         pipeline: Pipeline,
         **depends: Any,
     ) -> list[Any]:
-        """`measure(number, batch)` of every batch: plain values, each computed once and kept beside the output.
+        """Return `measure(number, batch)` of every batch as plain values, which are stored next to the output.
 
-        `depends` names what the answers depend on beside the options of the study; answers of other work are refused,
-        or with `overwrite` discarded.
+        `depends` has further settings that the answers depend on. Stored answers for other settings raise an error,
+        or are discarded with `overwrite`.
         """
         work = {
             "signature": pipeline.signature, "root": str(self.root.resolve()), "limit": self.limit, "seed": self.seed,
@@ -157,7 +163,7 @@ class Study:
         size: int = _ITEMS,
         **depends: Any,
     ) -> list[Any]:
-        """The answers of `run` over batches of `size` items as one list, where those of a batch are lists."""
+        """Run `measure` on batches of `size` items, and concatenate the lists that it returns."""
         answers = self.run(title, split(items, size), lambda _, batch: measure(batch), pipeline, **depends)
         return [row for answer in answers for row in answer]
 
@@ -165,7 +171,10 @@ class Study:
 def measure_readable(
     pipeline: Pipeline, images: Sequence[Image], texts: Sequence[str], pairs: Sequence[tuple[int, int]]
 ) -> tuple[list[int], Measurement[Any] | None]:
-    """Which pairs (numbers of image and text) can be read, and what is measured of these; None where none can."""
+    """Measure the pairs (indices of image and text) that can be read; return their positions and the measurement.
+
+    The measurement is None if no pair can be read.
+    """
     embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
     captions = pipeline.embed_texts(texts)
     readable = [
@@ -180,13 +189,13 @@ def measure_readable(
 
 
 def forget(output: Path) -> None:
-    """Discard the answers kept for an output that is written now."""
+    """Discard the stored answers of an output, once it is written."""
     for folder in output.parent.glob(f"{escape(output.stem)}.*{_SUFFIX}.parts"):
         discard(folder.with_suffix(""))
 
 
 def split(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Batches of at most `size` items.
+    """Split items into batches of at most `size`.
 
     >>> split("abc", 2)
     ['ab', 'c']
@@ -195,7 +204,7 @@ def split(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def every_nth(items: Sequence[T], limit: int | None) -> list[T]:
-    """At most `limit` items, at equal distances in the list.
+    """Return at most `limit` items, equally spaced in the list.
 
     >>> every_nth("abcdef", 3)
     ['a', 'c', 'e']
@@ -204,7 +213,7 @@ def every_nth(items: Sequence[T], limit: int | None) -> list[T]:
 
 
 def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
-    """At most `limit` pairs, drawn by `seed` and kept in the order of the file."""
+    """Return at most `limit` pairs, drawn by `seed`, in the order of the file."""
     if not pairs:
         raise InputError("expected at least one pair with a right and a wrong caption, got none")
     if limit is None or limit >= len(pairs):
@@ -214,7 +223,7 @@ def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pai
 
 
 def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
-    """Batches of pairs, those of one image side by side."""
+    """Split pairs into batches, sorted by image."""
     return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _ITEMS)
 
 

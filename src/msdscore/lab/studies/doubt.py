@@ -1,7 +1,6 @@
-"""How often does a caption have a word in doubt: true captions and false ones, over the threshold of the p-value?
+"""Shares of true and of false captions with a word in doubt, by the threshold of the p-value.
 
-A product shows captions, not words. The curve says what a threshold costs (true captions that are flagged) and what it
-finds (false captions that are flagged).
+The curve shows the cost of a threshold (true captions that are flagged) and its benefit (false ones).
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from msdscore.scoring.pipeline import Pipeline
 
 BENCHMARK = "sugarcrepe"
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-UNJUDGED = 1.0  # smallest p-value of a caption without a judged word: it is never in doubt
+UNJUDGED = 1.0  # for a caption without a judged word, which is never in doubt
 Floats = npt.NDArray[np.float64]
 
 
@@ -34,27 +33,27 @@ def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
         raise InputError(f"expected pairs of a true and a false caption in {name}, got none")
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.words is None:
-        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+        raise ConfigError("expected the evidence form and a bank with words; choose --preset evidence")
     rows = study.rows("doubt", pairs, lambda batch: smallest_p_values(pipeline, batch), pipeline, benchmark=name)
     return [curve(np.array(rows, dtype=np.float64), clusters(pairs), name, pipeline.signature)]
 
 
 def smallest_p_values(pipeline: Pipeline, pairs: Sequence[Pair]) -> list[tuple[float, float]]:
-    """The smallest p-value among the words of the true and of the false caption of every pair; NaN if unreadable."""
+    """Return the smallest p-value of the words of the true and the false caption of every pair; NaN if unreadable."""
     texts = [caption for pair in pairs for caption in pair.captions]
-    asked = [(number // 2, number) for number in range(len(texts))]
-    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, asked)
+    cells = [(number // 2, number) for number in range(len(texts))]
+    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, cells)
     smallest = np.full(len(texts), np.nan)
-    for place, number in enumerate(readable):
+    for position, number in enumerate(readable):
         assert measured is not None, "something could be read"
-        units = pipeline.config.units(measured, place)
+        units = pipeline.config.units(measured, position)
         values = [unit.p_value for unit in units if unit.content and unit.p_value is not None]
         smallest[number] = min(values, default=UNJUDGED)
     return [(float(true), float(false)) for true, false in smallest.reshape(-1, 2)]
 
 
 def curve(smallest: Floats, images: npt.NDArray[Any], name: str, signature: str) -> Table:
-    """Both shares over the threshold, from the smallest p-values (true, false) of every pair."""
+    """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
     known = ~np.isnan(smallest).any(axis=1)
     if not known.any():
         raise InputError("no pair could be read")

@@ -1,8 +1,8 @@
-"""Do the maps show what moves the score? Regions are masked, and the local divergence d is measured again.
+"""Faithfulness of maps: regions are masked, and the local divergence d is measured again.
 
-For right captions regions are ranked by the support map, and the number is d(masked) − d(original); for wrong captions
-by the penalty map, and the number is d(original) − d(masked). A faithful map gives top > random > bottom for both.
-Deletion and insertion follow d as regions go, or come, in the order of a map.
+For correct captions, regions are ranked by the support map and the effect is d(masked) − d(original); for incorrect
+ones, by the penalty map with the opposite sign. With a faithful map the effect is top > random > bottom for both.
+Deletion and insertion curves show d while regions are removed or added in the order of a map.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
 ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")
 CURVES = tuple((kind, way, order) for order, way, kind in product(ORDERS, WAYS, KINDS))
-# Shares of the patches that are gone; an image without patches has no density.
+# Shares of deleted patches; an image without patches has no density.
 DELETED = tuple(round(0.1 * step, 1) for step in range(10))
 _INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPairs:
-    """Pairs embedded and measured; captions 2i and 2i + 1 are the right and the wrong one of pair i.
+    """Embedded and measured pairs; captions 2i and 2i + 1 are the correct and the incorrect one of pair i.
 
-    `owner` holds the number of each caption's image.
+    `owner` is the image index of each caption.
     """
 
     decoded: tuple[Image.Image, ...]
@@ -56,7 +56,7 @@ class MeasuredPairs:
     divergence: Floats
 
     def ranking(self, caption: int) -> Patches:
-        """Patches of a caption's image, the most important for its kind of map first."""
+        """Return the patches of a caption's image, the most important ones of its map first."""
         regions = self.regions[caption]
         return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
 
@@ -64,7 +64,7 @@ class MeasuredPairs:
 def faithfulness(study: Study, *, share: float = 0.1, every_projection: bool = False) -> list[Table]:
     """Mask top, random and bottom regions of `share`, and delete and insert regions in the order of the maps."""
     if not 0 < share < 0.5:
-        raise ConfigError(f"share must lie between 0 and 0.5, got {share}")
+        raise ConfigError(f"share must be between 0 and 0.5, got {share}")
     pipeline, pairs = study.pipeline(), study.pairs(BENCHMARK)
     rows: list[Row] = []
     for projection in PROJECTIONS if every_projection else (PROJECTION,):
@@ -89,7 +89,7 @@ def faithfulness(study: Study, *, share: float = 0.1, every_projection: bool = F
 
 
 def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float) -> list[Row]:
-    """Mean effect of masking each region, per kind of caption and way of masking, and the differences between them."""
+    """Return the mean effect of masking each region, by kind of caption and of masking, and the differences."""
     batches = pair_batches(pairs)
     answers = study.run(
         f"masking-{projection}", batches,
@@ -112,10 +112,10 @@ def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projec
 
 
 def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> list[Table]:
-    """Areas under curves of d as patches are deleted or inserted in the order of the map, at random, and in reverse.
+    """Return areas under curves of d while patches are deleted or inserted in order, at random, and in reverse.
 
-    Right captions follow the support map: deletion should raise d early (a large area), insertion should lower it
-    early (a small one). Wrong captions follow the penalty map, with the opposite signs.
+    Correct captions use the support map: deletion should raise d early (a large area), insertion should lower it
+    early (a small one). Incorrect captions use the penalty map, with the opposite signs.
     """
     batches = pair_batches(pairs)
     answers = study.run(
@@ -155,7 +155,7 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
 
 
 def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
-    """Pairs embedded, measured and projected; pairs of one image share it."""
+    """Embed, measure and project pairs; pairs of one image share it."""
     sources = {image_key(pair.image): pair.image for pair in pairs}
     names = list(sources)
     owner = tuple(names.index(image_key(pair.image)) for pair in pairs for _ in pair.captions)
@@ -175,9 +175,9 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
 
 
 def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
-    """d of every caption after dropping patches (one array per caption) from its image's points.
+    """Return d of every caption after dropping patches (one array per caption) from its image's points.
 
-    More arrays than captions go round: array i is dropped from the image of caption i modulo their number.
+    With more arrays than captions, array i belongs to caption i modulo the number of captions.
     """
     captions = [number % len(known.owner) for number in range(len(dropped))]
     owner = [known.owner[caption] for caption in captions]
@@ -192,7 +192,7 @@ def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[
 
 
 def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
-    """d of every caption after painting patches in the image's mean colour and encoding it again."""
+    """Return d of every caption after painting patches in the image's mean colour and encoding it again."""
     masked = []
     for owner, patches in zip(known.owner, dropped, strict=True):
         visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
@@ -209,7 +209,7 @@ MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Float
 
 
 def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Image:
-    """The image with the boxes of some patches painted in its mean colour."""
+    """Return the image with the boxes of some patches painted in its mean colour."""
     values = np.asarray(image).copy()
     mean = values.reshape(-1, values.shape[-1]).mean(axis=0)
     for left, top, right, bottom in layout.boxes[torch.as_tensor(patches)].round().int().tolist():
@@ -218,7 +218,7 @@ def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Im
 
 
 def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
-    """d: the local divergence, or in the evidence form what the words take from the similarity."""
+    """Return d: the local divergence, or similarity minus score in the evidence form."""
     values = pipeline.config.numbers(measured)
     local: Floats = (values["divergence"] if "divergence" in values else values["similarity"] - values["msd"]).numpy()
     return local
@@ -227,7 +227,7 @@ def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
 def _effects(
     pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float, rng: np.random.Generator
 ) -> dict[str, list[float]]:
-    """By kind/masking/region the effect of masking, one number per pair."""
+    """Return the effect of masking by kind/masking/region, one number per pair."""
     known = measured_pairs(pipeline, pairs, projection)
     chosen = []
     for order in map(known.ranking, range(len(known.regions))):
@@ -243,14 +243,14 @@ def _effects(
 
 
 def _heights(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
-    """For every key of `CURVES` the heights of one curve per pair."""
+    """Return the heights of one curve per pair, for every key of `CURVES`."""
     known = measured_pairs(pipeline, pairs, PROJECTION)
     ranked = [known.ranking(caption) for caption in range(len(known.regions))]
     shuffled = [rng.permutation(len(order)) for order in ranked]
     orders = {"map": ranked, "random": shuffled, "reverse": [order[::-1] for order in ranked]}
     heights: dict[Any, Floats] = {}
     for name, order in orders.items():
-        # Having inserted the first of an order is having deleted the rest, which comes first in its reverse.
+        # Inserting the first patches of an order is the same as deleting the others, which are first in its reverse.
         backwards = [patches[::-1] for patches in order]
         both = {"deletion": _deletion(pipeline, known, order),
                 "insertion": _deletion(pipeline, known, backwards)[:, ::-1]}  # fmt: skip
@@ -260,6 +260,6 @@ def _heights(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator
 
 
 def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: Sequence[Patches]) -> Floats:
-    """d of every caption (rows) after each share of its order is deleted (columns)."""
+    """Return d of every caption (rows) after deleting each share of its patches in order (columns)."""
     dropped = [patches[: int(share * len(patches))].copy() for share in DELETED for patches in order]
     return without_patches(pipeline, known, dropped).reshape(len(DELETED), len(order)).T

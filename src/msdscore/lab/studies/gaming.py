@@ -1,8 +1,7 @@
-"""Texts made to score high without being captions: how often each beats the caption that a person wrote.
+"""Texts that try to score high without being captions: how often each beats a person's caption.
 
-Each kind of text is built for every image, from the words that the scorer itself finds most probable there or from the
-person's caption. A share under 50 per cent with the right image and a high one with a wrong image means that the text
-alone decides.
+Each kind of text is built for every image, from the words that the scorer finds most probable or from the person's
+caption. A share that is low with the right image and high with a wrong one comes from the text only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +37,7 @@ Beaten = tuple[str, str, bool, bool, bool, bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What texts are made of: a person's caption, and words of the vocabulary, the best first."""
+    """Inputs of the texts: a person's caption, and words of the vocabulary, best first."""
 
     caption: str
     probable: Sequence[str]
@@ -87,12 +86,12 @@ def gaming(study: Study) -> list[Table]:
 
 
 def has_vocabulary(pipeline: Pipeline) -> bool:
-    """Whether the bank of a pipeline knows which words are probable for an image."""
+    """Return whether the bank of a pipeline has a vocabulary."""
     return pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
 
 
 def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedImage]) -> Table:
-    """One row per kind of text: the share of images on which it beats the first caption, and which reads good."""
+    """Return one row per kind of text: shares of images on which it beats the first caption, and reads good."""
     if len(entries) < 2:
         raise InputError(f"expected at least 2 images with captions, got {len(entries)}")
     answers = study.run(
@@ -133,7 +132,7 @@ def _row(kind: str, rows: Sequence[Beaten]) -> dict[str, Value]:
 def _beaten(
     pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], chance: Random
 ) -> Iterator[Beaten]:
-    """Score the texts of a batch of images with each image and with the next one."""
+    """Score the texts of a batch of images, with the image and with the next one."""
     shown = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
     sources = [image_source(entries[number].image) for number in shown]
     ranked = _ranked_words(pipeline, sources)
@@ -162,7 +161,7 @@ def _beaten(
 
 
 def _comparison(text: str, numbers: Numbers, own: Numbers) -> tuple[bool, bool, bool, bool]:
-    """Whether a text beats the person's caption by msd, match and reward, and whether it reads good."""
+    """Return whether a text beats the person's caption by msd, match and reward, and whether it reads good."""
     cost = GUARD if guarded_warnings(text) else 0.0
     match, own_match = numbers.match or 0.0, own.match or 0.0
     good = reading(numbers.match, is_caption=FORM_WARNINGS.isdisjoint(numbers.warnings)) == "good"
@@ -170,9 +169,9 @@ def _comparison(text: str, numbers: Numbers, own: Numbers) -> tuple[bool, bool, 
 
 
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:
-    """For each image that can be read, the words of the vocabulary by probability and by evidence, best first."""
-    assert pipeline.bank is not None, "the caller looked"
-    assert pipeline.bank.bank.vocabulary is not None, "the caller looked"
+    """Return the words of the vocabulary by probability and by evidence, best first, for each readable image."""
+    assert pipeline.bank is not None, "checked by the caller"
+    assert pipeline.bank.bank.vocabulary is not None, "checked by the caller"
     vocabulary = pipeline.bank.bank.vocabulary
     images = pipeline.embed_images(pipeline.decode(list(sources)))
     if images.batch is None:

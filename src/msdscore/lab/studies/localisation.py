@@ -1,7 +1,6 @@
-"""Are the words right that terms and explanations name?
+"""Accuracy of the words that terms and explanations name.
 
-The changed word of a wrong caption as the least supported one, words instead of one in doubt, and words that are
-missing from a caption.
+The changed word of a wrong caption as the least supported one, suggestions for a word in doubt, and missing words.
 """
 
 from collections.abc import Sequence
@@ -29,20 +28,20 @@ BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
 RANKINGS = ("terms", "occlusion", "wrong_picture")
-Ranks = Sequence[Sequence[int]]  # numbers of the content words, the least supported first, by each of `RANKINGS`
+Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
 _UNREADABLE = [float("nan")] * 4
 
 
 @dataclass(frozen=True, slots=True)
 class WrongCaption:
-    """A wrong caption: its content words, and which of them were changed (numbers of the content words)."""
+    """A wrong caption: its content words, and the indices of those that were changed."""
 
     pair: Pair
     words: tuple[Word, ...]
     changed: frozenset[int]
 
     def chance(self, depth: int) -> float:
-        """How often a random order has a changed word among the first `depth`."""
+        """Return the probability that a random order has a changed word among the first `depth`."""
         words, depth = len(self.words), min(depth, len(self.words))
         return 1 - comb(words - len(self.changed), depth) / comb(words, depth)
 
@@ -74,8 +73,8 @@ def localisation(study: Study) -> list[Table]:
         columns=[Column("subset"), Column("items", "captions"), Column("depth", "top"), *ways, *gaps],
         rows=rows,
         notes=["95 % cluster-bootstrap intervals over images",
-               f"{left_out} pairs change no single content word and are left out",
-               "occlusion leaves out one word at a time and looks at the cosine"],
+               f"{left_out} pairs left out: they do not change a single content word",
+               "occlusion removes one word at a time and measures the cosine"],
         signature=pipeline.signature,
         facts={"left_out": left_out},
         plots=[plot],
@@ -83,7 +82,7 @@ def localisation(study: Study) -> list[Table]:
 
 
 def wrong_captions(pairs: Sequence[Pair]) -> list[WrongCaption]:
-    """The wrong captions whose change shows in a content word, and that have other content words."""
+    """Return the wrong captions in which some, but not all, content words are changed."""
     captions = []
     for pair in pairs:
         if pair.subset in SUBSETS:
@@ -93,7 +92,7 @@ def wrong_captions(pairs: Sequence[Pair]) -> list[WrongCaption]:
 
 
 def changed_words(right: str, wrong: str) -> frozenset[int]:
-    """Numbers of the content words of `wrong` that `right` does not have in the same place.
+    """Return the indices of the content words of `wrong` that differ from `right`.
 
     >>> sorted(changed_words("a red car on a road", "a blue car on a road"))
     [0]
@@ -108,10 +107,10 @@ def changed_words(right: str, wrong: str) -> frozenset[int]:
 
 
 def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> Ranks:
-    """Numbers of the content words, the least supported first, in three ways.
+    """Return the indices of the content words, least supported first, by three criteria.
 
-    By their doubt in the explanation; by how much the similarity rises when each is left out; by their doubt with
-    another image. Words that the encoder does not read come last.
+    Their doubt in the explanation, the rise of the similarity without each, and their doubt with another image. Words
+    that the encoder does not read come last.
     """
     caption = question.pair.negative
     shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
@@ -140,7 +139,7 @@ def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]])
 
 
 def suggestions(study: Study) -> list[Table]:
-    """How often the original word is among the suggestions for the word that replaced it, in wrong captions."""
+    """How often the original word is among the suggestions for its replacement, in wrong captions."""
     pipeline = study.pipeline()
     _vocabulary(pipeline)
     pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
@@ -174,7 +173,7 @@ def suggestions(study: Study) -> list[Table]:
 
 
 def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
-    """The one content word that was replaced, and the one that replaced it; None where more has changed.
+    """Return the content word that was replaced, and its replacement; None if more has changed.
 
     >>> replaced_word("a red car on a road", "a blue car on a road")
     ('red', 'blue')
@@ -190,7 +189,7 @@ def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
 
 
 def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) -> list[float]:
-    """Whether the replacement is in doubt, has suggestions, has the original among them, or another true word."""
+    """Return whether the replacement is in doubt and has suggestions, with the original or another true word."""
     try:
         item = explain(pipeline, image_source(pair.image), [pair.negative])[0]
     except RowError:
@@ -204,7 +203,7 @@ def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) 
 
 
 def missing(study: Study) -> list[Table]:
-    """How many words that are called missing from a caption one of the image's other captions has."""
+    """How many words called missing from a caption are in another caption of the image."""
     pipeline = study.pipeline()
     vocabulary = _vocabulary(pipeline)
     frequent = [vocabulary.stems[number] for number in vocabulary.frequency.argsort(descending=True).tolist()]
@@ -236,7 +235,7 @@ def missing(study: Study) -> list[Table]:
 
 
 def _confirmed(pipeline: Pipeline, entry: CaptionedImage, frequent: Sequence[str]) -> list[float]:
-    """Words named, how many others confirm, whether they confirm the first, and the same of frequent words."""
+    """Return the number of missing words, how many are confirmed, whether the first is, and of frequent words."""
     first, *others = entry.captions
     try:
         item = explain(pipeline, image_source(entry.image), [first])[0]

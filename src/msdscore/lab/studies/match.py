@@ -1,9 +1,9 @@
-"""Do the probabilities mean what they say: `match` of captions, p-values and probabilities of words?
+"""Calibration of the probabilities: `match` of captions, p-values and probabilities of words.
 
-Every image is shown its own captions, captions of the images whose captions are most like its own, and captions of
-an image far away in the list, each alone and joined into paragraphs: the kinds that the map was fitted on, own ones
-counting as much as all others together. True words are those of its own captions; words that are likely and not there
-are those that captions of similar images have and its own do not. The images must be others than those of the bank.
+Every image is paired with its own captions, those of the images with the most similar captions, and those of an image
+far away in the list, each by itself and joined into paragraphs, as in the fit of `match`; own captions have the same
+total weight as all others. True words are those of its own captions; likely but absent words are in captions of
+similar images and not in its own. The images must not be those of the bank.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,18 +29,18 @@ from msdscore.text.words import joined
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Matched = tuple[int, int, int, float]  # image, kind of caption, captions joined into one, match
+Matched = tuple[int, int, int, float]  # image, kind of caption, number of joined captions, match
 JudgedWord = tuple[int, int, bool, float, float]  # image, kind of word, whether it is true, p-value, probability
 BINS = 10
 KINDS = ("own", "similar", "other")
-PARAGRAPHS = (1, 2, 4)  # captions joined into one
+PARAGRAPHS = (1, 2, 4)  # numbers of joined captions
 LEVELS = (0.01, 0.05, 0.1, 0.2, 0.5)  # of p-values
 _IMAGES = 16  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Probabilities, whether each came true, and the image of each; `prior` is the share of true ones to be counted."""
+    """Probabilities, whether each is true, and its image; `prior` is the total weight of the true ones."""
 
     values: Floats
     truth: Flags
@@ -49,20 +49,20 @@ class Predictions:
 
     @property
     def weights(self) -> Floats:
-        """True ones count `prior` together, all others the rest."""
+        """Weights with mean 1: true predictions have the share `prior`."""
         share = self.truth.mean()
         return np.where(self.truth, self.prior / share, (1 - self.prior) / (1 - share))
 
     def take(self, chosen: Flags) -> "Predictions":
-        """Some of them."""
+        """Return the chosen predictions."""
         return Predictions(self.values[chosen], self.truth[chosen], self.clusters[chosen], self.prior)
 
 
 def match(study: Study) -> list[Table]:
-    """The reliability of `match` on captioned images, at most `limit` of them; all lend captions to the others."""
+    """Reliability of `match` on at most `limit` captioned images; other captions come from all images."""
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.match is None:
-        raise ConfigError("expected settings with a match; build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl")
+        raise ConfigError("expected a bank with `match`; build one with: msdscore bank IMAGES --pairs ROWS.jsonl")
     return reliability(_over_images(study, pipeline, "match", _matches), pipeline.signature)
 
 
@@ -70,16 +70,16 @@ def word_reliability(study: Study) -> list[Table]:
     """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.words is None:
-        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+        raise ConfigError("expected the evidence form and a bank with words; choose --preset evidence")
     return word_tables(_over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
 
 
-# From images with their own captions, those of similar images and of one far away to rows of what is measured.
+# From images, with their own captions and those of similar and of other images, to rows of measured values.
 Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[Any]]]
 
 
 def _over_images(study: Study, pipeline: Pipeline, title: str, measure: Measure) -> list[Any]:
-    """What is measured of images that are shown their own captions, similar ones and others."""
+    """Measure images with their own captions, those of similar images, and those of others."""
     entries = captioned_images(study.root)
     if len(entries) < 2:
         raise InputError(f"expected at least 2 captioned images, got {len(entries)}")
@@ -101,7 +101,7 @@ def _over_images(study: Study, pipeline: Pipeline, title: str, measure: Measure)
 def _matches(
     pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
 ) -> list[Matched]:
-    """Image, kind of caption, captions joined and match of every text that could be scored."""
+    """Return image, kind of caption, number of joined captions and match of every text that could be scored."""
     cells = [
         (at, kind, size, text)
         for at, kinds in enumerate(shown)
@@ -121,7 +121,7 @@ def _matches(
 def _judged_words(
     pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
 ) -> list[JudgedWord]:
-    """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
+    """Return the judged words of own captions, and those of similar images' captions that are not in the own ones."""
     texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
     pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
     images = [entry.image for entry in entries]
@@ -140,9 +140,9 @@ def _judged_words(
 
 
 def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
-    """The reliability diagram of match, and its error by length."""
+    """Return the reliability diagram of `match`, and its error by length."""
     if not rows:
-        raise ConfigError("no caption has a match; it is known only under the settings that the bank was fitted with")
+        raise ConfigError("no caption has a match; it needs the settings that the bank was fitted with")
     image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
     own = kind == 0
     if own.all() or not own.any():
@@ -152,7 +152,7 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     medians = {name: float(np.median(values[kind == number])) for number, name in enumerate(KINDS)}
     error = calibration_error(predictions)
     notes = [
-        "own captions count as much as all others together",
+        "own captions have the same total weight as all others",
         f"mean distance between predicted and observed: {cell(error, per_cent('error'))}",
         "median match: " + ", ".join(f"{name} {medians[name]:.2f}" for name in KINDS),
         "AUC of own captions against: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
@@ -184,7 +184,7 @@ def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signatu
 
 
 def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
-    """Shares of words with a p-value below each level, and the reliability diagram of the probabilities of words."""
+    """Return the shares of words with a p-value below each level, and the reliability diagram of word probabilities."""
     image, kind, truth, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
     if truth.all() or not truth.any():
         raise InputError("expected words that are true of their images and words that are not")
@@ -206,9 +206,9 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
         name="p_values",
         title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images)",
         columns=[Column("words"), Column("level", "", "g"), Column("n", "true words"), per_cent("true"),
-                 per_cent("absent", "likely and not there")],
+                 per_cent("absent", "likely but absent")],
         rows=shares,
-        notes=["true words should lie below a level as often as it says", f"AUC of the p-value: {100 * area:.1f}"],
+        notes=["the share of true words below a level should equal the level", f"AUC of the p-value: {100 * area:.1f}"],
         signature=signature,
         facts={"auc": area, "pictures": len(np.unique(image))},
     )  # fmt: skip
@@ -243,7 +243,7 @@ def _bins(predictions: Predictions) -> Iterator[Row]:
 
 
 def calibration_error(predictions: Predictions) -> Interval:
-    """The expected calibration error: distances of the tenths, weighed by what lies in them."""
+    """Return the expected calibration error over ten bins, weighted by their content."""
     shares, tenth, gaps = predictions.weights, _tenths(predictions.values), predictions.values - predictions.truth
 
     def error(drawn: Floats) -> float:

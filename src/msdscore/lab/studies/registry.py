@@ -1,4 +1,4 @@
-"""The studies by name: where the function of each lies, and what it answers in one line."""
+"""The studies by name: the function of each, and the question it answers."""
 
 import inspect
 from collections.abc import Callable
@@ -11,57 +11,46 @@ if TYPE_CHECKING:
     from msdscore.lab.studies.context import Study
     from msdscore.lab.studies.table import Table
 
+# By name: the module under `msdscore.lab.studies` and the function, and one line of help.
 STUDIES = {
-    "mixtures": ("msdscore.lab.studies.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
-    "kappa": ("msdscore.lab.studies.sweep:kappa", "The concentration of the mixtures."),
-    "alpha": ("msdscore.lab.studies.sweep:alpha", "The weight of the local divergence against the similarity."),
-    "components": ("msdscore.lab.studies.sweep:components", "The number of components of both mixtures."),
-    "iterations": ("msdscore.lab.studies.sweep:iterations", "The iterations of EM."),
-    "xi": ("msdscore.lab.studies.sweep:xi", "The temperature xi of Soft-MSD."),
-    "l0": ("msdscore.lab.studies.sweep:l0", "The caption length L0 at which the gate turns."),
-    "tau-l": ("msdscore.lab.studies.sweep:tau_l", "The width tau_L of the gate."),
-    "beta": ("msdscore.lab.studies.sweep:beta", "A fixed weight of coverage instead of the gate."),
-    "tune": ("msdscore.lab.studies.tune:tune", "The paper's tuning: scalar settings chosen once on held-out pairs."),
-    "direction": ("msdscore.lab.studies.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
-    "margin": ("msdscore.lab.studies.pairs:margin", "Gains by how far apart the similarities of two captions lie."),
-    "stability": ("msdscore.lab.studies.clustering:stability", "Clusterings and scores over drawn starts."),
-    "entropy": ("msdscore.lab.studies.clustering:entropy", "Entropy of responsibilities by caption length."),
-    "sensitivity": (
-        "msdscore.lab.studies.clustering:sensitivity",
-        "How fast adaptive kappa grows with the mean resultant length.",
-    ),
-    "reconstruction": (
-        "msdscore.lab.studies.transfer:reconstruction",
-        "Aligners trained with and without reconstruction.",
-    ),
-    "backbones": ("msdscore.lab.studies.transfer:backbones", "Every part of the score with several encoders."),
-    "ood": ("msdscore.lab.studies.transfer:ood", "Own against other captions in domains not trained on."),
-    "faithfulness": ("msdscore.lab.studies.faithfulness:faithfulness", "Do maps show what moves the score?"),
-    "boxes": ("msdscore.lab.studies.boxes:boxes", "Do maps of words and captions lie on annotated boxes?"),
-    "localisation": ("msdscore.lab.studies.localisation:localisation", "Is the changed word the least supported one?"),
-    "form": ("msdscore.lab.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
-    "words": ("msdscore.lab.studies.words:words", "Do terms of words find what a caption invents?"),
-    "doubt": ("msdscore.lab.studies.doubt:doubt", "How often have true and false captions a word in doubt?"),
-    "references": ("msdscore.lab.studies.references:curve", "Agreement with people by the number of references."),
-    "reference-words": (
-        "msdscore.lab.studies.references:word_reliability",
-        "Do p-values that rest on references mean what they say?",
-    ),
-    "missing": ("msdscore.lab.studies.localisation:missing", "Are words called missing confirmed by other captions?"),
-    "suggestions": ("msdscore.lab.studies.localisation:suggestions", "Is the original word among the suggestions?"),
-    "judge-msd": (
-        "msdscore.lab.studies.combine:judge_msd",
-        "Soft-MSD and a judge: where they disagree, and both together.",
-    ),
-    "behaviour": ("msdscore.lab.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
-    "gaming": ("msdscore.lab.studies.gaming:gaming", "How often do texts that are not captions beat a caption?"),
-    "timing": ("msdscore.lab.studies.timing:timing", "Milliseconds per pair, by caption length."),
-    "match": ("msdscore.lab.studies.match:match", "Reliability diagram of `match`."),
+    "mixtures": ("ablations.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
+    "kappa": ("ablations.sweep:kappa", "The concentration of the mixtures."),
+    "alpha": ("ablations.sweep:alpha", "The weight of the local divergence against the similarity."),
+    "components": ("ablations.sweep:components", "The number of components of both mixtures."),
+    "iterations": ("ablations.sweep:iterations", "The iterations of EM."),
+    "xi": ("ablations.sweep:xi", "The temperature xi of Soft-MSD."),
+    "l0": ("ablations.sweep:l0", "The caption length L0 at which the gate turns."),
+    "tau-l": ("ablations.sweep:tau_l", "The width tau_L of the gate."),
+    "beta": ("ablations.sweep:beta", "A fixed weight of coverage instead of the gate."),
+    "tune": ("ablations.tune:tune", "The paper's tuning: scalar settings chosen once on held-out pairs."),
+    "direction": ("ablations.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
+    "margin": ("ablations.pairs:margin", "Gains by the difference between the similarities of two captions."),
+    "stability": ("ablations.clustering:stability", "Clusterings and scores over random starts."),
+    "entropy": ("ablations.clustering:entropy", "Entropy of responsibilities by caption length."),
+    "sensitivity": ("ablations.clustering:sensitivity", "Growth of adaptive kappa with the mean resultant length."),
+    "reconstruction": ("ablations.transfer:reconstruction", "Aligners trained with and without reconstruction."),
+    "backbones": ("ablations.transfer:backbones", "Every part of the score with several encoders."),
+    "ood": ("ablations.transfer:ood", "Own against other captions in domains not trained on."),
+    "faithfulness": ("faithfulness:faithfulness", "Do maps show the regions that change the score?"),
+    "boxes": ("boxes:boxes", "Do maps of words and captions match annotated boxes?"),
+    "localisation": ("localisation:localisation", "Is the changed word the least supported one?"),
+    "form": ("ablations.form:form", "Contribution of each part of the evidence form; balance from 0 to 1."),
+    "words": ("words:words", "Do terms of words find hallucinated words?"),
+    "doubt": ("doubt:doubt", "How often do true and false captions have a word in doubt?"),
+    "references": ("references:curve", "Agreement with people by the number of references."),
+    "reference-words": ("references:word_reliability", "Calibration of p-values that use references."),
+    "missing": ("localisation:missing", "Are words called missing confirmed by other captions?"),
+    "suggestions": ("localisation:suggestions", "Is the original word among the suggestions?"),
+    "judge-msd": ("ablations.combine:judge_msd", "Soft-MSD and a judge: their disagreements, and their combination."),
+    "behaviour": ("behaviour:behaviour", "Small generated tests of what a metric can see."),
+    "gaming": ("gaming:gaming", "How often do texts that are not captions beat a caption?"),
+    "timing": ("timing:timing", "Milliseconds per pair, by caption length."),
+    "match": ("match:match", "Reliability diagram of `match`."),
 }
 
 
 def run_study(name: str, study: "Study", **own: Any) -> "list[Table]":
-    """The tables of a study; `own` are the options that it takes beside those of all studies."""
+    """Run a study and return its tables; `own` are the options of this study."""
     function = load_study(name)
     known = list(inspect.signature(function).parameters)[1:]
     for option in own:
@@ -72,8 +61,8 @@ def run_study(name: str, study: "Study", **own: Any) -> "list[Table]":
 
 
 def load_study(name: str) -> "Callable[..., list[Table]]":
-    """The function behind a name."""
+    """Import the function of a study."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     module, _, function = STUDIES[name][0].partition(":")
-    return getattr(import_module(module), function)
+    return getattr(import_module(f"msdscore.lab.studies.{module}"), function)

@@ -1,6 +1,6 @@
-"""Tables, which is what every study returns, and the one renderer of them: Markdown, JSON and a figure.
+"""Tables of studies, rendered as Markdown, JSON and a figure.
 
-Rows hold plain values and intervals. Columns say what is printed, and how; plots say which columns make the figure.
+Rows contain plain values and intervals. Columns define the printed cells, plots the columns of the figure.
 """
 
 import math
@@ -20,13 +20,13 @@ from msdscore.lab.benchmarks.results.result import plain
 
 Value = str | int | float | None | Interval
 Row = Mapping[str, Value]
-Line = tuple[str, list[Any], list[Value], float]  # label, places on the x axis, values, scale of the values
+Line = tuple[str, list[Any], list[Value], float]  # label, x values, y values, scale of the y values
 # Okabe and Ito's palette without its yellow, which is too light for lines on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
-_WIDTH, _HEIGHT, _ACROSS = 4.2, 3.2, 2  # inches of a panel, panels side by side
-_SHADED = 2  # lines at most whose intervals are shaded; more would cover each other
-_SPREAD = 0.5  # of the width of a category, over which the lines of a panel are set side by side
+_WIDTH, _HEIGHT, _ACROSS = 4.2, 3.2, 2  # inches of a panel, panels per row
+_SHADED = 2  # up to this many lines have shaded intervals; more would cover each other
+_SPREAD = 0.5  # share of the width of a category over which the lines of a panel are spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +37,24 @@ class Column:
     title: str = ""
     form: str = ""
     scale: float = 1
-    ends: bool = True  # whether intervals are printed beside values
+    ends: bool = True  # whether intervals are printed next to values
 
     @property
     def heading(self) -> str:
-        """The title, or the name where there is none."""
+        """The title, by default the name."""
         return self.title or self.name
 
 
 def per_cent(name: str, title: str = "", *, signed: bool = False, ends: bool = True) -> Column:
-    """A column of shares, printed in per cent with one digit."""
+    """Return a column of shares, printed in per cent with one digit."""
     return Column(name, title, "+.1f" if signed else ".1f", 100, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Columns that make a figure: one line per `y` and value of `series`, one panel per value of `panel`.
+    """Columns of a figure: one line per `y` and value of `series`, one panel per value of `panel`.
 
-    Without `x` the columns `y` are themselves the places on the axis.
+    Without `x`, the names of the columns `y` are the x values.
     """
 
     y: Sequence[str]
@@ -64,7 +64,7 @@ class Plot:
     title: str = ""
     x_label: str = ""
     y_label: str = ""
-    level: float | None = None  # where chance lies
+    level: float | None = None  # level of chance
     points: bool = False
     logarithmic: bool = False
     diagonal: bool = False
@@ -72,9 +72,9 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows with a title, facts about all of them, notes, and the signature of the scorer.
+    """Rows with a title, common facts, notes, and the signature of the scorer.
 
-    Values that no column names are written to JSON alone; a table without columns is not printed at all.
+    Values without a column are only written to JSON; a table without columns is not printed.
     """
 
     name: str
@@ -87,12 +87,12 @@ class Table:
     plots: Sequence[Plot] = ()
 
     def column(self, name: str) -> Column:
-        """The description of a column; plain where the table prints no such column."""
+        """Return a column by name, with default settings if it is not printed."""
         return next((column for column in self.columns if column.name == name), Column(name))
 
 
 def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
-    """The tables of a study in plain values; NaN becomes None.
+    """Return the tables of a study as plain values; NaN becomes None.
 
     >>> to_json("s", [Table(name="t", rows=[{"a": float("nan")}])])["tables"][0]["rows"]
     [{'a': None}]
@@ -114,7 +114,7 @@ def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
-    """Every table that has columns, with its notes and its signature below."""
+    """Return all tables that have columns, each followed by its notes and its signature."""
     parts = []
     for table in tables:
         if table.columns:
@@ -125,7 +125,7 @@ def to_markdown(tables: Sequence[Table]) -> str:
 
 
 def cell(value: Value, column: Column) -> str:
-    """A value as its column prints it.
+    """Format a value for its column.
 
     >>> cell(Interval(0.5, 0.25, 0.75, 0.95, "bootstrap", 4, 0), per_cent("share"))
     '50.0 [25.0, 75.0]'
@@ -145,7 +145,7 @@ def cell(value: Value, column: Column) -> str:
 
 
 def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
-    """All plots of some tables as the panels of one figure, in bytes of a file format; None without plots."""
+    """Draw all plots of the tables as panels of one figure and return the file content; None without plots."""
     panels = []
     for plot, table in [(plot, each) for each in tables for plot in each.plots]:
         for key in dict.fromkeys(tuple(row[name] for name in plot.panel) for row in table.rows):
@@ -213,11 +213,11 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
     if plot.logarithmic:
         axis.set_xscale("log")
     if len(lines) > 1:
-        # Asked for by name: Matplotlib warns where its default place takes a second to find.
+        # Set explicitly: with the default, Matplotlib warns if the search takes a second.
         axis.legend(fontsize=7, frameon=False, loc="best")
 
 
 def _ends(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
-    """Distances of the ends of intervals from their values, below and above; None where values have none."""
+    """Return the distances of interval ends from their values, below and above; None if a value has no interval."""
     known = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
     return scale * np.array(known).T.clip(min=0.0) if len(known) == len(values) else None

@@ -1,7 +1,7 @@
-"""How long one pair takes, stage by stage and by the length of its caption: alone, and in a batch.
+"""Latency of one pair by stage and caption length, by itself and in a batch.
 
-The columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
-17 to 126 and more tokens, and overall). Pairs scored together cost less each, which the last column shows.
+Columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
+17 to 126 and more tokens, and overall). The last column is the time per pair in a batch.
 """
 
 import platform
@@ -23,7 +23,7 @@ from msdscore.scoring.measurement import numbers, soften
 from msdscore.scoring.pipeline import Pipeline
 
 MOST_IMAGES = 50
-BUCKETS = (16, 126)  # most tokens of a bucket, as in the paper's table; the last one has no end
+BUCKETS = (16, 126)  # largest number of tokens of each bucket but the last, as in the paper's table
 STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
 # The paper's columns as sums of stages: CLIPScore is features and a product, Soft-MSD also the uncertainty.
 PAPERS = {
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def timing(study: Study) -> list[Table]:
-    """Milliseconds per pair by the length of the caption: with one caption of each image, and with all as one."""
+    """Milliseconds per pair by caption length, with one caption of each image and with all of them joined."""
     entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
     pairs = [
         (image_source(entry.image), text)
@@ -71,7 +71,7 @@ def timing(study: Study) -> list[Table]:
 
 
 def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
-    """Time every pair alone, then those of each length together; the first pair warms up and is timed again."""
+    """Time every pair by itself, then the pairs of each bucket together; the first pair is also the warm-up."""
     buckets: dict[int, list[Timed]] = {}
     for number, pair in enumerate([pairs[0], *pairs]):
         length, taken = _time(pipeline, pair)
@@ -83,7 +83,7 @@ def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[i
 
 
 def _range(number: int) -> str:
-    """The tokens of a bucket.
+    """Return the label of a bucket.
 
     >>> _range(0), _range(1), _range(2)
     ('up to 16', '17 to 126', 'more than 126')
@@ -94,7 +94,7 @@ def _range(number: int) -> str:
 
 
 def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
-    """Tokens of the caption, and milliseconds of every stage."""
+    """Return the number of tokens of the caption, and the milliseconds of every stage."""
     source, caption = pair
     device = pipeline.encoder.device
     decode, decoded = _milliseconds(lambda: pipeline.decode([source]), device)
@@ -127,7 +127,7 @@ def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
 
 
 def _milliseconds(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
-    """How long the work takes until the device has finished it, and its result."""
+    """Return the time until the device has finished the work, and its result."""
     start = time.perf_counter()
     result = work()
     if device.type == "cuda":

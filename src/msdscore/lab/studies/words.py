@@ -1,4 +1,4 @@
-"""Do the terms of words find the words that a caption invents? On captions whose inventions are marked."""
+"""Detection of hallucinated words by their terms, on captions in which these are marked."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,8 @@ from msdscore.text.words import segment, stem
 
 Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
-Mention = tuple[Span, bool]  # where a caption names something, and whether that is invented
-Synonyms = Mapping[str, tuple[str, ...]]  # by object class every word or phrase that names it
+Mention = tuple[Span, bool]  # span of a name in the caption, and whether the thing is hallucinated
+Synonyms = Mapping[str, tuple[str, ...]]  # all names of each object class
 MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
     "hat": read_hat_words,
     "chair": read_long_words,
@@ -37,11 +37,11 @@ _LEAST = "least supported word is invented"
 
 
 def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
-    """How well the doubt of a word (how little the image supports it) tells invented words from the others.
+    """How well the doubt of a word (lack of support by the image) separates hallucinated words from the others.
 
     `marks` are words marked by people (`hat`), spans that experts marked as mistakes in long captions (`docent`), or
-    absent objects by name (`chair`), which `synonyms` names, a line per class.
-    With `captions`, whose root are rows of images and captions, p-values and probabilities of words are checked.
+    names of absent objects (`chair`), with a file of `synonyms`, one line per class. `captions` reads rows of images
+    and captions and checks p-values and probabilities of words.
     """
     if marks == "captions":
         return word_reliability(study)
@@ -53,7 +53,7 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     asked = [number for number, named in enumerate(mentions) if named]
     items = [Rated(captions[n].id, captions[n].image, captions[n].caption, (0.0,)) for n in asked]
     if not any(invented for number in asked for _, invented in mentions[number]):
-        raise InputError("expected captions with marked inventions, got none")
+        raise InputError("expected captions with marked words, got none")
     pipeline, asked_of = study.pipeline(), [mentions[number] for number in asked]
     batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
     answers = study.run(
@@ -69,7 +69,7 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
 
 
 def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
-    """One line per object class, its names separated by commas, the class first (CHAIR's list)."""
+    """Read names of object classes: one line per class, separated by commas, the class first (CHAIR's list)."""
     names: dict[str, tuple[str, ...]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         first, *rest = (name.strip() for name in line.split(","))
@@ -79,7 +79,7 @@ def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
-    """The content words of HAT's and DocENT's captions with people's marks, or the object names of CHAIR's.
+    """Return the content words of HAT's and DocENT's captions with people's marks, or the object names of CHAIR's.
 
     >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
     >>> [(cat.caption[slice(*span)], invented) for span, invented in mentions_of(cat, {})]
@@ -96,7 +96,7 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
         for name in names
         for span in _spans(caption.caption, (name, *synonyms.get(name, ())))
     ]
-    # "hot dog" names no dog: of spans that overlap the longest stands.
+    # "hot dog" is not a dog: of overlapping spans, the longest is used.
     kept: list[Mention] = []
     for span, invented in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
         if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in kept):
@@ -105,7 +105,7 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
 
 
 def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:
-    """Words split at spaces, looked up in the caption one after another; those without a content word are left out."""
+    """Find words, split at spaces, in the caption in order; words without a content word are ignored."""
     content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
     mentions, end = [], 0
     for word, invented in caption.words:
@@ -119,7 +119,7 @@ def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:
 
 
 def _spans(caption: str, names: Sequence[str]) -> list[Span]:
-    """Where any of some names stands as a whole word, in the singular or the plural."""
+    """Return the spans of names as whole words, in the singular or the plural."""
     words = "|".join(re.escape(name) for name in sorted(set(names), key=len, reverse=True))
     return [match.span() for match in re.finditer(rf"\b(?:{words})(?:e?s)?\b", caption, re.IGNORECASE)]
 
@@ -127,7 +127,7 @@ def _spans(caption: str, names: Sequence[str]) -> list[Span]:
 def _measure(
     pipeline: Pipeline, items: Sequence[Rated], batch: ItemBatch, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
-    """The doubt of every mention of a batch's captions, with the item and whether the image is the wrong one."""
+    """Return the doubt of every mention of a batch's captions, with the item and whether the image is wrong."""
     texts = [items[item].caption for item in batch.items]
     shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.stranger)]
     pairs = [(owner, number) for _, (number, owner) in shown]
@@ -142,8 +142,8 @@ def _measure(
 
 
 def _doubts(units: Sequence[Unit], spans: Sequence[Span]) -> list[float]:
-    """The mean doubt of the words inside each span; where none of them is judged, that of a middling word."""
-    # A word that was said before is as doubtful as it was then.
+    """Return the mean doubt of the words inside each span; the median doubt if none of them is judged."""
+    # A repeated word has the doubt of its first occurrence.
     known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := rank_key(unit)) is not None}
     neutral = float(np.median(list(known.values()))) if known else 0.0
     doubts = []

@@ -1,6 +1,6 @@
-"""One benchmark under several settings or encoders, and the settings that the paper varies.
+"""Sweeps: one benchmark under several settings or encoders, and the paper's ablations.
 
-Each variant is a benchmark run of its own, kept and resumed; the others are compared with the one in use.
+Each variant is a separate benchmark run, which can be resumed; all are compared with the baseline variant.
 """
 
 import re
@@ -29,7 +29,7 @@ from msdscore.lab.studies.table import Column, Plot, Row, Table
 from msdscore.scoring.pipeline import Pipeline
 
 PAIRS = ("sugarcrepe",)
-DIVERGENCE = "bi-kl"  # the metric that is d itself
+DIVERGENCE = "bi-kl"  # the metric that equals d
 # The paper's table of distributions: Euclidean Gaussians, adaptive and fixed concentration.
 MIXTURES = {
     "vMF, fixed kappa": "vmf",
@@ -38,7 +38,7 @@ MIXTURES = {
     "Gaussian, diagonal": "gaussian-diagonal",
     "Gaussian, shrunk": "gaussian-shrunk",
 }
-# By setting: the values tried, what the axis of the figure says, and whether it is logarithmic.
+# By setting: default values, axis label of the figure, and whether the axis is logarithmic.
 ABLATIONS: dict[str, tuple[tuple[Any, ...], str, bool]] = {
     "kappa": ((5.0, 10.0, 20.0, 40.0, 80.0), "concentration kappa", True),
     "alpha": ((0.0, 0.02, 0.05, 0.1, 0.2, 0.5), "weight alpha of the divergence", False),
@@ -53,7 +53,7 @@ ABLATIONS: dict[str, tuple[tuple[Any, ...], str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A choice that is tried: its name, how to load it, and its value on a numeric axis."""
+    """A variant of a sweep: its name, a function that builds it, and its value on a numeric axis."""
 
     name: str
     pipeline: Callable[[], Pipeline]
@@ -70,13 +70,13 @@ class VariantResult:
     against: Mapping[str, Difference] = field(default_factory=dict)
 
     def side(self, label: str) -> Side:
-        """One metric, to be compared."""
+        """Return one metric as a side of a comparison."""
         return Side(self.result, self.result.metric(label), self.table)
 
     def scores(self, label: str) -> npt.NDArray[np.float64]:
-        """The scores (items, candidates) of a metric."""
+        """Return the scores (items, candidates) of a metric."""
         scores = score_matrix(self.table, label)
-        assert scores is not None, "a result names only metrics whose scores lie beside it"
+        assert scores is not None, "the scores of a result contain all its metrics"
         return scores
 
 
@@ -90,8 +90,8 @@ def mixtures(
 ) -> list[Table]:
     """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
 
-    Their divergences differ in size a thousandfold, so that one alpha is no fair weight: a second table has alpha such
-    that alpha d varies as much over the captions as it does with the first distribution.
+    Their divergences differ by a factor of up to a thousand, so that a common alpha is not a fair weight: in a second
+    table, alpha is such that alpha d has the same standard deviation over captions as with the first distribution.
     """
     pipeline = study.pipeline(PAPER)
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
@@ -107,7 +107,7 @@ def mixtures(
             for plan in plans
         ]  # fmt: skip
         tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
-        # The alpha at which alpha d varies over the captions as it does in the first.
+        # The alpha with which alpha d has the standard deviation of the first distribution.
         spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
         first = next(iter(spreads.values()))
         weight = paper_form(pipeline).alpha * first
@@ -125,7 +125,7 @@ def ablation(
     control: bool = True,
     samples: int = 1000,
 ) -> list[Table]:
-    """One setting at several values, such as `values="10 20 40"`; the value in use is the baseline."""
+    """Vary one setting, e.g. `values="10 20 40"`; the value in use is the baseline."""
     _, axis, logarithmic = ABLATIONS[setting]
     pipeline, tables = study.pipeline(PAPER), []
     for name in benchmark:
@@ -142,7 +142,7 @@ kappa, alpha, components, iterations, xi, l0, tau_l, beta = (partial(ablation, s
 
 
 def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
-    """A variant per value, and the name of the one that the settings hold already (it is added where it is missing)."""
+    """Return one variant per value, and the name of the current one, which is added if it is missing."""
     own = getattr(config, setting)
     wanted = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
     wanted = wanted if own in wanted else sorted([*wanted, own])
@@ -153,16 +153,16 @@ def value_variants(setting: str, values: str, encoder: Encoder, config: Form) ->
 
 
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
-    """A variant per named change of the settings, with an encoder that is loaded already."""
+    """Return one variant per named change of the settings, with a loaded encoder."""
     return [Variant(name, partial(Pipeline, encoder, config.changed(**changes))) for name, changes in choices.items()]
 
 
 def run_sweep(
     study: Study, plan: BenchmarkPlan, variants: Sequence[Variant], *, under: str = "", baseline: str = ""
 ) -> list[VariantResult]:
-    """Run a plan once per variant; the others are compared with `baseline`, or the first.
+    """Run a plan once per variant, and compare the variants with `baseline`, by default the first.
 
-    A finished variant is not run again, and one that was stopped goes on; with `overwrite` all are run anew.
+    A finished variant is not run again, and a stopped one resumes; with `overwrite`, all are run again.
     """
     names = [variant.name for variant in variants]
     base = baseline or names[0]
@@ -191,7 +191,7 @@ def run_sweep(
 
 
 def slug(name: str) -> str:
-    """A name as a folder may have it.
+    """Return a name that is valid for a folder.
 
     >>> slug("K = (3, 2)")
     'k-3-2'
@@ -208,7 +208,7 @@ def sweep_table(
     title: str = "",
     logarithmic: bool = False,
 ) -> Table:
-    """One row per metric and variant: every figure, the headline with wrong images, and the paired difference."""
+    """Return one row per metric and variant: all figures, the headline with wrong images, and the paired difference."""
     first, baseline = results[0].result, baseline or results[0].variant.name
     figures = first.metrics[0].figures
     head = figures[0]
@@ -241,7 +241,7 @@ def sweep_table(
 
 
 def facts(result: Result) -> dict[str, Any]:
-    """What a result was counted on."""
+    """Return the benchmark, protocol, counts and versions of a result."""
     names = ("benchmark", "protocol", "items", "counted", "pictures", "limit")
     return {name: getattr(result, name) for name in names} | {
         "options": dict(result.options), "versions": dict(result.versions),
@@ -249,12 +249,12 @@ def facts(result: Result) -> dict[str, Any]:
 
 
 def chance(figure: Figure) -> float | None:
-    """Where a coin lies: in the middle for accuracies of pairs."""
+    """Return the value of random choices, which is known for accuracies of pairs."""
     return 50.0 if figure.name.startswith("accuracy") else None
 
 
 def interval_of(figure: Figure) -> Interval:
-    """The interval of a figure; without one its ends are NaN."""
+    """Return the interval of a figure; if it has none, the ends are NaN."""
     nan = float("nan")
     return figure.interval or Interval(figure.value, nan, nan, 0.95, "none", figure.n, 0)
 
@@ -282,7 +282,7 @@ def _rows(results: Sequence[VariantResult]) -> Iterator[Row]:
 def _differences(
     rows: Sequence[VariantResult], base: VariantResult, label: str, how: Resampling
 ) -> dict[str, Difference]:
-    """The headline of every other variant against the baseline, with Holm's correction over the variants."""
+    """Compare the headline of every variant with the baseline, with Holm's correction over the variants."""
     others = [row for row in rows if row is not base and row.result.metric(label).figures]
     heads = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
     adjusted = holm([head.tests[0].p_value for head in heads]).tolist() if heads else []
@@ -294,12 +294,12 @@ def _spelled(setting: str, value: Any) -> str:
 
 
 def _read(kind: type, text: str, name: str) -> Any:
-    """A value of a setting's own type."""
+    """Parse a value of a setting."""
     try:
         if kind is not tuple:
             return kind(text)
         image, caption = map(int, text.split(","))
     except ValueError:
-        wanted = "are two numbers (image, text)" if kind is tuple else "is a number"
+        wanted = "should be two numbers (image, text)" if kind is tuple else "should be a number"
         raise ConfigError(f"{name} {wanted}, got {text!r}") from None
     return image, caption

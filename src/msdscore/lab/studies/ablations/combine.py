@@ -1,6 +1,6 @@
-"""MSD and a judge together: when they disagree, who is right then, and a calibrated combination of both.
+"""MSD and a judge: accuracy when they disagree, and a calibrated combination of both.
 
-The combination is a logistic fit on one half of the images; all figures are of the other half.
+The combination is a logistic fit on one half of the images; all figures are on the other half.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference
+from msdscore.lab.studies.ablations.pairs import LENGTH, DecidedPairs, decided_pairs
+from msdscore.lab.studies.ablations.sweep import PAIRS, facts, named_variants, run_sweep
 from msdscore.lab.studies.context import PAPER, Study
-from msdscore.lab.studies.pairs import LENGTH, DecidedPairs, decided_pairs
-from msdscore.lab.studies.sweep import PAIRS, facts, named_variants, run_sweep
 from msdscore.lab.studies.table import Column, Row, Table, per_cent
 
 Floats = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ _STEPS = 50  # of Newton's method, which needs fewer than ten
 def judge_msd(
     study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = (), samples: int = 1000
 ) -> list[Table]:
-    """Compare Soft-MSD with another metric that chooses (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`), and join them."""
+    """Compare Soft-MSD with another metric that chooses (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`); combine both."""
     if len(metric) != 1:
         raise ConfigError(
             f"expected one metric to combine with Soft-MSD, as in -m judge:MODEL or -m file:VERDICTS.jsonl, "
@@ -71,17 +71,17 @@ def _tables(title: str, pairs: DecidedPairs, other: str, how: Resampling, shared
         rows=rows, notes=[f"logistic weights of the standardised differences: {weights[0]:.2f} and {weights[1]:.2f}"],
         **about,
     ), Table(
-        name="disagreement", title=f"{title}: who is right when they agree, and when not",
+        name="disagreement", title=f"{title}: accuracy when they agree, and when they disagree",
         columns=[Column("pairs"), Column("count"), *(per_cent(label) for label in credit)], rows=cases, **about,
     )]  # fmt: skip
 
 
 def halves(cluster: npt.NDArray[np.str_], seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers of the pairs of one half of the images, drawn by `seed`, and of the other half."""
+    """Return the indices of the pairs of one half of the images, drawn by `seed`, and of the other half."""
     names = np.unique(cluster)
     if len(names) < 4:
         raise InputError(
-            f"expected pairs of at least 4 images, one half to fit on and one to count on, got {len(names)}"
+            f"expected pairs of at least 4 images, one half for the fit and one for the evaluation, got {len(names)}"
         )
     chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
     inside = np.isin(cluster, chosen)
@@ -109,6 +109,6 @@ def logistic_weights(gaps: Floats) -> Floats:
 
 
 def _credit(gaps: Floats) -> Floats:
-    """1 for the better caption, 0 for the worse, one half for a tie."""
+    """Return 1 for the better caption, 0 for the worse, and 0.5 for a tie."""
     credit: Floats = 0.5 + 0.5 * np.sign(gaps)
     return credit

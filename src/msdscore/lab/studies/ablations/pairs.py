@@ -1,4 +1,4 @@
-"""Pairs of captions of one image of which one is better: which direction serves which length, and where gains lie."""
+"""Pairs of a better and a worse caption of one image: divergences by caption length, and gains by margin."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from msdscore.lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.lab.benchmarks.results.result import items_of
 from msdscore.lab.stats.pairs import credits_of, mcnemar, mcnemar_clustered
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference, permutation_test
+from msdscore.lab.studies.ablations.sweep import PAIRS, VariantResult, facts, named_variants, run_sweep, sweep_table
 from msdscore.lab.studies.context import PAPER, Study
-from msdscore.lab.studies.sweep import PAIRS, VariantResult, facts, named_variants, run_sweep, sweep_table
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 
 Floats = npt.NDArray[np.float64]
@@ -28,12 +28,12 @@ GATES: dict[str, dict[str, Any]] = {
     "beta 0.5": {"gate": "fixed", "beta": 0.5},
     "support only": {"gate": "support"},
 }
-LENGTH = "tokens"  # the metric that is the caption's length
+LENGTH = "tokens"  # the metric that equals the caption's length
 DIRECTIONS = ("coverage", "support", "bi-kl")
 DIRECTION_METRICS = ("cosine", *DIRECTIONS, "msd", "soft-msd")
 MARGIN_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
-SPLIT = ("coco-cf",)  # benchmarks whose subsets the paper counts apart: easy and hard
-# The comparisons made over all pairs.
+SPLIT = ("coco-cf",)  # benchmarks whose subsets the paper evaluates separately: easy and hard
+# Comparisons over all pairs.
 RIVALS = (("soft-msd", "cosine"), ("msd", "cosine"), ("soft-msd", "msd"), ("soft-msd", "rank-agg"))
 
 
@@ -50,12 +50,12 @@ class DecidedPairs:
         return len(self.length)
 
     def right(self, label: str) -> Floats:
-        """1 where the better caption scores strictly higher, else 0."""
+        """Return 1 for each pair whose better caption scores strictly higher, else 0."""
         scores = self.scores[label]
         return credits_of(scores[:, 0], scores[:, 1]).values
 
     def take(self, chosen: npt.NDArray[Any]) -> "DecidedPairs":
-        """The pairs of some numbers."""
+        """Return the chosen pairs."""
         scores = {label: values[chosen] for label, values in self.scores.items()}
         return DecidedPairs(scores, self.length[chosen], self.cluster[chosen], self.subset[chosen])
 
@@ -72,7 +72,7 @@ def direction(
     """Soft-MSD with coverage, support, a fixed weight or the length gate; and each direction by caption length.
 
     Lengths are in tokens, in `buckets` quantiles or between `edges` (the paper's are "13 15 86 147 227"). Benchmarks
-    of long captions have the components of `long`, so both of the paper's regimes are in one table.
+    of long captions use the components of `long`, so that one table has both regimes of the paper.
     """
     pipeline = study.pipeline(PAPER)
     metrics = ("soft-msd", *(label for label in DIRECTION_METRICS if label != "soft-msd"), LENGTH)
@@ -95,7 +95,7 @@ def margin(
     control: bool = True,
     samples: int = 1000,
 ) -> list[Table]:
-    """Gains by how far apart the similarities lie; Soft-MSD against MSD, cosine and RankAgg."""
+    """Gains by the difference of the similarities; Soft-MSD against MSD, cosine and RankAgg."""
     pipeline, tables = study.pipeline(PAPER), []
     how = Resampling(samples=samples, seed=study.seed)
     for name in benchmark:
@@ -120,12 +120,12 @@ def margin(
 
 
 def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
-    """The pairs of a result that every metric scored: as they are, of battles with a winner, or of unequal ratings."""
+    """Return the pairs of a result that every metric scored: pairs, battles with a winner, or unequal ratings."""
     result, table = row.result, row.table
     items = items_of(table, result.kind)
     cells = _cells(items)
     if not cells:
-        raise InputError(f"{result.benchmark} holds no two captions of one image of which one is better")
+        raise InputError(f"{result.benchmark} has no two captions of one image of which one is better")
     columns = {}
     for label in labels:
         scores, sign = row.scores(label), 1 if result.metric(label).higher_is_better else -1
@@ -140,7 +140,7 @@ def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
 
 
 def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
-    """Pairs of several benchmarks."""
+    """Concatenate pairs of several benchmarks."""
     return DecidedPairs(
         {label: np.concatenate([part.scores[label] for part in parts]) for label in parts[0].scores},
         np.concatenate([part.length for part in parts]),
@@ -150,7 +150,7 @@ def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
 
 
 def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
-    """Numbers of the items in bins of about equal size by rising value; equal values share a bin.
+    """Return the indices of the items in bins of about equal size by increasing value; equal values share a bin.
 
     >>> [numbers.tolist() for numbers in quantile_bins(np.array([5.0, 1.0, 1.0, 9.0]), 2)]
     [[1, 2], [0, 3]]
@@ -161,7 +161,7 @@ def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
 
 
 def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
-    """Numbers of the items between rising edges, such as "13 15 86": below 13, from 13 to below 15, and so on.
+    """Return the indices of the items between increasing edges, e.g. "13 15 86": below 13, from 13 to below 15, ...
 
     >>> [numbers.tolist() for numbers in edge_bins(np.array([12.0, 13.0, 20.0]), "13 15")]
     [[0], [1], [2]]
@@ -169,13 +169,13 @@ def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
     try:
         bounds = [float(edge) for edge in edges.split()]
     except ValueError:
-        raise ConfigError(f"edges are lengths in tokens such as '13 15 86', got {edges!r}") from None
+        raise ConfigError(f"edges should be lengths in tokens such as '13 15 86', got {edges!r}") from None
     codes = np.searchsorted(np.array(sorted(bounds)), values, side="right")
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
 def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[npt.NDArray[np.int64]]) -> Table:
-    """Accuracies by the mean length of the two captions in tokens."""
+    """Return accuracies by the mean length of the two captions in tokens."""
     rows = []
     for chosen in map(pairs.take, bins):
         low, high, mean = (float(value) for value in (chosen.length.min(), chosen.length.max(), chosen.length.mean()))
@@ -195,7 +195,7 @@ def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[
 
 
 def margin_rows(pairs: DecidedPairs, *, temperature: float, count: int) -> list[Row]:
-    """Accuracies by quantiles of the cosine margin; `uncertainty` is that of the two captions as a candidate set."""
+    """Return accuracies by quantiles of the cosine margin; `uncertainty` is that of the candidate set of two."""
     cosine = pairs.scores["cosine"]
     margins, uncertainty = np.abs(cosine[:, 0] - cosine[:, 1]), uncertainties(cosine, temperature)
     rows: list[Row] = []
@@ -208,7 +208,7 @@ def margin_rows(pairs: DecidedPairs, *, temperature: float, count: int) -> list[
 
 
 def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
-    """Paired comparisons over all pairs: McNemar's test as the paper has it, the one for clusters, and permutations."""
+    """Return paired comparisons over all pairs: McNemar's test (paper), its clustered version, a permutation test."""
     rows: list[Row] = []
     for first, second in RIVALS:
         ours, theirs = pairs.right(first), pairs.right(second)
@@ -224,7 +224,7 @@ def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
 
 
 def uncertainties(cosine: Floats, temperature: float) -> Floats:
-    """The uncertainty of every pair as a candidate set of two."""
+    """Return the uncertainty of every pair as a candidate set of two."""
     flat = torch.from_numpy(np.array(cosine)).reshape(-1)
     sets = torch.arange(len(cosine)).repeat_interleave(2)
     values: Floats = set_uncertainty(flat, sets, temperature=temperature)[::2].numpy()
@@ -248,7 +248,7 @@ def _margin_table(title: str, rows: Sequence[Row], **shared: Any) -> Table:
 
 
 def _cells(items: Sequence[Item]) -> list[tuple[Cell, Cell]]:
-    """Item and candidate of the better and of the worse caption."""
+    """Return item and candidate of the better and of the worse caption."""
     cells: list[tuple[Cell, Cell]] = []
     rated: dict[str, list[tuple[float, int]]] = defaultdict(list)
     names = clusters(items)

@@ -1,4 +1,4 @@
-"""Fitted mixtures of captions: how stable their clusterings are over drawn starts, and how soft."""
+"""Fitted mixtures of captions: stability over random starts, and entropy of the responsibilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore.lab.stats.resample import bootstrap_share
+from msdscore.lab.studies.ablations.pairs import quantile_bins
+from msdscore.lab.studies.ablations.sweep import MIXTURES
 from msdscore.lab.studies.context import PAPER, Study, pair_batches, paper_form
-from msdscore.lab.studies.pairs import quantile_bins
-from msdscore.lab.studies.sweep import MIXTURES
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.measurement import numbers
@@ -31,13 +31,13 @@ Floats = npt.NDArray[np.float64]
 Shares = Float[Tensor, "batch components points"]
 Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
-HARD = 0.01  # nats: below it an assignment counts as hard
+HARD = 0.01  # nats; assignments with a lower entropy count as hard
 _CAPTIONS = 128  # of a batch
 LENGTHS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # mean resultant lengths
 
 
 def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
-    """Clusterings and scores over drawn starts: vMF against Gaussians, `sample` against `spread`."""
+    """Clusterings and scores over random starts: vMF against Gaussians, `sample` against `spread`."""
     name = benchmark[-1]
     pairs, pipeline = study.pairs(name), study.pipeline(PAPER)
     captions = distinct_captions(pairs, study.limit)
@@ -85,7 +85,7 @@ def sensitivity(study: Study) -> list[Table]:
 
 
 def sensitivity_rows(dim: int) -> list[Row]:
-    """Concentration, its derivative, and the relative change for a step of 0.01, at every length of `LENGTHS`."""
+    """Return the concentration, its derivative, and the relative change per 0.01, at every length of `LENGTHS`."""
     lengths = torch.tensor(LENGTHS, dtype=torch.float64)
     kappas, slopes = concentration(lengths, dim), concentration_slope(lengths, dim)
     return [
@@ -127,7 +127,7 @@ def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: i
 
 
 def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]:
-    """Every caption of a benchmark once, spread evenly where there are more than `limit`."""
+    """Return the distinct captions of a benchmark, at most `limit` of them, equally spaced."""
     images: dict[str, str] = {}
     for item, name in zip(items, clusters(items).tolist(), strict=True):
         for text in item.captions:
@@ -139,7 +139,7 @@ def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]
 
 
 def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "batch points"]]:
-    """Responsibilities of the components of each caption's mixture for its tokens, and which tokens are real."""
+    """Return the responsibilities of each caption's components for its tokens, and the mask of real tokens."""
     vectors, kind = texts.vectors, config.mixture
     keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
     real = real_points(vectors.points, vectors.mask)
@@ -150,7 +150,7 @@ def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "b
 
 
 def entropies(shares: Shares, mask: Bool[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
-    r"""The mean entropy :math:`-\sum_k r_{nk}\log r_{nk}` of each caption's tokens, in nats.
+    r"""Return the mean entropy :math:`-\sum_k r_{nk}\log r_{nk}` of each caption's tokens, in nats.
 
     >>> halves = torch.full((1, 2, 3), 0.5)
     >>> entropies(halves, torch.ones(1, 3, dtype=torch.bool)).exp()
@@ -161,7 +161,7 @@ def entropies(shares: Shares, mask: Bool[Tensor, "batch points"]) -> Float[Tenso
 
 
 def adjusted_rand(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    r"""The adjusted Rand index: 1 where two clusterings are the same up to names, 0 on average for random ones.
+    r"""Return the adjusted Rand index: 1 for clusterings that agree up to names, 0 on average for random ones.
 
     .. math:: \frac{\sum_{ij}\binom{n_{ij}}{2} - e}{\tfrac12(a + b) - e}, \quad e = ab / \binom{n}{2}
 
@@ -177,12 +177,12 @@ def adjusted_rand(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     sides = (table, table.sum(1), table.sum(0), table.sum(keepdims=True))
     both, rows, columns, whole = (float((counts * (counts - 1) / 2).sum()) for counts in sides)
     expected, most = rows * columns / whole if whole else 0.0, (rows + columns) / 2
-    # Two clusterings in which all items are together, or all alone, are the same.
+    # Two clusterings with a single cluster, or with only singletons, are equal.
     return 1.0 if most == expected else (both - expected) / (most - expected)
 
 
 def entropy_row(lengths: Floats, each: dict[str, Floats], images: npt.NDArray[np.str_], chosen: Any) -> Row:
-    """Mean entropy and share of hard assignments by kind of mixture, of captions of about equal length."""
+    """Return mean entropy and share of hard assignments by kind of mixture, for the chosen captions."""
     shortest, longest = int(lengths[chosen].min()), int(lengths[chosen].max())
     row: dict[str, Value] = {"tokens": f"{shortest} to {longest}", "shortest": shortest, "longest": longest,
                              "middle": (shortest + longest) / 2, "captions": len(chosen)}  # fmt: skip
@@ -194,7 +194,7 @@ def entropy_row(lengths: Floats, each: dict[str, Floats], images: npt.NDArray[np
 
 
 def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
-    """Accuracy of MSD over drawn starts and from the fixed one, and how much a score varies over them."""
+    """Return the accuracy of MSD over random starts and from the fixed one, and the standard deviation of a score."""
     scores = values.reshape(len(pairs), 2, -1)  # pair, right and wrong caption, fixed start then seeds
     right = (scores[:, 0] > scores[:, 1]).astype(np.float64)
     drawn, names = right[:, 1:].mean(axis=0), clusters(pairs)
@@ -209,7 +209,7 @@ def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
 
 
 def _clustering_tables(indices: Mapping[str, Sequence[float]], images: Sequence[str], **shared: Any) -> list[Table]:
-    """The mean index of every distribution, and the index of every caption, sorted."""
+    """Return the mean index of every distribution, and the sorted index of every caption."""
     rows: list[Row] = [
         {"mixture": name, "ari": bootstrap_mean(values, clusters=images), "deviation": float(np.std(values, ddof=1)),
          "captions": len(values)}
@@ -235,7 +235,7 @@ def _clustering_tables(indices: Mapping[str, Sequence[float]], images: Sequence[
 
 
 def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -> list[list[float]]:
-    """For every caption the mean index of each distribution over all pairs of seeds."""
+    """Return the mean index of each distribution over all pairs of seeds, for every caption."""
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in MIXTURES.values():
@@ -250,7 +250,7 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
 
 
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
-    """MSD of both captions of each pair: with the deterministic start, then with every seed."""
+    """Return MSD of both captions of each pair: with the deterministic start, then with every seed."""
     drawing = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
     images = drawing.embed_images(drawing.decode([image_source(pair.image) for pair in pairs])).require()
     texts = drawing.embed_texts([text for pair in pairs for text in pair.captions]).require()
@@ -264,7 +264,7 @@ def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[
 
 
 def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[float]]:
-    """Length and entropies of every caption."""
+    """Return length and entropies of every caption."""
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in KINDS.values():

@@ -1,7 +1,7 @@
-"""What each part of the evidence form is worth: the form with one thing changed, on every set, item by item.
+"""Ablations of the evidence form: the form with one part changed, on every set, with paired differences.
 
-Every pair is measured once; forms are functions of its similarity and of the numbers of its words, so that any number
-of them costs one run. `balance` and `delta` are also chosen with one set left out in turns.
+Every pair is measured once; forms are functions of its similarity and of the values of its words. `balance` and `delta`
+are also chosen by leave-one-set-out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,28 +18,28 @@ from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Item
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
+from msdscore.lab.studies.ablations.sweep import Variant, VariantResult, run_sweep
 from msdscore.lab.studies.context import Study, measure_readable
-from msdscore.lab.studies.sweep import Variant, VariantResult, run_sweep
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value
 from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 SETS = ("sugarcrepe", "flickr8k-expert", "thumb", "composite", "pascal50s", "long-captions", "rsicd")
-# Values of the settings whose curves are drawn.
+# Values of the settings in the curves.
 CURVES: Mapping[str, tuple[float, ...]] = {
     "balance": (0.0, 0.25, 0.5, 0.75, 1.0),
     "delta": (0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
 }
 FORM, BASELINE = "evidence", "cosine"
-FURTHER = {"pairs/matched length": "equal length"}  # figures beside the headline that are a set of their own
+FURTHER = {"pairs/matched length": "equal length"}  # figures besides the headline that count as a separate set
 _IMAGES = 32  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a form is made from: the similarity of a pair, the share of affirmed words, and numbers of judged words.
+    """Inputs of a form: the similarity of a pair, the share of affirmed words, and values of the judged words.
 
-    Judged words have margins, weights, log-odds, and the log-odds from which they raise no doubt (`settled`).
+    These are margins, weights, log-odds, and the log-odds above which a word is not in doubt (`settled`).
     """
 
     similarity: float
@@ -54,12 +54,12 @@ FormOf = Callable[[Words], float]
 
 
 def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) -> list[Table]:
-    """The form in use against the form with one part changed, on every set; curves of `balance` and `delta`."""
+    """Compare the form in use with variants that change one part, on every set; curves of `balance` and `delta`."""
     present = study.present(benchmark)
     pipeline = study.pipeline()
     settings, bank = pipeline.config, pipeline.bank
     if not isinstance(settings, Evidence) or bank is None or bank.bank.words is None:
-        raise ConfigError("this study is about the evidence form; choose its preset, and a bank: --preset evidence")
+        raise ConfigError("this study needs the evidence form and a bank with words; choose --preset evidence")
     spread = bank.bank.words.spread
     forms = ablations(settings, spread)
     along = {
@@ -80,7 +80,7 @@ def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) 
 
 
 def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
-    """The form in use first, then the cosine, and the form with one part changed."""
+    """Return the form in use, the cosine, and the form with one part changed."""
     whole = of_settings(settings, spread)
     return {
         FORM: whole,
@@ -98,7 +98,7 @@ def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
 
 
 def of_settings(settings: Evidence, spread: float) -> FormOf:
-    """The score under some settings."""
+    """Return the score with these settings as a function of the words."""
     first, second = settings.weights
     return lambda words: (
         words.similarity
@@ -110,24 +110,24 @@ def of_settings(settings: Evidence, spread: float) -> FormOf:
 
 
 def denial(words: Words) -> float:
-    """The part of a positive similarity that denied words take."""
+    """Return the part of a positive similarity that is lost by denied words."""
     return (1 - words.affirmed) * max(words.similarity, 0.0)
 
 
 def precision(words: Words) -> float:
-    """The weighted mean of margins."""
+    """Return the weighted mean of margins."""
     total = float(words.weights.sum())
     return float(words.weights @ words.margins) / total if total else 0.0
 
 
 def information(words: Words, spread: float) -> float:
-    """The sum of margins in units of its own spread."""
+    """Return the weighted sum of margins in units of its standard deviation."""
     length = float(np.sqrt((words.weights**2).sum()))
     return float(words.weights @ words.margins) / (spread * length) if length else 0.0
 
 
 def doubt(words: Words, *, factor: bool = True) -> float:
-    """How far words lie below the log-odds that raise no doubt, summed, times how far the caption belongs at all."""
+    """Return the summed deficits of words below the settled log-odds, times the probability of the caption."""
     total = float(words.weights.sum())
     if total == 0:
         return 0.0
@@ -138,7 +138,7 @@ def doubt(words: Words, *, factor: bool = True) -> float:
 def _scores(
     study: Study, pipeline: Pipeline, name: str, run: VariantResult, forms: Mapping[str, FormOf]
 ) -> dict[str, list[list[float]]]:
-    """The scores of every form, one list per item of a benchmark run with one score per caption."""
+    """Return the scores of every form: one list per item of a benchmark run, with one score per caption."""
     items = {item.id: item for item in study.items(name)}
     chosen = [items[key] for key in run.table["id"].to_pylist()]
     batches = list(item_batches(chosen, seed=study.seed, control=False, size=_IMAGES))
@@ -156,7 +156,7 @@ def _scores(
 def _measure(
     pipeline: Pipeline, items: Sequence[Item], batch: ItemBatch
 ) -> list[tuple[int, int, float, float, *tuple[list[float], ...]]]:
-    """Item and index of every caption that can be measured, its similarity, and the fields of its `Words`."""
+    """Return item and index of every caption that can be measured, and the fields of its `Words`."""
     row_of: dict[str, int] = {}
     cells = [
         (item, number, owner, row_of.setdefault(text, len(row_of)))
@@ -184,7 +184,7 @@ def _compare(
     how: Resampling,
     against: Mapping[str, str],
 ) -> dict[str, dict[str, Difference]]:
-    """The headline of every form against that of another one, and the same of further figures, by set."""
+    """Compare the headline of every form with that of another one, and also further figures, by set."""
     table, metric = run.table, run.result.metric(BASELINE)
     sides = {}
     for label, values in scores.items():
@@ -219,12 +219,12 @@ def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mappin
         columns=[Column("set"), Column("figure"), Column("n"), Column(FORM, "", ".1f"),
                  *(Column(label, "", "+.1f") for label in others)],
         rows=rows,
-        notes=["columns after the first are paired differences from the form in use: below 0, the change costs"],
+        notes=["other columns are paired differences from the form in use; below 0, the change is worse"],
     )  # fmt: skip
 
 
 def _curve_table(heads: Mapping[str, Mapping[str, Difference]], setting: str) -> Table:
-    """The gain over the cosine along a setting, on every set and on average."""
+    """Return the gain over the cosine by value of a setting, on every set and on average."""
     rows: list[Row] = []
     for value in CURVES[setting]:
         own = {name: differences[_label(setting, value)] for name, differences in heads.items()}
@@ -236,12 +236,12 @@ def _curve_table(heads: Mapping[str, Mapping[str, Difference]], setting: str) ->
     ends = {"balance": "balance (0: precision, 1: information)", "delta": "delta, the weight of doubt"}
     plot = Plot(x=setting, y=["gain"], series="set", title=f"evidence form along {setting}", level=0.0,
                 x_label=ends[setting], y_label="points above cosine")  # fmt: skip
-    columns = [Column("set"), Column(setting), Column("score", "", ".1f"), Column("gain", "less cosine", "+.1f")]
+    columns = [Column("set"), Column(setting), Column("score", "", ".1f"), Column("gain", "minus cosine", "+.1f")]
     return Table(name=setting, title=f"The evidence form along {setting}", columns=columns, rows=rows, plots=[plot])
 
 
 def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping[str, float]) -> Table:
-    """The value of each setting that the other sets would choose, by their mean gain over the cosine, and its gain."""
+    """Return the value of each setting chosen by the mean gain on the other sets, and its gain on this one."""
     rows: list[Row] = []
     for setting, values in CURVES.items():
         gains = {
@@ -254,9 +254,9 @@ def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping
             best = int(np.argmax([np.mean([gains[other][at] for other in others]) for at in range(len(values))]))
             rows.append({"setting": setting, "set": name, "chosen": values[best], "gain": own[best], "best": max(own)})
     columns = [Column("setting"), Column("set", "set left out"), Column("chosen", "chosen by the others"),
-               Column("gain", "less cosine", "+.1f"), Column("best", "at its own best", "+.1f")]  # fmt: skip
+               Column("gain", "minus cosine", "+.1f"), Column("best", "at its own best", "+.1f")]  # fmt: skip
     in_use = ", ".join(f"{name} {value:g}" for name, value in used.items())
-    return Table(name="left_out", title="Settings chosen with one set left out in turns", columns=columns, rows=rows,
+    return Table(name="left_out", title="Settings chosen with one set left out", columns=columns, rows=rows,
                  notes=[f"in use: {in_use}"])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Encoders side by side on benchmarks: what the score gains over the cosine with each, in the domain and outside."""
+"""Comparison of encoders on benchmarks: gains of the score over the cosine, in the domain and out of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,8 +16,17 @@ from msdscore.lab.benchmarks.registry import reader_options
 from msdscore.lab.benchmarks.results.compare import compare_sides
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore.lab.stats.resample import holm
+from msdscore.lab.studies.ablations.sweep import (
+    PAIRS,
+    Variant,
+    VariantResult,
+    chance,
+    interval_of,
+    run_sweep,
+    slug,
+    sweep_table,
+)
 from msdscore.lab.studies.context import PAPER, Study
-from msdscore.lab.studies.sweep import PAIRS, Variant, VariantResult, chance, interval_of, run_sweep, slug, sweep_table
 from msdscore.lab.studies.table import Column, Plot, Table, Value
 from msdscore.scoring.pipeline import Pipeline
 
@@ -35,7 +44,7 @@ def backbones(
     control: bool = True,
     samples: int = 1000,
 ) -> list[Table]:
-    """Every part of the score with several encoders, per subtask, and what it gains over the cosine."""
+    """Every part of the score with several encoders, per subtask, and its gain over the cosine."""
     plans = {name: study.plan(name, BACKBONE_METRICS, control=control, samples=samples) for name in benchmark}
     return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
@@ -72,7 +81,7 @@ def reconstruction(  # noqa: PLR0913, the options of the command
 ) -> list[Table]:
     """Train the aligner with and without reconstruction; score benchmarks with both, and with the plain encoder."""
     if not data:
-        raise ConfigError("reconstruction trains two aligners; name captioned images to train on: --data ROWS.jsonl")
+        raise ConfigError("reconstruction trains two aligners and needs captioned images: add --data ROWS.jsonl")
     metrics = (*TRANSFER_METRICS, "clipscore")
     plans = {name: study.plan(name, metrics, control=control, samples=samples) for name in benchmark}
     with study.runs() as folder:
@@ -85,12 +94,12 @@ def reconstruction(  # noqa: PLR0913, the options of the command
 
 
 def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> dict[str, tuple[Path, RunReport]]:
-    """Train and export both aligners, same data, seed and steps: by name the encoder's folder and how training ended.
+    """Train and export both aligners with the same data, seed and steps; return encoder folders and reports by name.
 
-    A run that was stopped goes on, a finished one is only exported again.
+    A stopped run resumes, a finished one is only exported again.
     """
     if not recipe.loss.reconstruction:
-        raise ConfigError("the recipe has no reconstruction to leave out; set loss.reconstruction=1 and lm.source")
+        raise ConfigError("the recipe has no reconstruction; set loss.reconstruction=1 and lm.source")
     trained = {}
     for name, chosen in ((WITH, recipe), (WITHOUT, recipe.without_reconstruction())):
         run, encoder = folder / slug(name) / "run", folder / slug(name) / "encoder"
@@ -105,7 +114,7 @@ def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> 
 
 
 def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str]) -> list[Table]:
-    """Headlines and gains over the cosine of every encoder on every set, then all figures set by set."""
+    """Return headlines and gains over the cosine of every encoder on every set, then all figures of each set."""
     swept = {
         dataset: run_sweep(
             study,
@@ -132,12 +141,12 @@ def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders:
 
 def _pipeline(study: Study, encoder: str, benchmark: str) -> Pipeline:
     pipeline = study.pipeline(PAPER, encoder)
-    study.form(pipeline, benchmark)  # tells of other components
+    study.form(pipeline, benchmark)  # reports changed components
     return pipeline_for(benchmark, pipeline, study.spec)
 
 
 def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) -> list[dict[str, Value]]:
-    """Every metric of every encoder against the cosine; Holm's correction goes over both."""
+    """Compare every metric of every encoder with the cosine, with Holm's correction over both."""
     how = Resampling(samples=plan.samples, seed=plan.seed)
     rows: list[dict[str, Value]] = []
     p_values: dict[tuple[int, str], float] = {}

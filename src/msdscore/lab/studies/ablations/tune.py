@@ -1,7 +1,7 @@
 """The paper's tuning protocol: scalar settings are chosen once on held-out SugarCrepe pairs, then fixed.
 
-Similarity, both divergences and the length of every caption are measured once; each choice of alpha, xi, L0 and tau_L
-is arithmetic on them. The concentration and the components are not part of it (`study kappa`, `study components`).
+Similarity, both divergences and the length of every caption are measured once; the score for each choice of alpha, xi,
+L0 and tau_L is computed from them. Concentration and components are not tuned (`study kappa`, `study components`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ from msdscore.intervals import Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.base import Pair, clusters
 from msdscore.lab.benchmarks.results.result import items_of
 from msdscore.lab.stats.resample import paired_difference, permutation_test
+from msdscore.lab.studies.ablations.pairs import LENGTH, uncertainties
+from msdscore.lab.studies.ablations.sweep import PAIRS, facts, named_variants, run_sweep
 from msdscore.lab.studies.context import PAPER, Study, paper_form
-from msdscore.lab.studies.pairs import LENGTH, uncertainties
-from msdscore.lab.studies.sweep import PAIRS, facts, named_variants, run_sweep
 from msdscore.lab.studies.table import Column, Row, Table, per_cent
 
 Floats = npt.NDArray[np.float64]
 Choice = tuple[float, ...]  # in the order of `GRID`
 HELD_OUT = 1000  # pairs, paper
-# The values tried; the paper states those that it chose (0.1, 0.2, 20, 3) and not those that it tried.
+# The paper states the chosen values (0.1, 0.2, 20, 3), but not its grid.
 GRID: Mapping[str, tuple[float, ...]] = {
     "alpha": (0.02, 0.05, 0.1, 0.2, 0.5),
     "temperature": (0.05, 0.1, 0.2, 0.4, 0.8),
@@ -36,7 +36,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What Soft-MSD is computed from, (pairs, 2) each with the right caption first."""
+    """Components of Soft-MSD, (pairs, 2) each with the correct caption first."""
 
     similarity: Floats
     coverage: Floats
@@ -44,7 +44,7 @@ class Parts:
     length: Floats
 
     def soft(self, choice: Choice) -> Floats:
-        """Soft-MSD of both captions under these settings."""
+        """Return Soft-MSD of both captions with these settings."""
         alpha, temperature, center, width = choice
         beta = 1 / (1 + np.exp(np.clip((self.length - center) / width, -500, 500)))
         divergence = beta * self.coverage + (1 - beta) * self.support
@@ -52,7 +52,7 @@ class Parts:
         return soft
 
     def right(self, choice: Choice) -> Floats:
-        """1 if the right caption has the higher Soft-MSD under these settings, else 0."""
+        """Return 1 if the correct caption has the higher Soft-MSD with these settings, else 0."""
         soft = self.soft(choice)
         right: Floats = (soft[:, 0] > soft[:, 1]).astype(np.float64)
         return right
@@ -61,7 +61,7 @@ class Parts:
 def tune(
     study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD_OUT, samples: int = 1000
 ) -> list[Table]:
-    """Choose alpha, xi, L0 and tau_L on `held_out` pairs drawn by the seed, and count the choice on the others."""
+    """Choose alpha, xi, L0 and tau_L on `held_out` pairs drawn by the seed, and evaluate the choice on the others."""
     name, pipeline = benchmark[-1], study.pipeline(PAPER)
     own = paper_form(pipeline)
     plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False, samples=samples)
@@ -73,14 +73,14 @@ def tune(
     known = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
     if len(known) <= held_out:
         raise InputError(
-            f"{len(known)} pairs of {name} could be scored, {held_out} are held out and none is left to count on; "
+            f"{len(known)} pairs of {name} could be scored and {held_out} are held out: none is left for evaluation; "
             "lower --held-out"
         )
     drawn = np.random.default_rng(study.seed).permutation(known)
     tuned_on, rest = np.sort(drawn[:held_out]), np.sort(drawn[held_out:])
     paper: Choice = (own.alpha, own.temperature, own.gate_center, own.gate_width)
     accuracy = {choice: float(parts.right(choice)[tuned_on].mean()) for choice in _choices(paper)}
-    # Of equal ones the settings in use, then the first of the grid.
+    # Ties are broken in favour of the settings in use, then of the first in the grid.
     best = max(accuracy, key=lambda choice: (accuracy[choice], choice == paper))
     names, how = clusters(items), Resampling(samples=samples, seed=study.seed)
     rows: list[Row] = []
@@ -103,7 +103,7 @@ def tune(
     }
     return [Table(
         name="choice",
-        title=f"Soft-MSD on {name}: settings chosen on {len(tuned_on)} held-out pairs, counted on {len(rest)} others",
+        title=f"Soft-MSD on {name}: settings chosen on {len(tuned_on)} held-out pairs, evaluated on {len(rest)} others",
         columns=[Column("settings"), *(Column(setting) for setting in GRID), per_cent("tuned", "held-out pairs"),
                  per_cent("rest", "other pairs"), per_cent("difference", "difference on others", signed=True),
                  Column("p", "p", "p")],
@@ -117,5 +117,5 @@ def tune(
 
 
 def _choices(paper: Choice) -> Iterator[Choice]:
-    """Every choice of the grid, with the settings in use among the values."""
+    """Yield every choice of the grid, including the settings in use."""
     yield from product(*(sorted({*values, own}) for values, own in zip(GRID.values(), paper, strict=True)))
