@@ -9,7 +9,7 @@ from bench_sets import make_expert, make_sugarcrepe
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
 from msdscore.lab.benchmarks.registry import benchmark
-from msdscore.lab.benchmarks.results.grids import StoredResult, mean_ranks, overview, quoted_figures
+from msdscore.lab.benchmarks.results.grids import mean_ranks, overview, quoted_figures
 from msdscore.lab.benchmarks.results.result import read_result
 
 
@@ -44,7 +44,7 @@ def files(tmp_path_factory):
 
 
 def test_a_column_per_benchmark_with_the_best_in_bold(files):
-    grid = overview([StoredResult(read_result(path), path.parent) for path in files])
+    grid = overview([(read_result(path), path.parent) for path in files])
     assert grid.columns == ("metric", "SugarCrepe accuracy/mean", "Flickr8k-Expert tau_c")
     rows = {row[0]: row[1:] for row in grid.rows}
     assert list(rows) == ["cosine", "msd", "random", "constant", "length alone (better direction)"]
@@ -67,7 +67,7 @@ def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
 
 
 def test_quoted_figures_are_marked_and_never_the_best(files):
-    grid = overview([StoredResult(read_result(path), path.parent) for path in files], quoted=True)
+    grid = overview([(read_result(path), path.parent) for path in files], quoted=True)
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["CLIP-S (quoted)"] == ("–", "51.2")
     assert rows["RefCLIP-S (R) (quoted)"] == ("–", "53.0")
@@ -96,14 +96,14 @@ def test_two_figures_for_one_cell_are_rejected(files, tmp_path):
         "--samples",
         5,
     )
-    other = StoredResult(read_result(tmp_path / "sugarcrepe.json"), tmp_path)
-    assert overview([StoredResult(crepe, files[0].parent), other])  # the same figures under another seed of the control
+    other = (read_result(tmp_path / "sugarcrepe.json"), tmp_path)
+    assert overview([(crepe, files[0].parent), other])  # the same figures under another seed of the control
     call(
         "bench", "sugarcrepe", "--root", files[0].parent / "data", "-o", tmp_path / "few", "-m", "random", "--limit", 5
     )
-    few = StoredResult(read_result(tmp_path / "few" / "sugarcrepe.json"), tmp_path)
+    few = (read_result(tmp_path / "few" / "sugarcrepe.json"), tmp_path)
     with pytest.raises(InputError, match="two results of sugarcrepe have figures of random; expected one of them"):
-        overview([StoredResult(crepe, files[0].parent), few])
+        overview([(crepe, files[0].parent), few])
 
 
 def test_other_settings_are_rows_of_their_own(files, tmp_path):
@@ -124,7 +124,7 @@ def test_other_settings_are_rows_of_their_own(files, tmp_path):
         "--samples",
         5,
     )
-    both = [StoredResult(read_result(path), path.parent) for path in (files[0], tmp_path / "sugarcrepe.json")]
+    both = [(read_result(path), path.parent) for path in (files[0], tmp_path / "sugarcrepe.json")]
     labels = [row[0] for row in overview(both).rows]
     assert "msd (kappa:20)" in labels
     assert "msd (kappa:9.5)" in labels
@@ -166,7 +166,7 @@ def test_items_are_listed_as_a_score_file_needs_them(files, tmp_path):
 
 
 def test_metrics_stand_in_the_order_of_their_mean_rank(files):
-    grid = mean_ranks([StoredResult(read_result(path), path.parent) for path in files])
+    grid = mean_ranks([read_result(path) for path in files])
     assert grid.columns == ("metric", "mean rank", "95 % interval", "sugarcrepe", "flickr8k-expert")
     means = [float(row[1]) for row in grid.rows]
     assert means == sorted(means)
@@ -177,4 +177,4 @@ def test_metrics_stand_in_the_order_of_their_mean_rank(files):
     assert all(sum(float(row[place]) for row in grid.rows) == 10 for place in (3, 4))
     assert "| metric | mean rank |" in call("table", *files, "--ranks").stdout
     with pytest.raises(InputError, match="at least two benchmarks"):
-        mean_ranks([StoredResult(read_result(files[0]), files[0].parent)])
+        mean_ranks([read_result(files[0])])

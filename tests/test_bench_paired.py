@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 from bench_sets import make_expert, make_sugarcrepe, write_rows
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Aspect, Battle, Pair, Rated
+from msdscore.lab.benchmarks.base import Battle, Pair, Rated
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.benchmarks.results.compare import compare_sides, open_side
 from msdscore.lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
@@ -69,7 +69,7 @@ def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
     result = bench(root, "sugarcrepe", tmp_path / "out.json", ("length", label))
     found = compare_sides(open_side(f"{result}:{label}"), open_side(f"{result}:length"), how=HOW)
     assert found.differences[0].first == 1.0
-    with pytest.raises(InputError, match=r"there is no file nowhere.json:file:x; expected a result"):
+    with pytest.raises(InputError, match=r"nowhere.json:file:x: no such file; expected a result"):
         open_side("nowhere.json:file:x")
 
 
@@ -131,7 +131,7 @@ def test_missing_scores_and_items_are_left_out_and_counted(tmp_path, crepe):
 def test_results_that_cannot_be_compared(tmp_path, crepe):
     with pytest.raises(ConfigError, match=r"crepe.json has several metrics; name one, as in .*crepe.json:cosine"):
         open_side(str(crepe))
-    with pytest.raises(InputError, match=r"there is no file nowhere; expected a result"):
+    with pytest.raises(InputError, match=r"nowhere: no such file; expected a result"):
         open_side("nowhere")
     expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("length",))
     with pytest.raises(InputError, match=r"expected two results of one benchmark, got sugarcrepe and flickr8k-expert"):
@@ -142,13 +142,13 @@ def test_results_that_cannot_be_compared(tmp_path, crepe):
     with pytest.raises(InputError, match=r"expected two results of one protocol, got official and authors"):
         compare_sides(open_side(f"{crepe}:length"), open_side(f"{counted}:length"))
     (tmp_path / "crepe.parquet").unlink()
-    with pytest.raises(InputError, match=r"the scores .*crepe.parquet of this result are missing"):
+    with pytest.raises(InputError, match=r"crepe.parquet: no such file; expected the scores next to their result"):
         open_side(f"{counted}:length")
     other = make_sugarcrepe(tmp_path / "changed")
     rows = [json.loads(line) for line in (other / "sugarcrepe.jsonl").read_text().splitlines()]
     write_rows(other / "sugarcrepe.jsonl", [row | {"caption": "another"} for row in rows])
     changed = bench(other, "sugarcrepe", tmp_path / "changed.json", ("length",))
-    with pytest.raises(InputError, match=r"items of the same id have another captions in the two results"):
+    with pytest.raises(InputError, match=r"items of the same id have different captions in the two results"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(changed)))
 
 
@@ -203,7 +203,7 @@ def test_items_come_back_from_their_table(tmp_path):
         "level 1",
         "in-400",
         "bad",
-        (Aspect("overall_quality", -2),),
+        {"overall_quality": -2},
     )
     pair = Pair("p", Path("2.jpg"), "yes", "no", "s", ("ref",), (40, 8))
     rated = Rated("r", Path("3.jpg"), "text", (1.0, 2.0), ("ref",), "coco")

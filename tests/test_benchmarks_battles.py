@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Aspect, Battle, Note, image_source
+from msdscore.lab.benchmarks.base import Battle, Note, image_source
 from msdscore.lab.benchmarks.readers.battles import read_docent_spans
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.studies.words import mentions_of
@@ -110,7 +110,7 @@ def test_docent_reads_three_aspects_and_finds_the_image(tmp_path: Path) -> None:
     _docent(tmp_path / "docent-eval-coarse" / "data" / "train-00000-of-00001.parquet", _LABELS * 2)
     items = load("docent", tmp_path).items
     assert [item.id for item in items] == ["u1:0", "u1:1"]
-    assert items[0].aspects == (Aspect("mistakes", 2), Aspect("omissions", 0), Aspect("overall_quality", -1))
+    assert items[0].aspects == {"mistakes": 2, "omissions": 0, "overall_quality": -1}
     assert [item.winner for item in items] == ["b", "tie"]
     assert items[0].image == tmp_path / "images" / "u1.jpg"
     assert len(load("docent", tmp_path, split="train")) == 4

@@ -328,7 +328,7 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
 
 def test_retrieval_pairs_need_other_captions() -> None:
     same = [CaptionedImage(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
-    with pytest.raises(InputError, match="no caption of another image was found for 0"):
+    with pytest.raises(InputError, match="found no caption of another image for 0"):
         draw_pairs(same, seed=0)
 
 

@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
+from msdscore.lab.benchmarks.base import Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
 from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
 from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
 from msdscore.lab.benchmarks.registry import benchmark
@@ -288,7 +288,7 @@ def _docent(preferences: list[tuple[int, int, int]]) -> list[Battle]:
             winner="tie",
             system_a="A",
             system_b="B",
-            aspects=tuple(Aspect(name, value) for name, value in zip(names, row, strict=True)),
+            aspects=dict(zip(names, row, strict=True)),
         )
         for k, row in enumerate(preferences)
     ]
@@ -375,7 +375,7 @@ def test_mistakes_are_named() -> None:
         evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 3)))
     with pytest.raises(UnknownNameError, match=r"unknown protocol of sugarcrepe 'oficial'\. Did you mean 'official'"):
         evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 2)), protocol="oficial")
-    with pytest.raises(InputError, match="nothing to evaluate"):
+    with pytest.raises(InputError, match="sugarcrepe: expected at least one item, got none"):
         evaluate(benchmark("sugarcrepe"), [], [])
 
 

@@ -15,7 +15,7 @@ from bench_sets import write_rows
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Aspect, Note, Scale, wrong_images
+from msdscore.lab.benchmarks.base import Note, wrong_images
 from msdscore.lab.benchmarks.protocols.counting import evaluate
 from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore.lab.benchmarks.readers.rows import captioned_images
@@ -66,7 +66,7 @@ def test_battles_take_letters_names_and_answers(tmp_path):
     write_rows(tmp_path / "caparena.jsonl", [*rows, {**row, "aspects": {"overall_quality": -2}}])
     items = load("caparena", tmp_path).items
     assert [item.winner for item in items] == ["a", "b", "tie", "tie", None]
-    assert items[4].aspects == (Aspect("overall_quality", -2),)
+    assert items[4].aspects == {"overall_quality": -2}
     write_rows(tmp_path / "caparena.jsonl", [{**row, "winner": "three"}])
     with pytest.raises(InputError, match=r"expected winner to be a, b, tie, one or two, got 'three'"):
         load("caparena", tmp_path)
@@ -129,14 +129,14 @@ def test_thumb_as_it_is_released(tmp_path):
     assert items[0].id == "0/Human"
     assert (items[0].caption, items[0].ratings, items[0].references) == ("Human 0", (4.9,), ("a dog 0", "dogs"))
     assert (items[3].references, items[-1].references) == (("a dog 1", "dogs"), ())
-    assert items[0].scales == (Scale("precision", 5.0), Scale("recall", 5.0))
+    assert items[0].scales == {"precision": 5.0, "recall": 5.0}
     assert items[0].image == tmp_path / "val2014" / "COCO_val2014_0.jpg"
     totals = np.array([item.ratings[0] for item in items])
     found = values("thumb", items, totals)
     assert next(iter(found)) == "total"
     assert found["total"].value == pytest.approx(1)
     assert found["recall/machines"].value == pytest.approx(
-        np.corrcoef(*np.array([(i.ratings[0], i.scales[1].value) for i in items if i.system != "Human"]).T)[0, 1]
+        np.corrcoef(*np.array([(i.ratings[0], i.scales["recall"]) for i in items if i.system != "Human"]).T)[0, 1]
     )
     assert (found["place of Human"].value, found["place of Human"].scale) == (1, 1)
     worst = values("thumb", items, -totals)

@@ -27,7 +27,7 @@ from msdscore.lab.studies.ablations.pairs import (
     uncertainties,
 )
 from msdscore.lab.studies.ablations.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
-from msdscore.lab.studies.ablations.tune import Parts
+from msdscore.lab.studies.ablations.tune import ScoreParts
 from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.table import to_json, to_markdown
 from paper_page import part
@@ -246,7 +246,7 @@ def test_tuned_scores_are_soft_msd(root):
         Study(root=root), BenchmarkPlan(name="sugarcrepe", root=root, metrics=metrics, samples=9, control=False),
         named_variants({"x": {"alpha": 0.3, "gate_center": 4.0}}, load_encoder("toy"), MSDConfig()),
     )  # fmt: skip
-    soft = Parts(*(row.scores(label) for label in metrics[:4])).soft((0.3, 0.2, 4.0, 3.0))
+    soft = ScoreParts(*(row.scores(label) for label in metrics[:4])).soft((0.3, 0.2, 4.0, 3.0))
     assert soft == pytest.approx(row.scores("soft-msd"), abs=1e-6)
 
 

@@ -10,7 +10,7 @@ from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
 from msdscore.lab.align.losses import Scalar, caption_table, densities
 from msdscore.lab.align.objective import TERMS as FROZEN_TERMS
-from msdscore.lab.align.objective import Step, Term, word_term
+from msdscore.lab.align.objective import Term, TrainingStep, word_term
 from train_mini.batches import ResidentBatch
 from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner
@@ -20,14 +20,14 @@ from train_mini.recipe import MiniLoss
 _ELSEWHERE, _BY_RULE, _BY_RULE_ELSEWHERE = 0.25, 0.5, 0.1
 
 
-def _word(step: Step) -> Scalar:
+def _word(step: TrainingStep) -> Scalar:
     """The word loss, with absent words by label."""
     batch = _labelled(step)
     words = batch.token_words[step.texts.mask]
     return word_term(step, (batch.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1))
 
 
-def _evidence(step: Step) -> Scalar:
+def _evidence(step: TrainingStep) -> Scalar:
     """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the images of its group."""
     batch, mask = _labelled(step), step.batch.texts.mask
     words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.each
@@ -42,7 +42,7 @@ def _evidence(step: Step) -> Scalar:
 
 
 def _group_loss(
-    step: Step,
+    step: TrainingStep,
     table: Float[Tensor, "tokens images"],
     words: Int[Tensor, " tokens"],
     owner: Int[Tensor, " tokens"],
@@ -60,7 +60,7 @@ def _group_loss(
     return evidence_loss(evidence, words, labels, weights, odds=odds, counts=batch.counts)
 
 
-def _objects(step: Step) -> Scalar:
+def _objects(step: TrainingStep) -> Scalar:
     """Names of classes in all images of the batch: their evidence is the mean over the tokens of the name."""
     batch = _labelled(step)
     mask = batch.classes.mask
@@ -69,12 +69,12 @@ def _objects(step: Step) -> Scalar:
     return objects_loss(evidence, batch.objects.mT, batch.annotated, cast(MiniAligner, step.aligner).class_odds())
 
 
-def _omission(step: Step) -> Scalar:
+def _omission(step: TrainingStep) -> Scalar:
     scale, group = step.aligner.scale("omission"), _labelled(step).group
     return omission_loss(step.images, step.texts, scale, kappa=step.loss.kl_kappa, group=group)
 
 
-def _over_machine(step: Step) -> Scalar:
+def _over_machine(step: TrainingStep) -> Scalar:
     """Captions by people against the machine's of the same image; zero where no image has one."""
     batch, texts = _labelled(step), step.own_texts
     if batch.machine is None:
@@ -86,11 +86,11 @@ def _over_machine(step: Step) -> Scalar:
     return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)
 
 
-def _labelled(step: Step) -> ResidentBatch:
+def _labelled(step: TrainingStep) -> ResidentBatch:
     return cast(ResidentBatch, step.batch)
 
 
-def _local_vectors(step: Step, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
+def _local_vectors(step: TrainingStep, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
     """Aligned unit vectors of the tokens under a mask."""
     with step.autocast():
         return unit(step.aligner.heads.text(texts.points, texts.mask)[mask].float())

@@ -1,24 +1,22 @@
 """Resident training of `mini`: the training loop of `msdscore.lab.align` over batches that never leave the device."""
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
 
 from msdscore.errors import ConfigError
-from msdscore.lab.align.data.formats import DataSource, Pairs
+from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
 from msdscore.lab.align.run.session import Parts, Towers, TrainOptions, tower_dims
-from msdscore.lab.align.run.train import RunReport
 from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.recipe import MiniRecipe
 from train_mini.terms import TERMS
-
-_DEFAULTS = TrainOptions()
 
 
 def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
@@ -39,13 +37,4 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
     return Parts(batches.batches, batches.per_epoch, batches.bad, aligner, TERMS)
 
 
-def train(
-    recipe: MiniRecipe,
-    data: DataSource,
-    out: str | Path,
-    *,
-    val: DataSource | None = None,
-    options: TrainOptions = _DEFAULTS,
-) -> RunReport:
-    """Train `mini` into the folder `out`, like `msdscore.lab.align.run.train.train` with other recipes."""
-    return train_heads(recipe, data, out, val=val, options=options, assemble=assemble)
+train = partial(train_heads, assemble=assemble)

@@ -94,9 +94,9 @@ def bench(
     from msdscore.cli.tables import grid_table
     from msdscore.explain.save import FIGURES
     from msdscore.io.outputs.targets import check_folder, check_target, put
-    from msdscore.lab.benchmarks.results.figure import draw
     from msdscore.lab.benchmarks.results.grids import result_grids
     from msdscore.lab.benchmarks.results.result import to_json
+    from msdscore.lab.benchmarks.results.tables import draw
     from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, pipeline_for
     from msdscore.lab.benchmarks.run.runner import run_benchmark
 

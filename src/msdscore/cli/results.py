@@ -31,7 +31,7 @@ def table(
 
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import RUN_NOTES
-    from msdscore.lab.benchmarks.results.grids import StoredResult, mean_ranks, result_grids
+    from msdscore.lab.benchmarks.results.grids import mean_ranks, result_grids
     from msdscore.lab.benchmarks.results.grids import overview as all_in_one
     from msdscore.lab.benchmarks.results.result import read_result
     from msdscore.lab.benchmarks.results.tables import render
@@ -51,10 +51,10 @@ def table(
         typer.echo(render([grid for ranking in stored for grid in ranking_grids(ranking)], style), nl=False)
         return
     read = {path: read_result(path) for path in wanted}
-    opened = [StoredResult(result, path.parent) for path, result in read.items()]
     if ranks:
-        grids = [mean_ranks(opened, how=Resampling(samples=samples))]
+        grids = [mean_ranks(list(read.values()), how=Resampling(samples=samples))]
     elif overview:
+        opened = [(result, path.parent) for path, result in read.items()]
         grids = [all_in_one(opened, against=against, quoted=quoted, how=Resampling(samples=samples))]
     else:
         grids = result_grids(list(read.values()))

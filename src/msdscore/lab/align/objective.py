@@ -29,7 +29,7 @@ class Setting:
     half: bool = False  # heads and prefix compute in bfloat16; losses never do
 
 
-class Step:
+class TrainingStep:
     """A batch with both sides projected; values that several terms share are computed once."""
 
     def __init__(self, aligner: Aligner, batch: TrainingBatch, setting: Setting) -> None:
@@ -113,7 +113,7 @@ class Step:
         return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
 
 
-Term = Callable[[Step], Scalar]
+Term = Callable[[TrainingStep], Scalar]
 
 
 def objective(
@@ -123,7 +123,7 @@ def objective(
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
-    step = Step(aligner, batch, setting)
+    step = TrainingStep(aligner, batch, setting)
     weights = setting.loss.weights
     values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
@@ -132,19 +132,19 @@ def objective(
     return loss, dict(zip(values, means, strict=True))
 
 
-def _relevance(step: Step) -> Scalar:
+def _relevance(step: TrainingStep) -> Scalar:
     lines = step.aligner.lines
     return losses.graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
 
 
-def _word(step: Step) -> Scalar:
+def _word(step: TrainingStep) -> Scalar:
     batch, width = step.batch, step.texts.mask.shape[1]
     tokens = gather_rows(_filled(batch.token_words, width), step.world)[step.texts.mask]
     widest = most(batch.image_words.shape[1], step.world, tokens.device)
     return word_term(step, losses.absent_words(tokens, gather_rows(_filled(batch.image_words, widest), step.world)))
 
 
-def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
+def word_term(step: TrainingStep, absent: Bool[Tensor, "tokens images"]) -> Scalar:
     """The word loss over content words: function words are in no image's set of words."""
     real = ~absent.gather(1, step.owner.unsqueeze(1)).squeeze(1)
     if not bool(real.any()):
@@ -158,19 +158,19 @@ def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch
     return torch.cat([words, words.new_full((len(words), missing), -1)], dim=1) if missing > 0 else words[:, :width]
 
 
-def _kl(step: Step) -> Scalar:
+def _kl(step: TrainingStep) -> Scalar:
     loss, fit_texts = step.loss, step.fit_settings(1)
     sides = (step.images, step.texts, step.mixtures)
     tables = losses.kl_tables(*sides, fit_texts, direction=loss.kl_direction, stride=loss.kl_stride)
     return torch.stack([losses.info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
 
 
-def _support(step: Step) -> Scalar:
+def _support(step: TrainingStep) -> Scalar:
     table = losses.centred(losses.caption_table(step.densities, step.texts.mask))
     return losses.info_nce(table * step.aligner.scale("support"), step.excluded)
 
 
-def _negatives(step: Step) -> Scalar:
+def _negatives(step: TrainingStep) -> Scalar:
     """Return the similarities of the hard negatives of every caption as a padded table."""
     texts, owner = step.own_texts, step.batch.negative_owner
     images = step.own_images.pooled.repeat_interleave(step.batch.each, dim=0)
@@ -184,12 +184,12 @@ def _negatives(step: Step) -> Scalar:
     return losses.negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
 
 
-def _grounded(step: Step) -> Scalar:
+def _grounded(step: TrainingStep) -> Scalar:
     owner = step.world.rank * len(step.own_images) + step.batch.negative_owner // step.batch.each
     return step.mean_over_negatives(losses.grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
 
 
-def _reconstruction(step: Step) -> Scalar:
+def _reconstruction(step: TrainingStep) -> Scalar:
     """Return the mean over all caption tokens of all processes."""
     language, linear, each = step.setting.language, step.aligner.prefix, step.batch.each
     if language is None:

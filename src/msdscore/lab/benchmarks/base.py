@@ -1,8 +1,8 @@
-"""What a benchmark is: its items, the images they point to, and the row that describes it."""
+"""Benchmark items, their images, and the registry row of a benchmark."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -21,7 +21,7 @@ Winner = Literal["a", "b", "tie"]
 class Pair:
     """An image with a caption that should score higher than another.
 
-    `votes` holds how many people chose the positive and the negative, where the benchmark says so.
+    `votes` are the numbers of people who chose the positive and the negative, if known.
     """
 
     id: str
@@ -34,15 +34,15 @@ class Pair:
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The candidates to score, in the order of the score columns."""
+        """The candidate captions, in the order of the score columns."""
         return (self.positive, self.negative)
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """An image with one caption and what people thought of it, one rating per judge.
+    """An image with one caption and its human ratings, one per judge.
 
-    `system` wrote the caption; `scales` has further ratings of it by name, such as precision and recall. Items of one
+    `system` wrote the caption; `scales` are further ratings by name, such as precision and recall. Items of one
     `group`, such as the images generated from one prompt, are compared with each other and resampled together.
     """
 
@@ -53,36 +53,21 @@ class Rated:
     references: tuple[str, ...] = ()
     subset: str = ""
     system: str = ""
-    scales: tuple["Scale", ...] = ()
+    scales: Mapping[str, float] = field(default_factory=dict)
     group: str = ""
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The one candidate to score."""
+        """The single candidate caption."""
         return (self.caption,)
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """One named rating of a caption."""
-
-    name: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Aspect:
-    """One question of a battle and its answer: 2 (first much better), 1, 0 (equal), −1, −2."""
-
-    name: str
-    preference: int
 
 
 @dataclass(frozen=True, slots=True)
 class Battle:
     """An image with captions of two systems and people's choice between them.
 
-    `winner` is None where nobody judged; `verdict` keeps the label as it stands in the file.
+    `winner` is None without a judgement; `verdict` is the label in the file; `aspects` are further questions with
+    their answers: 2 (first much better), 1, 0 (equal), −1, −2.
     """
 
     id: str
@@ -95,12 +80,12 @@ class Battle:
     level: str = ""
     subset: str = ""
     verdict: str = ""
-    aspects: tuple[Aspect, ...] = ()
+    aspects: Mapping[str, int] = field(default_factory=dict)
     references: tuple[str, ...] = ()
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The candidates to score, in the order of the score columns."""
+        """The candidate captions, in the order of the score columns."""
         return (self.caption_a, self.caption_b)
 
 
@@ -110,24 +95,24 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """How many rows a reader left out, or decided by seed, and which: results show it."""
+    """Rows that a reader excluded, or decided by seed, with their number; shown with the results."""
 
     what: str
     count: int
 
 
 def noted(counts: Mapping[str, int]) -> tuple[Note, ...]:
-    """A note for every count that is not 0."""
+    """Return a note for every non-zero count."""
     return tuple(Note(what, count) for what, count in counts.items() if count)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSet(Generic[ItemT]):
-    """What a reader found: the items, and notes on the rows that the benchmark's own rules treat apart."""
+    """Items of a benchmark, and notes on rows with special treatment by the benchmark's rules."""
 
     items: tuple[ItemT, ...]
     notes: tuple[Note, ...] = ()
-    draws: int = 1  # how many draws of references the protocol averages
+    draws: int = 1  # draws of references that the protocol averages over
 
     def __len__(self) -> int:
         return len(self.items)
@@ -142,14 +127,14 @@ _COUNTING: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """The registry row of a benchmark: what it is, what must lie where, who reads it and who counts.
+    """The registry row of a benchmark: description, files, reader and evaluation.
 
     `reader`, `rows`, `figures`, `credits` and `statistics` are "module:function" strings, imported when used. `rows`
-    reads the rows form (`NAME.jsonl`), `rows_name` is the word of its file name where that is not the benchmark's.
-    Two metrics are compared by `credits`, one value per item, or by `statistics` of the items where figures are no
-    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first. A row
-    without `figures` and `statistics` is counted as its kind: accuracy, correlations, or agreement and Elo. `long`
-    marks captions of a paragraph, for which the paper has more components. `domain` names images other than everyday
+    reads the rows form (`NAME.jsonl`); `rows_name` is the word in its file name, by default the benchmark's name.
+    Two metrics are compared by `credits`, one value per item, or by `statistics` of the items if figures are not
+    means. `counting` describes the evaluation in words; `protocols` are its variants, the default first. A row
+    without `figures` and `statistics` is evaluated by its kind: accuracy, correlations, or agreement and Elo. `long`
+    marks captions of a paragraph, for which the paper uses more components. `domain` names images other than everyday
     photographs; a result says if its encoder was not trained for them.
     """
 
@@ -182,12 +167,12 @@ class Benchmark:
 
 
 def image_key(image: Image) -> str:
-    """What tells an image apart from all others: its whole path, or the row that holds it."""
+    """Return a unique key of an image: its path, or file and row of a table."""
     return "/".join(_parts(image))
 
 
 def image_names(images: Iterable[Image]) -> dict[str, str]:
-    """By key a short name for every image: its file name, after as many folders as tell it apart from the others.
+    """Return a short unique name for every image, by key: its file name, preceded by as many folders as necessary.
 
     >>> shown = image_names([Path("data/val/1.jpg"), Path("data/test/1.jpg"), Path("data/val/2.jpg")])
     >>> list(shown.values())
@@ -205,17 +190,17 @@ def image_names(images: Iterable[Image]) -> dict[str, str]:
 
 
 def _parts(image: Image) -> tuple[str, ...]:
-    # Rows of a table are told apart by their number: two of them may bear one name.
+    # The row number is part of the key: two rows of a table can have the same name.
     return image.parts if isinstance(image, Path) else (*image.file.parts, str(image.row), image.name)
 
 
 def image_source(image: Image) -> Path | bytes:
-    """What to hand to an image reader: the path, or the encoded bytes where a Parquet file holds them."""
+    """Return the source of an image: its path, or the encoded bytes from a Parquet file."""
     return image if isinstance(image, Path) else image.read()
 
 
 def source_or_empty(image: Image) -> Path | bytes:
-    """The source of an image; no bytes where its table has none, so that the pipeline reports it as unreadable."""
+    """Return the source of an image; empty bytes if its table has none, which the pipeline reports as unreadable."""
     try:
         return image_source(image)
     except RowError:
@@ -223,19 +208,19 @@ def source_or_empty(image: Image) -> Path | bytes:
 
 
 def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
-    """The image, or the group, of every item: resampling whole images keeps items of one image together."""
+    """Return the cluster of every item for resampling: its group, or its image."""
     return np.array(list(map(cluster, items)), dtype=np.str_)
 
 
 def cluster(item: Item) -> str:
-    """The key of what an item is resampled and limited with: its group if it has one, else its image."""
+    """Return the cluster of an item: its group if it has one, else its image."""
     return (item.group if isinstance(item, Rated) else "") or image_key(item.image)
 
 
 def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
-    """Every image once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it.
+    """Return the distinct images, shuffled by `seed`; in the wrong-image control, each replaces the one before it.
 
-    The order depends on the short names alone, so that it is the same wherever the files lie.
+    The order depends only on the short names, not on the location of the files.
     """
     distinct = {image_key(item.image): item.image for item in items}
     names = image_names(distinct.values())
@@ -244,17 +229,17 @@ def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
 
 
 def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
-    """By the key of an image its stand-in in the wrong-image control, which shows what the text alone gives away.
+    """Return the wrong image of every image, by key, for the control that measures what the text gives away.
 
-    Images stand in a ring and each is replaced by the next that is there, so that no item meets its own image, all
-    items of one image meet the same stranger, and every image is used. Where files are missing, the control so
-    rests on the same items as the figure beside it. Images of one prompt are not strangers of each other.
+    Each image is replaced by the next one in a ring whose file exists, so that no item gets its own image, all items
+    of one image get the same wrong image, and every image is used. If files are missing, the control is computed on
+    the same items as the figure. The wrong image is never one of the same prompt.
     """
     items = tuple(items)
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
-    there = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table is there
+    there = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table exists
     usable = there if sum(there) > 1 else [True] * len(ring)
     prompts: dict[str, set[str]] = defaultdict(set)
     for item in items:
@@ -271,13 +256,13 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
 
 
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
-    """The stranger of every item's image."""
+    """Return the wrong image of every item."""
     strangers = stranger_of(items, seed)
     return [strangers[image_key(item.image)] for item in items]
 
 
 def stamp(image: Image) -> str:
-    """What changes when an image is put in the place of another: size and time of its file; empty without a file."""
+    """Return size and modification time of an image's file, which change if it is replaced; empty without a file."""
     try:
         state = (image if isinstance(image, Path) else image.file).stat()
     except OSError:

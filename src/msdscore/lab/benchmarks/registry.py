@@ -25,22 +25,22 @@ BENCHMARKS = Registry("benchmark", Benchmark, lambda: built_in())
 
 
 def benchmarks() -> Iterator[Benchmark]:
-    """Every known benchmark, the built-in ones first, then those of installed packages by name."""
+    """Yield all known benchmarks, the built-in ones first, then those of installed packages by name."""
     yield from BENCHMARKS.rows().values()
 
 
 def benchmark(name: str) -> Benchmark:
-    """The row of a benchmark by name.
+    """Return the row of a benchmark by name.
 
     >>> benchmark("sugarcrepe").kind
     'pairs'
     """
     row = BENCHMARKS.find(name)
-    return row if row.name == name else replace(row, name=name)  # results find an imported row by what it was named
+    return row if row.name == name else replace(row, name=name)  # results refer to an imported row by this name
 
 
 def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
-    """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
+    """Read a benchmark's released files under `root`; `options` are passed to its reader (split, seed …)."""
     reader, path = _reader(benchmark(name), Path(root))
     _, *known = signature(reader).parameters.values()
     if not any(option.kind is Parameter.VAR_KEYWORD for option in known):
@@ -50,17 +50,17 @@ def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
                 raise unknown_name(f"option of {name}", option, names)
     items: ItemSet[Any] = reader(path, **options)
     if not items.items:
-        raise InputError(f"{name}: the files under {root} hold no items")
+        raise InputError(f"{name}: the files under {root} contain no items")
     return items
 
 
 def reader_options(name: str, root: str | Path) -> tuple[str, ...]:
-    """The options that the reader of the files under `root` takes."""
+    """Return the options of the reader of the files under `root`."""
     return tuple(signature(_reader(benchmark(name), Path(root))[0]).parameters)[1:]
 
 
 def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., ItemSet[Any]], Path]:
-    """The reader of the rows form with its file where there is one, else that of the released files."""
+    """Return the reader of the rows form with its file if there is one, else that of the released files."""
     rows = find_rows(root, row.rows_name or row.name) if row.rows else None
     if rows is None and root.is_file():
         raise InputError(f"{root}: expected a folder, or a .jsonl file of rows")

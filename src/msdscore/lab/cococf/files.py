@@ -11,7 +11,7 @@ from typing import Any
 from msdscore.errors import InputError
 from msdscore.io.outputs.run import discard
 from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
-from msdscore.lab.benchmarks.readers.files import Record, read_json, records
+from msdscore.lab.benchmarks.readers.files import RawRow, read_json, records
 from msdscore.lab.cococf.build import JUDGE, BuildSettings, build, model_of, part_of, refine
 from msdscore.lab.cococf.changes import SPLITS, Counterfactual
 from msdscore.lab.cococf.knowledge import count_grams
@@ -36,7 +36,7 @@ def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
         if not file.is_file():
             raise InputError(f"{file}: no such file; expected the folder that msdscore cococf build wrote")
         content = read_json(file, (dict, list))
-        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
+        rows = RawRow("", content, str(file)).get("data") if isinstance(content, dict) else content
         split = next((name for name in SPLITS if name in file.stem), "")
         pairs += [_read_row(row, split) for row in records(rows, file)]
     if not pairs:
@@ -44,7 +44,7 @@ def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
     return pairs
 
 
-def _read_row(row: Record, split: str) -> Counterfactual:
+def _read_row(row: RawRow, split: str) -> Counterfactual:
     image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
     subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
     try:

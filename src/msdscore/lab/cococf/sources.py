@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.readers.files import Record, find_all, read_json, read_jsonl, records, tidy
+from msdscore.lab.benchmarks.readers.files import RawRow, find_all, read_json, read_jsonl, records, tidy
 
 PEOPLE = "people"  # the source of captions that no captioner is named for
 _MACHINE = "machine"
@@ -100,7 +100,7 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
     )
 
 
-def _row(record: Record, source: str) -> AnnotatedImage:
+def _row(record: RawRow, source: str) -> AnnotatedImage:
     """Read one row; captions that are marked as `hallucinated` are ignored."""
     row, name = record.fields, Path(str(record.get("image", "image_path", "file_name"))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
@@ -111,7 +111,7 @@ def _row(record: Record, source: str) -> AnnotatedImage:
     return AnnotatedImage(name, tuple(texts), _row_objects(record, _class_names(None)))
 
 
-def _row_objects(row: Record, names: Sequence[str]) -> frozenset[str] | None:
+def _row_objects(row: RawRow, names: Sequence[str]) -> frozenset[str] | None:
     given = row.fields.get("objects")
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Figures of battle benchmarks: agreement with people's choices, the ranking that follows, DocENT's aspects."""
+"""Figures of battle benchmarks: agreement with people's choices, the resulting ranking, DocENT's aspects."""
 
 import random
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASUR
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The battles that count under a protocol, people's choices and the metric's, and what fell out."""
+    """Battles that count in a protocol, people's choices and the metric's, and the numbers of excluded battles."""
 
     sheet: Sheet[Battle]
     human: Signs
@@ -41,11 +41,11 @@ class Decided:
 def caparena(sheet: Sheet[Battle]) -> Figures:
     """CapArena: agreement, overall and by level, then rank correlation of the systems.
 
-    official: no battles of the human writer, three-way agreement with as many ties as people gave, bootstrap
-    Elo against the CapArena paper's human order. posh: the same against the Elo of the people's choices in the file.
+    official: without battles of the human writer, three-way agreement with the number of ties of people, bootstrap
+    Elo against the human order of the CapArena paper. posh: the same against the Elo of people's choices in the file.
     bradley-terry: the same with Bradley–Terry on both sides. paper (MSD-Score's): a tie if scores differ by 1e-4 or
     less, people's ties count, without the human writer; `with human/...` are the same figures with that writer.
-    authors: ties of people left out, the human writer kept, a fixed tie threshold, Elo with K 32.
+    authors: without people's ties, with the human writer, a fixed tie threshold, Elo with K 32.
     """
     decided = _decide_by_protocol(sheet)
     figures = (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
@@ -56,12 +56,12 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
 
 
 def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
-    """Agreement with people in each battle that counts, over all and by level."""
+    """Return the agreement with people in each battle that counts, over all and by level."""
     return _agreements(_decide_by_protocol(sheet))
 
 
 def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
-    """The tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
+    """Return the tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
     decided = _decide(sheet, _winners(sheet), None, 0.0)
     return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
 
@@ -70,7 +70,7 @@ def caparena_auto(sheet: Sheet[Battle]) -> Figures:
     """CapArena-Auto: (wins − losses)/2 against each fixed opponent, and their mean over the three."""
     decided = _decide(sheet, _winners(sheet), None, 0.0)
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    # A system that is itself an opponent has no battles there and scores 0, as on the leaderboard.
+    # A system that is one of the opponents has no battles against itself and scores 0, as on the leaderboard.
     parts = [("average", np.ones(len(levels), dtype=bool), 3)]
     parts += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
     return tuple(_margin(decided, at, f"score/{name}", share) for name, at, share in parts)
@@ -86,7 +86,7 @@ def _margin(decided: Decided, at: Flags, name: str, share: int) -> Figure:
 
 
 def _winners(sheet: Sheet[Battle]) -> Signs:
-    """People's choices; 0 where they tied, or nobody judged."""
+    """Return people's choices; 0 for a tie, or without a judgement."""
     return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
 
 
@@ -102,7 +102,7 @@ def _decide_by_protocol(sheet: Sheet[Battle], *, human_writer: bool = False) -> 
 
 
 def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon: float | None) -> Decided:
-    """The metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
+    """Return the metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
     difference = sheet.scores[:, 0] - sheet.scores[:, 1]
     counted = np.ones(len(human), dtype=bool) if eligible is None else eligible
     kept = counted & ~np.isnan(difference)
@@ -127,9 +127,9 @@ def _agreements(decided: Decided) -> list[Credit[Battle]]:
 
 
 def _system_figures(decided: Decided) -> Figures:
-    """Rank correlations over the systems that both sides know; `missing` counts the systems that one lacks.
+    """Return rank correlations over the common systems; `missing` is the number of other systems.
 
-    The interval, where there are resampled tables, is that of the correlations of the single tables.
+    The interval is that of the correlations of the resampled tables, if there are any.
     """
     table, human = _ranking(decided) if decided.sheet.items else (Ratings((), np.empty(0), np.empty((0, 0))), {})
     names = [name for name in table.systems if name in human]
@@ -149,7 +149,7 @@ def _system_figures(decided: Decided) -> Figures:
 
 
 def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
-    """The metric's rating of the systems, and people's."""
+    """Return the metric's ratings of the systems, and people's."""
     battles, protocol = decided.sheet.items, decided.sheet.protocol
     systems = [battle.system_a for battle in battles], [battle.system_b for battle in battles]
     metric, human = (games(*systems, (outcome + 1) / 2) for outcome in (decided.metric, decided.human))
@@ -171,9 +171,9 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
 
 
 def docent(sheet: Sheet[Battle]) -> Figures:
-    """DocENT: each aspect, overall quality first, against one score; give coverage for omissions, and so on.
+    """DocENT: each aspect, overall quality first, against one score; use e.g. coverage for omissions.
 
-    official: three-way accuracy with as many ties as people gave, and correlation of score differences with
+    official: three-way accuracy with the number of ties of people, and correlation of score differences with
     the preference −2 … 2. paper (MSD-Score's): two-way accuracy on every aspect without the pairs that people tied,
     then the same three-way with a tie up to 1e-4, and the correlations. authors: overall quality only, two-way
     accuracy without the pairs that people tied, in which equal scores count for the second caption.
@@ -184,7 +184,7 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     for credit in docent_credits(sheet):
         aspect, _, kind = credit.name.partition("/")
         figures.append(credit.figure())
-        if kind == "accuracy with ties":  # a second count of an aspect whose correlations are there
+        if kind == "accuracy with ties":  # the correlations of this aspect exist already
             continue
         columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
         kept, counts = sheet.take(columns.kept), {"missing": columns.missing}
@@ -196,7 +196,7 @@ def docent(sheet: Sheet[Battle]) -> Figures:
 
 
 def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
-    """Agreement with people on each aspect that the protocol counts, overall quality first."""
+    """Return the agreement with people on each aspect of the protocol, overall quality first."""
     if sheet.protocol == "authors":
         return [_without_ties(sheet, ASPECTS[-1])]
     if sheet.protocol == "paper":
@@ -209,7 +209,7 @@ def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
 
 
 def _without_ties(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
-    """Two-way accuracy over the pairs that people did not tie; equal scores count for the second caption."""
+    """Return two-way accuracy over pairs without people's ties; equal scores count for the second caption."""
     preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
     known, split = ~np.isnan(difference), preference != 0
     right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
@@ -226,5 +226,4 @@ def _three_way(
 
 
 def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:
-    answers = ({answer.name: answer.preference for answer in battle.aspects} for battle in sheet.items)
-    return np.array([answer[aspect] for answer in answers], dtype=np.float64)
+    return np.array([battle.aspects[aspect] for battle in sheet.items], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Scores in, official figures out: sheets of scores, figures with what they rest on, the caption-length control."""
+"""From scores to official figures with their counts, and the caption-length control."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a benchmark: a share between −1 and 1, or points as a leaderboard has them.
+    """One number of a benchmark: a share between −1 and 1, or points of a leaderboard.
 
-    `n` counts the judgements behind it, `ties` the equal scores among them, `missing` those without a score,
-    and `skipped` those that the protocol leaves out.
+    `n` is the number of judgements, `ties` that of equal scores among them, `missing` that without a score, and
+    `skipped` that excluded by the protocol.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Figure:
     ties: int = 0
     missing: int = 0
     skipped: int = 0
-    scale: int = 100  # what the value is printed times: percent, or 1 for points
+    scale: int = 100  # factor for printing: per cent, or 1 for points
     spread: float | None = None  # standard deviation over several draws of the benchmark
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A statistic of one score column: its value as a function of item weights, and what it rests on."""
+    """A statistic of one score column: its value as a function of item weights, and its counts."""
 
     value: Callable[[Floats], float]
     n: int
@@ -49,7 +49,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A figure that is no mean over items, made for some items: `of` measures a column of their scores (NaN: none).
+    """A figure that is not a mean over items: `of` measures a column of scores of these items (NaN: no score).
 
     `compared` ones are tested when two metrics are compared.
     """
@@ -60,7 +60,7 @@ class Statistic:
     scale: int = 100
 
     def figure(self, sheet: "Sheet[ItemT]") -> Figure:
-        """The figure of a sheet's first score column, with its interval."""
+        """Return the figure of a sheet's first score column, with its interval."""
         scores = sheet.scores[:, 0]
         measured, known = self.of(scores), scores[~np.isnan(scores)]
         ties = measured.ties or len(known) - len(np.unique(known))
@@ -70,9 +70,9 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True)
 class Sheet(Generic[ItemT]):
-    """Items with one score per candidate caption (NaN: none), and how to count them.
+    """Items with one score per candidate caption (NaN: no score), and the protocol of the evaluation.
 
-    With `judged`, scores are verdicts of a judge that calls ties itself: no tie threshold is put on them.
+    With `judged`, scores are verdicts of a judge that decides ties itself: no tie threshold is applied.
     """
 
     items: tuple[ItemT, ...]
@@ -82,12 +82,12 @@ class Sheet(Generic[ItemT]):
     judged: bool = False
 
     def take(self, keep: Flags) -> "Sheet[ItemT]":
-        """The rows where `keep` is true."""
+        """Return the rows with a true value in `keep`."""
         items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
         return replace(self, items=items, scores=self.scores[keep])
 
     def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
-        """A statistic of item weights, resampled by image."""
+        """Return a statistic of item weights, resampled by image."""
         if not self.items:
             return Figure(name, float("nan"), None, 0, **counts)
         interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)
@@ -96,7 +96,7 @@ class Sheet(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Generic[ItemT]):
-    """What each judged item earns a metric (1 right, 0 wrong, a tie by the rule); the mean is the figure."""
+    """Credit of a metric for each judged item (1 right, 0 wrong, ties by the rule); the mean is the figure."""
 
     name: str
     sheet: Sheet[ItemT]
@@ -106,7 +106,7 @@ class Credit(Generic[ItemT]):
     skipped: int = 0
 
     def figure(self) -> Figure:
-        """The mean with its interval, resampled by image."""
+        """Return the mean with its interval, resampled by image."""
         counts = {"ties": self.ties, "missing": self.missing, "skipped": self.skipped}
         if not len(self.values):
             return Figure(self.name, float("nan"), None, 0, **counts)
@@ -117,25 +117,25 @@ class Credit(Generic[ItemT]):
 Figures = tuple[Figure, ...]
 
 
-SHARE = 0.1  # of the mean length: so far apart may two captions be that count as equally long, rounded up
+SHARE = 0.1  # largest difference of matched lengths, as a share of their mean, rounded up
 _BINS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class LengthAlone:
-    """The figures of counting words, in the direction that does better on the headline."""
+    """Figures of the number of words as a score, in the direction with the better headline."""
 
     longer_wins: bool
     figures: Figures
 
 
 def words(caption: str) -> int:
-    """The number of words of a caption."""
+    """Return the number of words of a caption."""
     return len(caption.split())
 
 
 def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64]) -> Flags:
-    """Which pairs of lengths differ by no more than a tenth of their mean, rounded up.
+    """Return True for pairs of lengths that differ by at most a tenth of their mean, rounded up.
 
     >>> matched(np.array([9, 10, 47, 9]), np.array([10, 12, 52, 11])).tolist()
     [True, True, True, False]
@@ -145,7 +145,7 @@ def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64
 
 
 def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> LengthAlone:
-    """What the number of words reaches as a score, counted like any metric."""
+    """Evaluate the number of words as a score, like any metric."""
     lengths = _lengths(sheet)
     both = [
         LengthAlone(sign > 0, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
@@ -155,16 +155,16 @@ def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> LengthAlone:
 
 
 def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
-    """The headline among captions of about equal length.
+    """Return the headline among captions of about equal length.
 
-    That is over the items whose two captions are about equally long (None where there is no such item), or, for single
-    captions, within bins of like length, averaged over the bins by their number of judgements.
+    It is computed on the items whose two captions have about the same length (None if there is none), or, for single
+    captions, within bins of similar length, averaged with the number of judgements of each bin.
     """
     lengths = _lengths(sheet)
     if benchmark.figures:
         alike = matched(lengths[:, 0], lengths[:, 1])
         return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
-    # Five bins of about as many captions each; captions of one length share a bin.
+    # Five bins of about equal size; captions of the same length share a bin.
     edges = np.quantile(lengths[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
     bins = np.searchsorted(edges, lengths[:, 0], side="left")
     statistics = _resolve(benchmark, "statistics")
@@ -196,16 +196,16 @@ def evaluate(
     how: Resampling = DEFAULT,
     judged: bool = False,
 ) -> Figures:
-    """The benchmark's figures, the headline first, from one row of scores per item, one score per caption.
+    """Return the benchmark's figures, the headline first, from one row of scores per item, one score per caption.
 
-    A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions. With
-    `judged` the scores are verdicts as numbers (1 and 0, or 0.5 for a tie), on which no tie threshold is put.
+    NaN scores are dropped and counted as missing. Higher scores mean better captions. With `judged`, scores are
+    verdicts (1 and 0, or 0.5 for a tie), to which no tie threshold is applied.
     """
     return figures(benchmark, make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
 
 
 def figures(benchmark: Benchmark, sheet: Sheet[Any]) -> Figures:
-    """The benchmark's figures of a sheet, the headline first."""
+    """Return the benchmark's figures of a sheet, the headline first."""
     if benchmark.figures:
         counted: Figures = _resolve(benchmark, "figures")(sheet)
         return counted
@@ -225,12 +225,12 @@ def make_sheet(
     how: Resampling,
     judged: bool,
 ) -> Sheet[Any]:
-    """Items and scores checked against each other and the protocol."""
+    """Check items, scores and protocol, and return them as a sheet."""
     if protocol not in benchmark.protocols:
         raise unknown_name(f"protocol of {benchmark.name}", protocol, benchmark.protocols)
     matrix = np.asarray(scores, dtype=np.float64)
     if not len(items):
-        raise InputError(f"{benchmark.name}: nothing to evaluate, expected at least one item")
+        raise InputError(f"{benchmark.name}: expected at least one item, got none")
     width = len(items[0].captions)
     if matrix.ndim == 1 and width == 1:
         matrix = matrix[:, None]

@@ -11,20 +11,20 @@ from msdscore.lab.stats.pairs import TieRule, credits_of
 
 
 def strict(sheet: Sheet[Pair]) -> Figures:
-    """Accuracy of each subset, their mean and the accuracy over all pairs; a tie is wrong."""
+    """Return the accuracy of each subset, their mean and the accuracy over all pairs; a tie is wrong."""
     return _figures(strict_credits(sheet))
 
 
 def pascal(sheet: Sheet[Pair]) -> Figures:
-    """The same with a tie worth half: what breaking it at random gives on average, as CLIPScore does.
+    """Return the same figures with half a credit for a tie, the mean of breaking it at random, like CLIPScore.
 
-    The authors' scripts count a tie as wrong everywhere, and so do FLEUR and EXPERT.
+    The authors' scripts, FLEUR and EXPERT count a tie as wrong.
     """
     return _figures(pascal_credits(sheet))
 
 
 def strict_credits(sheet: Sheet[Pair], ties: TieRule = "wrong") -> list[Credit[Pair]]:
-    """Credits of each subset, then of all pairs."""
+    """Return the credits of each subset, then of all pairs."""
     labels = np.array([item.subset for item in sheet.items], dtype=np.str_)
     names = list(dict.fromkeys(labels.tolist()))
     parts = [(f"accuracy/{name}", sheet.take(labels == name)) for name in names] if len(names) > 1 else []
@@ -36,12 +36,12 @@ def strict_credits(sheet: Sheet[Pair], ties: TieRule = "wrong") -> list[Credit[P
 
 
 def pascal_credits(sheet: Sheet[Pair]) -> list[Credit[Pair]]:
-    """The same under Pascal-50S's rule of ties."""
+    """Return the credits with the tie rule of Pascal-50S."""
     return strict_credits(sheet, "half" if sheet.protocol == "official" else "wrong")
 
 
 def macro(values: Floats, labels: Sequence[str] | np.ndarray) -> Callable[[Floats], float]:
-    """The mean of the subsets' means, as a statistic of item weights."""
+    """Return the mean of the subsets' means, as a statistic of item weights."""
     codes = np.unique(np.asarray(labels, dtype=np.str_), return_inverse=True)[1]
 
     def statistic(weights: Floats) -> float:
@@ -56,7 +56,7 @@ def _figures(parts: list[Credit[Pair]]) -> Figures:
     figures, whole = tuple(part.figure() for part in parts), parts[-1]
     if len(parts) == 1:
         return figures
-    if (whole.values == whole.values[:1]).all():  # resamples would agree too, and show no interval
+    if (whole.values == whole.values[:1]).all():  # resamples would all be equal
         return replace(whole, name="accuracy/mean").figure(), *figures
     statistic = macro(whole.values, [item.subset for item in whole.sheet.items])
     counts = {"ties": whole.ties, "missing": whole.missing}

@@ -1,4 +1,4 @@
-"""Figures of benchmarks that rate single captions: correlations with what people said, AUC, pairs of one image."""
+"""Figures of benchmarks that rate single captions: correlations with ratings, AUC, pairs of one image."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from msdscore.lab.stats.ranks import MEASURES, prepare, rank_groups
 
 Ints = NDArray[np.int64]
 Items = Sequence[Rated]
-_WORDS_APART = 5  # long captions of the same length: at most so many words apart, as the benchmark's protocol has it
+_WORDS_APART = 5  # largest difference in words of long captions of matched length, by the benchmark's protocol
 _NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson", "auc": "auc"}
 
 
 def expert(items: Items) -> list[Statistic]:
-    """Flickr8k-Expert: tau-c over the single ratings first; the averaged ratings, often mixed up, say so."""
+    """Flickr8k-Expert: tau-c over single ratings first; figures over averaged ratings are labelled."""
     means = np.array([np.mean([r for r in item.ratings if r == r] or [np.nan]) for item in items], dtype=np.float64)
     single = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
     averaged = [
@@ -51,7 +51,7 @@ def thumb(items: Items) -> list[Statistic]:
     """
     values = {"total": np.array([item.ratings[0] for item in items])}
     for name in ("precision", "recall"):
-        values[name] = np.array([next(s.value for s in item.scales if s.name == name) for item in items])
+        values[name] = np.array([item.scales[name] for item in items])
     systems = np.array([item.system for item in items])
     statistics = []
     for suffix, at in (("", np.arange(len(items))), ("/machines", np.flatnonzero(systems != HUMAN))):
@@ -66,14 +66,15 @@ def thumb(items: Items) -> list[Statistic]:
 
 
 def hallucinating(items: Items) -> list[Statistic]:
-    """Captions that invent against clean ones: AUC over all captions."""
+    """Hallucinating captions against clean ones: AUC over all captions."""
     return [_single(items, "auc")]
 
 
 def long_captions(items: Items) -> list[Statistic]:
-    """Pairs of one image, a clean caption against one that invents: all, those within five words; AUC over captions.
+    """Pairs of a clean and a hallucinating caption of one image: all, and those within five words; AUC over captions.
 
-    Shorter captions invent less, so that "shorter wins" is strong over all pairs, and worth nothing at matched length.
+    Shorter captions hallucinate less, so that "shorter wins" is a strong baseline over all pairs, but not at matched
+    length.
     """
     by_image: dict[str, list[int]] = defaultdict(list)
     for number, item in enumerate(items):
@@ -95,7 +96,7 @@ def long_captions(items: Items) -> list[Statistic]:
 
 
 def images(items: Items) -> list[Statistic]:
-    """Images of one prompt: how often the best-rated one scores highest, and pairs of images rated differently.
+    """Images of one prompt: how often the best-rated one scores highest, and accuracy over pairs of unequal ratings.
 
     Equal scores share the credit. Every prompt counts once in `best`.
     """
@@ -113,7 +114,7 @@ def images(items: Items) -> list[Statistic]:
 
 
 def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) -> Measured:
-    """The share of prompts with the best-rated image on top; a prompt without a score of each image is missing."""
+    """Return the share of prompts with the best-rated image on top; prompts with an unscored image are missing."""
     known = [numbers for numbers in prompts if not np.isnan(scores[numbers]).any()]
     tops = [[n for n in numbers if scores[n] == scores[numbers].max()] for numbers in known]
     credit = np.array([
@@ -125,7 +126,7 @@ def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) 
 
 
 def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
-    """Every rating of an item, of all or of one subset, is an observation of its own, against the item's one score."""
+    """Return a statistic of the item's score in which every single rating is an observation."""
     at = [number for number, item in enumerate(items) if subset is None or item.subset == subset]
     owner = np.repeat(np.array(at, dtype=np.int64), [len(items[number].ratings) for number in at])
     ratings = np.array([rating for number in at for rating in items[number].ratings], dtype=np.float64)
@@ -135,13 +136,13 @@ def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
 
 def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compared: bool = True) -> Statistic:
     measure, known = MEASURES[method], prepare(ratings, ratings)
-    judged = owner[known.kept]  # a rating that is NaN is no judgement, as the benchmarks' own scripts have it
+    judged = owner[known.kept]  # NaN ratings are ignored, as in the benchmarks' scripts
 
     def of(scores: Floats) -> Measured:
         mine = scores[judged]
         if np.isnan(mine).any():
             columns = prepare(mine, known.second)
-        else:  # the ratings are prepared already
+        else:  # the ratings are already prepared
             groups, every = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
             columns = replace(known, first=mine, first_groups=groups, kept=every, missing=0)
         kept = judged[columns.kept]
@@ -151,7 +152,7 @@ def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compar
 
 
 def _scaled_mean(at: Ints, scores: Floats) -> Measured:
-    """The mean score of some captions, in standard deviations over all."""
+    """Return the mean score of some captions, in standard deviations over all."""
     mine = ((scores - np.nanmean(scores)) / (np.nanstd(scores) or np.nan))[at]
     kept = ~np.isnan(mine)
     return Measured(lambda weights: _mean(mine[kept], weights[at][kept]), int(kept.sum()), int((~kept).sum()))
@@ -175,6 +176,6 @@ def _pair_accuracy(better: Ints, worse: Ints, scores: Floats) -> Measured:
     gap = scores[better] - scores[worse]
     kept = ~np.isnan(gap)
     credit = np.where(gap == 0, 0.5, gap > 0)[kept]
-    first = better[kept]  # items of one image are drawn together: a pair counts as often as its first caption
+    first = better[kept]  # items of one image are drawn together, so a pair has the weight of its first caption
     counts = int(kept.sum()), int((~kept).sum()), int((gap == 0).sum())
     return Measured(lambda weights: _mean(credit, weights[first]), *counts)

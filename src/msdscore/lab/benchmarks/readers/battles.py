@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import read_columns, stored_images
-from msdscore.lab.benchmarks.base import Aspect, Battle, ItemSet, Winner, noted
+from msdscore.lab.benchmarks.base import Battle, ItemSet, Winner, noted
 from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
 
@@ -25,9 +25,9 @@ _TIES = ("equal", "skip", "bad")
 
 
 def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Battle]:
-    """All battles of the annotation file, those against the human writer too: the protocol leaves them out.
+    """Read all battles of the annotation file; the protocol excludes those against the human writer.
 
-    The labels equal, skip and bad all mean a tie, which is how the paper's figures come about.
+    The labels equal, skip and bad mean a tie, as in the paper's figures.
     """
     path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=_GET_CAPARENA)
     images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
@@ -48,9 +48,9 @@ def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> Ite
 
 
 def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
-    """CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
+    """Read CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
 
-    Images whose opponent is the system itself are left out, as in the official scorer.
+    Images whose opponent is the same system are excluded, as in the official scorer.
     """
     path = find(root, "caparena_auto_600.json", "data/caparena_auto/caparena_auto_600.json", get=_GET_AUTO)
     answers_path = captions or find(root, "result.json", "*result*.json", get="your captioner")
@@ -85,9 +85,9 @@ _DOCENT_FOLDERS = ("docent-eval-coarse", "coarse", "coarse_annotations", "docent
 
 
 def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
-    """DocENT, art students' coarse judgements; images lie in the Parquet files of `docent/`, or in `images/`.
+    """Read DocENT, art students' coarse judgements; images are in the Parquet files of `docent/`, or in `images/`.
 
-    Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
+    The default `split` is `test`, or `coarse`, its name in folders with both kinds of judgements.
     """
     patterns = [
         pattern
@@ -119,7 +119,7 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
                 numbered(uuid, seen), stored.get(uuid) or images / f"{uuid}.jpg",
                 row["model1_generation"], row["model2_generation"], winner, row["model1"], row["model2"],
                 verdict=row["overall_quality"], references=(row["reference"],) if row["reference"] else (),
-                aspects=tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS),
+                aspects={name: _PREFERENCES[row[name]] for name in ASPECTS},
             ))  # fmt: skip
     return ItemSet(tuple(battles))
 
@@ -129,9 +129,9 @@ _SPAN_FOLDERS = ("docent-eval-granular", "granular", "granular_annotations", "do
 
 
 def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]:
-    """DocENT's granular annotations: captions with the spans that art students marked as mistakes.
+    """Read DocENT's granular annotations: captions with the spans that art students marked as mistakes.
 
-    Omissions are marked in the reference, which a score without references does not read; they are left out.
+    Omissions are marked in the reference, which a score without references does not read; they are ignored.
     """
     names = (split, "granular") if split == "test" else (split,)
     patterns = [pattern for name in names for pattern in (
@@ -155,7 +155,7 @@ def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]
 
 
 def _spans(marks: object, length: int, where: str) -> tuple[tuple[int, int], ...]:
-    """Character spans of a JSON list of {"start", "end"}, cut to the text."""
+    """Return the character spans of a JSON list of {"start", "end"}, clipped to the text."""
     try:
         given = json.loads(str(marks)) if isinstance(marks, str) else list(marks or ())  # type: ignore[call-overload]
         spans = [(max(0, int(mark["start"])), min(length, int(mark["end"]))) for mark in given]

@@ -1,4 +1,4 @@
-"""A benchmark's released files: found where people keep them, or named in one line when they are missing."""
+"""Find and read a benchmark's released files; errors for missing ones."""
 
 import json
 import math
@@ -14,7 +14,7 @@ _FORMS: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a t
 
 
 def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """The parts of a benchmark that were asked for; one name may stand alone.
+    """Return the requested parts of a benchmark; a single name is accepted too.
 
     >>> chosen("subset", "easy", ("easy", "hard"))
     ('easy',)
@@ -27,7 +27,7 @@ def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple
 
 
 def find(root: Path, *patterns: str, get: str) -> Path:
-    """The first file under `root` that matches one of the patterns; `get` says where it comes from."""
+    """Return the first file under `root` that matches one of the patterns; `get` is its source, for the error."""
     path = find_optional(root, *patterns)
     if path is None:
         raise missing(root, *patterns, get=get)
@@ -35,12 +35,12 @@ def find(root: Path, *patterns: str, get: str) -> Path:
 
 
 def find_optional(root: Path, *patterns: str) -> Path | None:
-    """The first file under `root` that matches one of the patterns, or None."""
+    """Return the first file under `root` that matches one of the patterns, or None."""
     return next(iter(find_all(root, *patterns)), None)
 
 
 def find_all(root: Path, *patterns: str) -> list[Path]:
-    """All files under `root` that match the first pattern that any matches."""
+    """Return all files under `root` that match the first pattern with a match."""
     for pattern in patterns:
         matches = sorted(path for path in root.glob(pattern) if path.is_file())
         if matches:
@@ -49,22 +49,22 @@ def find_all(root: Path, *patterns: str) -> list[Path]:
 
 
 def missing(root: Path, *patterns: str, get: str) -> InputError:
-    """The error for a file that does not exist: which one, where it should lie, and how to get it."""
+    """Return the error for a missing file, with its expected location and its source."""
     if root.is_file():
-        return InputError(f"{root}: a file; expected the folder of the benchmark's files")
+        return InputError(f"{root}: expected the folder of the benchmark's files, got a file")
     if not root.is_dir():
-        return InputError(f"there is no folder {root}; give the folder of the benchmark's files (--root)")
+        return InputError(f"{root}: no such folder; expected the folder of the benchmark's files (--root)")
     expected = " or ".join(str(root / pattern) for pattern in patterns)
     return InputError(f"expected {expected}, found nothing there; get it from {get}")
 
 
 def folder(root: Path, *names: str) -> Path:
-    """The first of some folders that exists, else the first: reading needs no images."""
+    """Return the first existing folder, else the first: items are read without images."""
     return next((root / name for name in names if (root / name).is_dir()), root / names[0])
 
 
 def locate(root: Path, written: str, *folders: str) -> Path:
-    """Where an image lies: at its path as a file names it, under `root` or in one of some folders; else the first."""
+    """Return the path of an image: as written, under `root`, or in one of the folders; by default in the first."""
     path = Path(written)
     for candidate in (path, root / path, *(root / name / path.name for name in folders)):
         if candidate.is_file():
@@ -73,7 +73,7 @@ def locate(root: Path, written: str, *folders: str) -> Path:
 
 
 def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
-    """The content of a JSON file, which must be an object (or another `form`)."""
+    """Return the content of a JSON file, which must be an object (or another `form`)."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -81,13 +81,13 @@ def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
     if not isinstance(content, form):
         forms = " or ".join(_FORMS[kind] for kind in (form if isinstance(form, tuple) else (form,)))
         raise InputError(
-            f"{path}: expected {forms} as the released file has it, got {_FORMS.get(type(content), 'a value')}"
+            f"{path}: expected {forms} as in the released file, got {_FORMS.get(type(content), 'a value')}"
         )
     return content
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON Lines file."""
+    """Yield the rows of a JSON Lines file."""
     for number, line in _lines(path):
         try:
             row = json.loads(line)
@@ -99,7 +99,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
-    """The rows of a tab-separated file without header, each with the expected number of columns."""
+    """Yield the rows of a tab-separated file without header, checking the number of columns."""
     for number, line in _lines(path):
         cells = tuple(line.strip().split("\t"))
         if len(cells) != columns:
@@ -108,9 +108,9 @@ def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines of a file that are not blank, with their numbers."""
+    """Return the non-blank lines of a file with their numbers."""
     try:
-        # Not splitlines: captions may hold characters that it takes for line ends.
+        # Not splitlines: captions may contain characters that it treats as line ends.
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8 ({error.reason} at byte {error.start})") from error
@@ -118,7 +118,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 def rating(value: Any, *, where: str) -> float:
-    """A person's judgement as a number; NaN where released files have none."""
+    """Return a person's judgement as a number; NaN values of released files are accepted."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -129,15 +129,15 @@ def rating(value: Any, *, where: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A row of a released file: its key or number, its fields, and how an error names it."""
+class RawRow:
+    """A row of a released file: its key or number, its fields, and its location for error messages."""
 
     key: str
     fields: Any
     where: str
 
     def get(self, *names: str) -> Any:
-        """The first of some fields that the row has, or an error that names the row."""
+        """Return the first of these fields that exists, or raise an error with the location of the row."""
         if not isinstance(self.fields, dict):
             kind = _FORMS.get(type(self.fields), "a value")
             raise InputError(f"{self.where}: expected an object with the field {names[0]}, got {kind}")
@@ -148,21 +148,21 @@ class Record:
         raise InputError(f"{self.where}: expected the field {' or '.join(names)}, got {known}")
 
 
-def records(content: Any, where: object, *, first: int = 0) -> Iterator[Record]:
-    """The rows of a JSON object by key, or of a list by number."""
+def records(content: Any, where: object, *, first: int = 0) -> Iterator[RawRow]:
+    """Return the rows of a JSON object by key, or of a list by number."""
     if isinstance(content, dict):
-        return (Record(str(key), row, f"{where} key {key}") for key, row in content.items())
-    return (Record(str(number), row, f"{where} row {number}") for number, row in enumerate(content, start=first))
+        return (RawRow(str(key), row, f"{where} key {key}") for key, row in content.items())
+    return (RawRow(str(number), row, f"{where} row {number}") for number, row in enumerate(content, start=first))
 
 
 def numbered(key: str, seen: Counter[str]) -> str:
-    """`key:k` for the k-th time that `seen` meets a key."""
+    """Return `key:k` for the k-th occurrence of a key."""
     seen[key] += 1
     return f"{key}:{seen[key] - 1}"
 
 
 def tidy(text: str) -> str:
-    """A caption with single spaces, as the rating benchmarks' own scripts read it.
+    """Return a caption with single spaces, as in the scripts of the rating benchmarks.
 
     >>> tidy(" a dog  runs ")
     'a dog runs'
@@ -171,12 +171,12 @@ def tidy(text: str) -> str:
 
 
 def all_tidy(captions: Iterable[str] | None) -> tuple[str, ...]:
-    """Several captions with single spaces."""
+    """Return captions with single spaces."""
     return tuple(map(tidy, captions or ()))
 
 
-def chosen_first(record: Record) -> tuple[str, str]:
-    """The two `captions` of a row, the one that its `label` names first."""
+def chosen_first(record: RawRow) -> tuple[str, str]:
+    """Return the two `captions` of a row, the one at index `label` first."""
     captions, label = record.get("captions"), record.get("label")
     if not isinstance(captions, list) or len(captions) != 2 or label not in (0, 1):
         raise InputError(f"{record.where}: expected 2 captions and a label 0 or 1, got label {label!r}")
@@ -184,17 +184,17 @@ def chosen_first(record: Record) -> tuple[str, str]:
 
 
 def caption(value: Any, where: str) -> str:
-    """A caption as it is written; what is no text must not be scored as the text of its name, such as `None`."""
+    """Return a caption unchanged; values that are not texts raise an error instead of being scored as `None`."""
     if not isinstance(value, str):
         raise InputError(f"{where}: expected a caption, got {shortened(repr(value))}")
     return value
 
 
 def coco_captions(root: Path) -> dict[int, list[str]]:
-    """COCO val2014 captions by image id, or nothing where the annotation file does not lie under `root`."""
+    """Return COCO val2014 captions by image id; empty if the annotation file is not under `root`."""
     path = find_optional(root, "captions_val2014.json", "annotations/captions_val2014.json")
     captions: dict[int, list[str]] = {}
     if path is not None:
-        for row in Record("", read_json(path), str(path)).get("annotations"):
+        for row in RawRow("", read_json(path), str(path)).get("annotations"):
             captions.setdefault(int(row["image_id"]), []).append(tidy(row["caption"]))
     return captions

@@ -1,4 +1,4 @@
-"""Benchmarks of two captions of which one is right: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
+"""Benchmarks of a right and a wrong caption: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from msdscore.errors import ConfigError, InputError, require
 from msdscore.io.parquet_images import stored_images
 from msdscore.lab.benchmarks.base import ItemSet, Pair, image_key, noted
 from msdscore.lab.benchmarks.readers import files
-from msdscore.lab.benchmarks.readers.files import Record, numbered, records, tidy
+from msdscore.lab.benchmarks.readers.files import RawRow, numbered, records, tidy
 
 SUGARCREPE_SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 _GET_SUGARCREPE = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
 
 
 def read_sugarcrepe(root: Path, *, subsets: str | Sequence[str] = SUGARCREPE_SUBSETS) -> ItemSet[Pair]:
-    """SugarCrepe, COCO captions against minimally changed ones: the released `SUBSET.json` files.
+    """Read SugarCrepe, COCO captions against minimally changed ones: the released `SUBSET.json` files.
 
-    Keys have gaps and become ids.
+    Keys, which have gaps, become ids.
     """
     images = files.folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
     pairs = []
@@ -40,11 +40,11 @@ _GET_COCO_CF = "the MSD-Score authors: the file is not released"
 def read_coco_cf(
     root: Path, *, splits: str | Sequence[str] = COCO_CF_SPLITS, images: str = "", by: str = "split"
 ) -> ItemSet[Pair]:
-    """COCO-CF, generated captions against counterfactual edits: a list of rows, or {"data": rows, "meta": …}.
+    """Read COCO-CF, generated captions against counterfactual edits: a list of rows, or {"data": rows, "meta": …}.
 
-    A caption that begins with "ERROR:" is a failed generation, and its row is left out and counted. `images` is another
-    folder of the images, or of Parquet files that hold them (`*.images*.parquet`). With `by=change` the parts are the
-    changes that the rows record (`easy/replace_obj`), with `by=captioner` the sources of the captions.
+    Rows with a failed generation, a caption that begins with "ERROR:", are excluded and counted. `images` is another
+    folder of the images, or of Parquet files with images (`*.images*.parquet`). With `by=change` subsets are the kinds
+    of change (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
     pairs, failed, part = [], 0, _COCO_CF_PARTS[files.chosen("way to part", by, _COCO_CF_PARTS)[0]]
     home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
@@ -53,7 +53,7 @@ def read_coco_cf(
         name = f"coco_cf_{split}.json"
         file = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
         content = files.read_json(file, (list, dict))
-        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
+        rows = RawRow("", content, str(file)).get("data") if isinstance(content, dict) else content
         seen: Counter[str] = Counter()
         for row in records(rows, file):
             positive, negative = row.get("caption"), row.get("negative_caption", "neg_caption")
@@ -77,10 +77,10 @@ _GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 
 
 def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> ItemSet[Pair]:
-    """VALSE, foils by linguistic phenomenon: pairs whose caption, not foil, two of three annotators chose."""
+    """Read VALSE, foils by linguistic phenomenon: pairs in which two of three annotators chose the caption."""
     pairs, invalid = [], 0
     for piece in files.chosen("piece", pieces, VALSE_PIECES):
-        loose = piece.replace("-", "?")  # the authors' own scripts spell some with underscores
+        loose = piece.replace("-", "?")  # the authors' scripts write some with underscores
         path = files.find(root, f"{loose}.json", f"data/{loose}.json", get=_GET_VALSE)
         for row in records(files.read_json(path), path):
             votes = row.fields.get("mturk") or {}
@@ -99,16 +99,16 @@ _GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
 
 
 def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> ItemSet[Pair]:
-    """FOIL, COCO captions with one wrong word: each original with all its foils, or one pair per image by `seed`.
+    """Read FOIL, COCO captions with one wrong word: each original with all foils, or one pair per image by `seed`.
 
-    The latter is CLIPScore's way. Annotations that share an `id` belong together: one original, one or more foils.
-    References are the image's other COCO captions, where `captions_val2014.json` lies under `root`.
+    The latter is CLIPScore's protocol. Annotations with the same `id` are one original and one or more foils.
+    References are the image's other COCO captions, if `captions_val2014.json` is under `root`.
     """
     path = files.find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=_GET_FOIL)
     content = files.read_json(path)
     names = {row["id"]: row["file_name"] for row in content.get("images", ())}
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in records(Record("", content, str(path)).get("annotations"), path):
+    for row in records(RawRow("", content, str(path)).get("annotations"), path):
         groups[row.get("id")].append(row.fields)
     images, references = files.folder(root, "val2014", "coco/val2014", "images/val2014"), files.coco_captions(root)
     pairs, incomplete = list[Pair](), 0
@@ -146,10 +146,10 @@ _GET_PASCAL = "https://vrama91.github.io/cider (pyCIDErConsensus), or pascal_50s
 
 
 def read_pascal50s(root: Path, *, seed: int = 0, references: int = _REFERENCES) -> ItemSet[Pair]:
-    """Pascal-50S, the caption that more of 48 people found closer: `pascal_50s.json`, or the .mat files.
+    """Read Pascal-50S, the caption that most of 48 people preferred: `pascal_50s.json`, or the .mat files.
 
-    From `pair_pascal.mat` and the votes of `consensus_pascal.mat` the majority decides; a draw is broken by `seed`, and
-    so are the `references` (5, up to 48) that reference-based metrics may see. The JSON form has both frozen.
+    With `pair_pascal.mat` and the votes of `consensus_pascal.mat`, `seed` breaks ties of the majority and draws the
+    `references` (5, up to 48) of reference-based metrics. In the JSON form both are fixed.
     """
     if not 1 <= int(references) <= _VOTES:
         raise ConfigError(f"expected 1 to {_VOTES} references, got {references}")
@@ -194,7 +194,7 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
 
 
 def _scalar(cell: Any) -> Any:
-    """The single value of MATLAB's nested one-by-one arrays."""
+    """Return the single value of MATLAB's nested one-by-one arrays."""
     while isinstance(cell, np.ndarray):
         cell = cell.ravel()[0]
     return cell

@@ -1,4 +1,4 @@
-"""Benchmarks of single captions that people rated: Flickr8k, Composite, THumB, and captions with marked inventions."""
+"""Benchmarks of rated single captions: Flickr8k, Composite, THumB, and captions with marked hallucinations."""
 
 import csv
 import io
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Image, ItemSet, Rated, Scale, noted
+from msdscore.lab.benchmarks.base import Image, ItemSet, Rated, noted
 from msdscore.lab.benchmarks.readers import files
-from msdscore.lab.benchmarks.readers.files import Record, all_tidy, numbered, rating, records, tidy
+from msdscore.lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy
 from msdscore.lab.benchmarks.readers.rows import find_rows, read_lines
 
 _GET_FLICKR8K = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as made by jmhessel/clipscore"
@@ -18,16 +18,16 @@ _Judged = tuple[str, str, tuple[float, ...], tuple[str, ...]]  # image, caption,
 
 
 def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
-    """Expert ratings from the text files or the JSON form.
+    """Read expert ratings from the text files or the JSON form.
 
-    A caption that is one of the image's own is left out, the rule of the SPICE paper. Ratings of one
-    caption stay apart: the official figure counts each of the three.
+    Captions written for the image are excluded, the rule of the SPICE paper. The three ratings of a caption are not
+    averaged: the official figure counts each of them.
     """
     return _flickr8k(root, "ExpertAnnotations.txt", "flickr8k.json", judges=3)
 
 
 def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
-    """Crowd ratings (the share of yes votes) from the text files or the JSON form; own captions stay."""
+    """Read crowd ratings (the share of yes votes) from the text files or the JSON form, with own captions."""
     return _flickr8k(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", judges=1)
 
 
@@ -48,19 +48,19 @@ def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rate
 
 
 def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
-    """The rows of an annotation file beside `Flickr8k.token.txt`, and how many own captions were left out."""
+    """Return the rows of an annotation file next to `Flickr8k.token.txt`, and the number of excluded own captions."""
     by_id, by_image = _read_tokens(files.find(path.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
     rows = []
     for name, key, *cells in files.read_tsv(path, 5):
         if key not in by_id:
-            raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt beside it")
+            raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt next to it")
         ratings = tuple(rating(cell, where=f"{path} {name}") for cell in cells[:judges])
         rows.append((_stem(name), by_id[key], ratings))
     kept = rows
     if judges > 1:
         kept = [row for row in rows if row[1] not in by_image[row[0]]]
     else:
-        # A rated own caption leaves the references of all captions of its image, once for each rating.
+        # A rated own caption is removed from the references of all captions of its image, once for each rating.
         for image, caption, _ in rows:
             if caption in by_image[image]:
                 by_image[image].remove(caption)
@@ -71,7 +71,7 @@ def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
 def _flickr8k_json(path: Path, *, judges: int) -> list[_Judged]:
     rows = []
     for row in records(files.read_json(path), path):
-        judged = [Record("", judgement, row.where) for judgement in row.get("human_judgement")]
+        judged = [RawRow("", judgement, row.where) for judgement in row.get("human_judgement")]
         if len(judged) % judges:
             raise InputError(f"{row.where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
         image, references = _stem(str(row.fields.get("image_path") or row.key)), row.fields.get("ground_truth")
@@ -86,7 +86,7 @@ def _flickr8k_json(path: Path, *, judges: int) -> list[_Judged]:
 
 
 def _read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """A token file (`image.jpg#k⇥caption`): caption by id, and the captions of each image by its stem."""
+    """Read a token file (`image.jpg#k⇥caption`): captions by id, and the captions of each image by its stem."""
     by_id: dict[str, str] = {}
     by_image: dict[str, list[str]] = defaultdict(list)
     for key, caption in files.read_tsv(path, 2):
@@ -96,7 +96,7 @@ def _read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def _stem(name: str) -> str:
-    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
+    """Return an image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
 
     >>> _stem("Flicker8k_Dataset/12_ab.jpg.1#0")
     '12_ab'
@@ -115,9 +115,9 @@ _MOST_TEXTS = 4
 
 
 def read_composite(root: Path) -> ItemSet[Rated]:
-    """The ratings of `composite.json`, or of the three `…_correctness.csv` exports (separator ;).
+    """Read the ratings of `composite.json`, or of the three `…_correctness.csv` exports (separator ;).
 
-    References are read where their files lie beside it; the rated caption itself is never among them.
+    References are read from files next to it, if they exist; they never contain the rated caption.
     """
     packed = files.find_optional(root, "composite.json")
     rows, unusable = (_composite_json(packed), 0) if packed else _composite_exports(root)
@@ -180,7 +180,7 @@ _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 
 
 def read_thumb(root: Path) -> ItemSet[Rated]:
-    """The released file; references where `mscoco_references.json` lies beside it."""
+    """Read the released file, with references if `mscoco_references.json` is next to it."""
     path = files.find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=_GET_THUMB)
     beside = files.find_optional(path.parent, "mscoco_references.json*")  # JSON Lines despite its name
     listed = records(files.read_jsonl(beside), beside, first=1) if beside else ()
@@ -194,18 +194,18 @@ def read_thumb(root: Path) -> ItemSet[Rated]:
 
 
 def read_thumb_rows(path: Path) -> ItemSet[Rated]:
-    """The rows form, with `system`, `precision`, `recall`, penalties and `human`."""
+    """Read the rows form, with `system`, `precision`, `recall`, penalties and `human`."""
     if path.name.startswith("mscoco_THumB"):  # the released file is JSON Lines too
         return read_thumb(path.parent)
     return ItemSet(tuple(_thumb_rated(line.key, line.image, line, line.references) for line in read_lines(path)))
 
 
-def _thumb_rated(key: str, image: Image, row: Record, references: tuple[str, ...]) -> Rated:
+def _thumb_rated(key: str, image: Image, row: RawRow, references: tuple[str, ...]) -> Rated:
     fields, scales = row.fields, (row.get("P", "precision"), row.get("R", "recall"))
     precision, recall = (rating(scale, where=row.where) for scale in scales)
     penalties = sum(rating(fields.get(short, fields.get(name, 0.0)), where=row.where) for short, name in _PENALTIES)
     total = fields.get("human_score", fields.get("human", (precision + recall) / 2 + penalties))
-    named = (Scale("precision", precision), Scale("recall", recall))
+    named = {"precision": precision, "recall": recall}
     caption, system = tidy(row.get("hyp", "caption")), str(row.get("SYS", "system"))
     return Rated(key, image, caption, (rating(total, where=row.where),), references, system=system, scales=named)
 
@@ -218,10 +218,10 @@ _HAT_FOLDERS = ("val2014", "train2014", "coco/val2014", "coco/train2014", "image
 
 @dataclass(frozen=True, slots=True)
 class MarkedCaption:
-    """A caption whose inventions are known: words split at spaces (HAT), object classes (CHAIR) or spans (DocENT).
+    """A caption with marked hallucinations: words split at spaces (HAT), object classes (CHAIR) or spans (DocENT).
 
-    `words` holds (word, invented); `present` and `absent` are object classes that the caption names; `spans` are the
-    characters of its mistakes, None if nobody marked any kind of span.
+    `words` are (word, hallucinated); `present` and `absent` are object classes that the caption names; `spans` are
+    the character spans of its mistakes, None if the data has no spans.
     """
 
     id: str
@@ -235,7 +235,7 @@ class MarkedCaption:
 
 
 def read_hat(root: Path) -> ItemSet[Rated]:
-    """HAT: captions of COCO images, rated 1 where no word is invented and 0 where one is; none without marks."""
+    """Read HAT: COCO captions, rated 0 if a word is hallucinated, else 1; captions without marks are excluded."""
     captions = read_hat_words(root)
     items = []
     for marked in captions:
@@ -246,7 +246,7 @@ def read_hat(root: Path) -> ItemSet[Rated]:
 
 
 def read_long(root: Path) -> ItemSet[Rated]:
-    """Long captions of several systems, rated 1 where no named object is absent and 0 where one is: a file of rows."""
+    """Read long captions of several systems, rated 0 if a named object is absent, else 1: a file of rows."""
     return ItemSet(tuple(
         Rated(line.key, line.image, tidy(line.get("caption")), (_INVENTS if line.get("hallucinated") else _CLEAN,),
               line.references, line.subset, str(line.fields.get("system", "")))
@@ -255,7 +255,7 @@ def read_long(root: Path) -> ItemSet[Rated]:
 
 
 def read_hat_words(root: Path) -> list[MarkedCaption]:
-    """HAT's captions with the words that people marked."""
+    """Read HAT's captions with the words that people marked."""
     path = files.find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=_GET_HAT)
     captions = []
     for row in records(files.read_json(path, list), path):
@@ -267,7 +267,7 @@ def read_hat_words(root: Path) -> list[MarkedCaption]:
 
 
 def read_long_words(root: Path) -> list[MarkedCaption]:
-    """Long captions with the objects that they name, present and absent."""
+    """Read long captions with the objects that they name, present and absent."""
     captions = []
     for line in read_lines(_long_file(root)):
         absent = tuple(map(str, line.get("hallucinated")))

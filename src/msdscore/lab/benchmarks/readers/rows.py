@@ -1,19 +1,19 @@
 """The rows form of a benchmark: `NAME.jsonl` with its images in `NAME.images*.parquet`, in files, or in `images/`.
 
 Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path from the
-rows' folder, or from `images/` there. Beside it
+rows' folder, or from `images/` there. Further fields:
 
 - pairs: `caption` and `negative_caption`, or two `captions` and the `label` (0 or 1) of the better one;
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
 - battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
   of DocENT;
-- images of one prompt: `caption`, `images` (a list in the place of `image`), and the `label` (index) of the best one
-  or one number per image in `ratings`;
-- captions alone, from which pairs are drawn: `captions`, or `caption` in one row per caption.
+- images of one prompt: `caption`, `images` (a list instead of `image`), and the `label` (index) of the best one or one
+  number per image in `ratings`;
+- captions only, from which pairs are drawn: `captions`, or `caption` in one row per caption.
 
 Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
 
-RSICD and ROCOv2 have captions only too: an image's own caption stands against one of another image.
+RSICD and ROCOv2 also have only captions: an image's caption is compared with one of another image.
 """
 
 import re
@@ -27,9 +27,9 @@ import numpy as np
 
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
-from msdscore.lab.benchmarks.base import Aspect, Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key, noted
+from msdscore.lab.benchmarks.base import Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key, noted
 from msdscore.lab.benchmarks.readers import files
-from msdscore.lab.benchmarks.readers.files import Record, all_tidy, numbered, rating, records, tidy
+from msdscore.lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy
 
 _GET_RSICD = "https://huggingface.co/datasets/arampacha/rsicd (folder data)"
 _GET_ROCOV2 = "https://huggingface.co/datasets/eltorio/ROCOv2-radiology (folder data; non-commercial licence)"
@@ -40,7 +40,7 @@ _WINNERS |= dict.fromkeys(("tie", "equal", "skip", "bad"), "tie")
 
 
 def find_rows(root: Path, name: str) -> Path | None:
-    """The rows file itself, or the one file under `root` whose name holds the benchmark's; None if there is none."""
+    """Return `root` if it is a rows file, or the file under it whose name contains the benchmark's; else None."""
     if root.is_file():
         return root if root.suffix == ".jsonl" else None
     word = re.escape(name.replace("-", "_"))
@@ -50,12 +50,12 @@ def find_rows(root: Path, name: str) -> Path | None:
     paths = last or paths
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise InputError(f"{root} holds several rows files of {name} ({names}); name one of them as --root")
+        raise InputError(f"{root} contains several rows files of {name} ({names}); pass one of them as --root")
     return paths[0] if paths else None
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Record):
+class Line(RawRow):
     """One row of a rows file with its image; the key is its id."""
 
     image: Image
@@ -64,7 +64,7 @@ class Line(Record):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
+    """Yield the rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
     find = _finder(path)
     seen: Counter[str] = Counter()
     for record in records(files.read_jsonl(path), path, first=1):
@@ -75,7 +75,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def _finder(path: Path) -> Callable[[str], Image]:
-    """A function from the name of an image in a rows file to the image."""
+    """Return a function from the name of an image in a rows file to the image."""
     stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
 
     def find(name: str) -> Image:
@@ -86,7 +86,7 @@ def _finder(path: Path) -> Callable[[str], Image]:
 
 
 def read_images(path: Path) -> ItemSet[Rated]:
-    """Rows with one caption and several images, such as those generated from a prompt: an item per image."""
+    """Read rows with one caption and several images, e.g. generated from a prompt: one item per image."""
     find, items = _finder(path), list[Rated]()
     for number, record in enumerate(records(files.read_jsonl(path), path, first=1)):
         names, key = record.get("images"), str(record.fields.get("id", record.fields.get("key", number)))
@@ -98,8 +98,8 @@ def read_images(path: Path) -> ItemSet[Rated]:
     return _unique(items, path)
 
 
-def _image_ratings(record: Record, count: int) -> list[float]:
-    """One rating per image: those of the row, or 1 for the image that `label` names and 0 for the others."""
+def _image_ratings(record: RawRow, count: int) -> list[float]:
+    """Return one rating per image: those of the row, or 1 for the image at index `label` and 0 for the others."""
     given = record.fields.get("ratings")
     if given is None:
         label = record.get("label")
@@ -112,7 +112,7 @@ def _image_ratings(record: Record, count: int) -> list[float]:
 
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
-    """Rows with a right and a wrong caption, or with two captions and which of them people prefer."""
+    """Read rows with a right and a wrong caption, or with two captions and the index of the preferred one."""
     lines = list(read_lines(path))
     wanted = files.chosen("subset", subsets, {line.subset for line in lines})
     pairs = []
@@ -125,7 +125,7 @@ def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair
 
 
 def read_ratings(path: Path) -> ItemSet[Rated]:
-    """Rows with one caption and one or more ratings."""
+    """Read rows with one caption and one or more ratings."""
     items = []
     for line in read_lines(path):
         given = line.get("expert", "ratings", "human", "rating")
@@ -135,7 +135,7 @@ def read_ratings(path: Path) -> ItemSet[Rated]:
 
 
 def read_battles(path: Path) -> ItemSet[Battle]:
-    """Rows with captions of two systems and people's choice."""
+    """Read rows with captions of two systems and people's choice."""
     battles = []
     for line in read_lines(path):
         first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
@@ -153,7 +153,7 @@ def read_battles(path: Path) -> ItemSet[Battle]:
             line.key, line.image, captions[0], captions[1], None if said is None else winners[str(said)], first, second,
             level=str(line.fields.get("level", line.fields.get("cluster", ""))), subset=line.subset,
             verdict=str(line.fields.get("winner", "")), references=line.references,
-            aspects=tuple(Aspect(name, value) for name, value in answers.items()),
+            aspects=answers,
         ))  # fmt: skip
     return _unique(battles, path)
 
@@ -164,7 +164,7 @@ def need_rows(root: Path) -> ItemSet[Pair]:
 
 
 def _unique(items: Sequence[ItemT], path: Path) -> ItemSet[ItemT]:
-    """Refuse a file in which two items share an id: scores are joined on it."""
+    """Raise `InputError` if two items have the same id, on which scores are joined."""
     for key, count in Counter(item.id for item in items).items():
         if count > 1:
             raise InputError(f"{path}: the id {key!r} occurs twice; expected every item once")
@@ -181,12 +181,12 @@ class CaptionedImage:
 
 
 def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """Rows with captions alone: one pair per image, drawn by `seed`."""
+    """Read rows with captions only: one pair per image, drawn by `seed`."""
     return draw_pairs(captioned_images(path), seed, negatives)
 
 
 def captioned_images(path: Path) -> list[CaptionedImage]:
-    """Images with all their captions: rows with a list `captions`, or rows of one `caption` as `score` reads them."""
+    """Read images with all their captions: rows with a list `captions`, or with one `caption` each, as for `score`."""
     entries: dict[str | int, CaptionedImage] = {}
     for number, line in enumerate(read_lines(path)):
         given = line.get("captions", "caption")
@@ -209,7 +209,7 @@ def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pa
 
 
 def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) -> list[CaptionedImage]:
-    """The images of a split in Parquet files, by their columns of names and of captions (one, or a list)."""
+    """Read the images of a split in Parquet files, with the columns of names and of captions (one, or a list)."""
     patterns = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     paths = files.find_all(root, *patterns)
     if not paths:
@@ -225,10 +225,10 @@ def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) 
 
 
 def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """One pair per image: its first caption, and a caption of another image that none of its own equals.
+    """Return one pair per image: its first caption, and a caption of another image that differs from its own.
 
-    Hard negatives come from images of the same scene class, which is what the file name has before its last
-    underscore (`airport_12.jpg`); an image that is alone in its class is left out and counted.
+    Hard negatives come from images of the same scene class, the file name up to its last underscore
+    (`airport_12.jpg`); the only image of a class is excluded and counted.
 
     >>> sea, sky = (CaptionedImage(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
     >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0).items]
@@ -250,7 +250,7 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
             pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
         elif negatives == "easy":
             raise InputError(
-                f"no caption of another image was found for {entry.id} in {_TRIES} draws; "
+                f"found no caption of another image for {entry.id} in {_TRIES} draws; "
                 "expected several images with different captions"
             )
     left_out = {

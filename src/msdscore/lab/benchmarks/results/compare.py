@@ -1,4 +1,4 @@
-"""Two metrics on the same items: differences with intervals, paired tests, Holm's correction over subsets."""
+"""Paired comparison of two metrics: differences with intervals, tests, Holm's correction over subsets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from msdscore.lab.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
 from msdscore.registry import resolve
 
-_EXACT_BELOW = 25  # split pairs: the usual bound under which the chi-square form of McNemar's test is not used
-_WHOLE = ("all", "mean")  # figures over all items stand for themselves; the subsets are one family of tests
+_EXACT_BELOW = 25  # discordant pairs, the usual bound for the exact form of McNemar's test
+_WHOLE = ("all", "mean")  # figures over all items; the others, of subsets, are one family of tests
 _PERMUTATIONS = 10_000
 
 
@@ -35,14 +35,14 @@ class Side:
 
     @property
     def name(self) -> str:
-        """The metric, and the encoder where there is one."""
+        """The metric, followed by the encoder if there is one."""
         encoder = self.result.encoder.split(",")[0]
         return f"{self.metric.label} ({encoder})" if encoder else self.metric.label
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First less second on one figure; `adjusted` is the first test's p-value after Holm's correction."""
+    """First minus second on one figure; `adjusted` is the first test's p-value after Holm's correction."""
 
     name: str
     first: float
@@ -55,8 +55,8 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two metrics compared on the `items` that both scored; the other counts say what fell out."""
+class MetricComparison:
+    """Comparison of two metrics on the `items` that both scored, with the numbers of excluded items."""
 
     benchmark: str
     protocol: str
@@ -69,13 +69,13 @@ class Comparison:
 
 
 def open_side(name: str) -> Side:
-    """A side from `RESULT.json`, or from `RESULT.json:METRIC` where the result has several metrics."""
-    # A metric's label may hold colons and paths itself (`file:SCORES.jsonl`).
+    """Open a side from `RESULT.json`, or from `RESULT.json:METRIC` if the result has several metrics."""
+    # A metric's label may contain colons and paths (`file:SCORES.jsonl`).
     ends = [at for at, letter in enumerate(name) if letter == ":"]
     splits = [(Path(name), ""), *((Path(name[:end]), name[end + 1 :]) for end in ends)]
     path, label = next(((path, label) for path, label in splits if path.is_file()), (None, ""))
     if path is None:
-        raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+        raise InputError(f"{name}: no such file; expected a result of `msdscore bench`, or RESULT.json:METRIC")
     result = read_result(path)
     labels = [metric.label for metric in result.metrics]
     if not label and len(labels) > 1:
@@ -84,15 +84,15 @@ def open_side(name: str) -> Side:
 
 
 def side_of(result: Result, label: str, folder: Path) -> Side:
-    """The side of a metric whose scores lie in `folder`."""
+    """Return the side of a metric whose scores are in `folder`."""
     scores = folder / result.scores
     if not scores.is_file():
-        raise InputError(f"the scores {scores} of this result are missing; expected them beside it")
+        raise InputError(f"{scores}: no such file; expected the scores next to their result")
     return Side(result, result.metric(label), pq.read_table(scores))
 
 
-def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Comparison:
-    """Paired differences of two sides of one benchmark and protocol."""
+def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:
+    """Return paired differences of two sides of one benchmark and protocol."""
     for name in ("benchmark", "protocol"):
         ours, theirs = getattr(first.result, name), getattr(second.result, name)
         if ours != theirs:
@@ -102,28 +102,28 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
     scores = []
     for side, own in zip((first, second), rows, strict=True):
         matrix = score_matrix(side.table, side.metric.label)
-        assert matrix is not None, "a result names only metrics whose scores lie beside it"
+        assert matrix is not None, "the scores of a result contain all its metrics"
         scores.append(matrix[own] if side.metric.higher_is_better else -matrix[own])
     known: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
     if not known.any():
-        raise InputError("the two results have no item that both scored")
+        raise InputError("the two results have no item that was scored in both")
     sheets = [
         make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(known)
         for side, matrix in zip((first, second), scores, strict=True)
     ]
     if not (row.credits or row.statistics):
         raise ConfigError(
-            f"benchmark {row.name!r} has figures but neither credits nor statistics, by which metrics are compared; "
-            "name them in its row, or leave out figures"
+            f"benchmark {row.name!r} has figures but neither credits nor statistics, which comparisons need; "
+            "add them to its row, or remove figures"
         )
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
-    # Holm's correction over the subsets; figures over all items keep their p-value.
+    # Holm's correction over the subsets; p-values of figures over all items are unchanged.
     family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
     adjusted = holm([differences[number].tests[0].p_value for number in family]).tolist()
     for number, p_value in zip(family, adjusted, strict=True):
         differences[number] = replace(differences[number], adjusted=p_value)
     apart = len(first.table) + len(second.table) - 2 * len(items)
-    return Comparison(
+    return MetricComparison(
         row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
         tuple(differences),
     )  # fmt: skip
@@ -131,8 +131,8 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
 
 def compare_all(
     result: Result, folder: Path, against: str, *, how: Resampling = DEFAULT
-) -> dict[str, tuple[Comparison, float]]:
-    """Every metric of a result against one of them, with the headline's p-value after Holm's correction over them."""
+) -> dict[str, tuple[MetricComparison, float]]:
+    """Compare all metrics of a result with one of them; p-values of headlines have Holm's correction over metrics."""
     base = side_of(result, against, folder)
     labels = [metric.label for metric in result.metrics if metric.label != against and metric.figures]
     comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
@@ -141,21 +141,21 @@ def compare_all(
 
 
 def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
-    """The rows of the items that both have, in the first's order; the same id must mean the same captions."""
+    """Return the rows of the common items, in the first's order; items of the same id must have the same captions."""
     row_of = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
     ids = first.table.column("id").to_pylist()
     ours = [row for row, key in enumerate(ids) if key in row_of]
     if not ours:
-        raise InputError("the two results share no item")
+        raise InputError("the two results have no common item")
     theirs = [row_of[ids[row]] for row in ours]
-    for name in ("picture", "captions"):
+    for name, plural in (("picture", "images"), ("captions", "captions")):
         if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
-            raise InputError(f"items of the same id have another {name} in the two results; they cannot be paired")
+            raise InputError(f"items of the same id have different {plural} in the two results; they cannot be paired")
     return ours, theirs
 
 
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    """Means of one value per item, each with an interval and two tests; of pairs the mean of the subsets first."""
+    """Compare means of one value per item, with an interval and two tests; for pairs, the mean over subsets first."""
     credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
     both = list(zip(credits_of(first), credits_of(second), strict=True))
     differences = []
@@ -167,7 +167,7 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
         ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
         if not len(ours):
             continue
-        # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
+        # Permutations are cheap, and Holm's correction needs precise small p-values.
         often = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
         permuted = permutation_test(ours, theirs, clusters=names, how=often)
         tests = (permuted, _mcnemar(ours == 1, theirs == 1, names))
@@ -178,14 +178,14 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
 
 
 def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
-    """McNemar's test in the form that fits: images with several items are clusters, few split pairs are exact."""
+    """Return McNemar's test: clustered if images have several items, exact with few discordant pairs."""
     if len(np.unique(names)) < len(names):
         return mcnemar_clustered(first, second, names)
     return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
 
 
 def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
+    """Compare correlations and other statistics; the first, the headline, also by a permutation test."""
     statistics: list[Statistic] = [
         statistic for statistic in resolve(row.statistics, row.name)(first.items) if statistic.compared
     ]
@@ -205,7 +205,7 @@ def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> l
 def _difference(
     name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
 ) -> Difference:
-    """The difference of two statistics of item weights, resampled by image."""
+    """Return the difference of two statistics of item weights, resampled by image."""
     ones = np.ones(len(sheet.items))
     interval, test = bootstrap_both(
         lambda weights: first(weights) - second(weights), len(ones), clusters=clusters(sheet.items), how=sheet.how
@@ -214,7 +214,7 @@ def _difference(
 
 
 def is_subset(name: str) -> bool:
-    """Whether a figure is of some items only: those are one family of tests.
+    """Return whether a figure is of a subset of the items; those are one family of tests.
 
     >>> is_subset("accuracy/add_obj"), is_subset("accuracy/all"), is_subset("tau_c")
     (True, False, False)

@@ -1,6 +1,6 @@
-"""Results as plain grids of text and as Markdown: per benchmark, comparisons, all benchmarks in one, mean ranks.
+"""Results as grids of text and Markdown: per benchmark, comparisons, an overview, mean ranks.
 
-Published figures may stand beside ours as quotations.
+The overview can include published figures, marked as quoted.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ import numpy as np
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.protocols.counting import Figure, LengthAlone
-from msdscore.lab.benchmarks.results.compare import Comparison, Difference, compare_all
+from msdscore.lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
 from msdscore.lab.benchmarks.results.result import MetricResult, Result
 from msdscore.lab.stats.ranks import mid_ranks, rank_groups
 
@@ -26,7 +26,7 @@ FEW_IMAGES = 20
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of text: the first column names the row, `notes` stand below; cells (row, column) in `best` are bold."""
+    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold."""
 
     title: str
     columns: tuple[str, ...]
@@ -36,7 +36,7 @@ class Grid:
 
 
 def result_grids(results: Sequence[Result]) -> list[Grid]:
-    """One grid per benchmark, protocol and set of items, so that no column mixes two ways of counting."""
+    """Return one grid per benchmark, protocol and set of items, so that no column mixes protocols."""
     groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for result in results:
         options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
@@ -46,8 +46,8 @@ def result_grids(results: Sequence[Result]) -> list[Grid]:
     return [_result_grid(group) for group in groups.values()]
 
 
-def comparison_grid(comparison: Comparison) -> Grid:
-    """One row per figure: both values, their difference with its interval, and the tests."""
+def comparison_grid(comparison: MetricComparison) -> Grid:
+    """Return one row per figure: both values, their difference with its interval, and the tests."""
     rows = tuple(_difference_row(difference) for difference in comparison.differences)
     level = comparison.differences[0].interval.level if comparison.differences else 0.95
     columns = ("figure", "first", "second", "difference", f"{level:.0%} interval", "p", "p, Holm", "tests", "n")
@@ -57,8 +57,8 @@ def comparison_grid(comparison: Comparison) -> Grid:
     return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
 
 
-def against_grid(result: Result, comparisons: Mapping[str, tuple[Comparison, float]], against: str) -> Grid:
-    """One row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
+def against_grid(result: Result, comparisons: Mapping[str, tuple[MetricComparison, float]], against: str) -> Grid:
+    """Return one row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
     rows = []
     for label, (comparison, adjusted) in comparisons.items():
         name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
@@ -66,11 +66,11 @@ def against_grid(result: Result, comparisons: Mapping[str, tuple[Comparison, flo
     name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
     columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
     title = f"{result.title}, {result.protocol}: metrics against {against}"
-    return Grid(title, columns, tuple(rows), ("Holm's correction goes over the metrics",))
+    return Grid(title, columns, tuple(rows), ("Holm's correction is over the metrics",))
 
 
 def markdown(grid: Grid) -> str:
-    """A grid as a Markdown table with its notes below."""
+    """Return a grid as a Markdown table followed by its notes."""
     lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
     lines += [
         _line([f"**{cell}**" if (number, at) in grid.best else cell for at, cell in enumerate(row)])
@@ -81,7 +81,7 @@ def markdown(grid: Grid) -> str:
 
 
 def number(figure: Figure | None) -> str:
-    """A figure's value as it is printed, with its spread over several draws."""
+    """Format a figure's value, with its standard deviation over several draws."""
     if figure is None or figure.value != figure.value:
         return NONE
     spread = f" ± {_print(figure.spread, figure.scale)}" if figure.spread is not None else ""
@@ -89,7 +89,7 @@ def number(figure: Figure | None) -> str:
 
 
 def p_value(value: float) -> str:
-    """A p-value in the usual form; a dash where there was nothing to test.
+    """Format a p-value; a dash if there was nothing to test.
 
     >>> p_value(0.0004), p_value(0.031)
     ('<0.001', '0.031')
@@ -122,17 +122,17 @@ def _result_grid(results: Sequence[Result]) -> Grid:
 
 
 def counted(result: Result) -> str:
-    """How many items the figures rest on, and of how many where that is not all of them."""
+    """Return the number of evaluated items, and of all items if it differs."""
     return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
 
 
 def length_label(alone: LengthAlone) -> str:
-    """The name of the row of what length alone reaches."""
+    """Return the row name of the caption-length baseline."""
     return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
 
 
 def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
-    """By signature its parts that not all of them have.
+    """Return, by signature, the parts that not all signatures share.
 
     >>> differing_parts(["msd|k:5|v:1", "msd|k:8|v:1"])
     {'msd|k:5|v:1': 'k:5', 'msd|k:8|v:1': 'k:8'}
@@ -143,7 +143,7 @@ def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
 
 
 def _settings(results: Sequence[Result]) -> dict[str, str]:
-    """By signature what tells metrics of one label and encoder apart; empty where nothing has to be told."""
+    """Return, by signature, the settings that differ between metrics of the same label and encoder."""
     groups: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in results:
         for metric in result.metrics:
@@ -159,9 +159,9 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
     head = metric.figure(names[0])
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
-    # The control has ties of its own: a clipped score may tell nothing apart with the wrong image.
+    # The control has other ties: clipped scores may all be equal with the wrong image.
     tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
-    interval = NONE  # where too few images, or a single one, are behind it
+    interval = NONE  # with too few images
     if head and head.interval is not None and head.interval.low == head.interval.low:
         interval = f"[{_print(head.interval.low, head.scale)}, {_print(head.interval.high, head.scale)}]"
     rest = [number(metric.figure(name)) for name in names[1:]]
@@ -216,7 +216,7 @@ class Quoted(NamedTuple):
 
 
 def quoted_figures() -> Iterator[Quoted]:
-    """The published figures of `quoted.toml`."""
+    """Yield the published figures of `quoted.toml`."""
     for group in tomllib.loads(files("msdscore.lab.benchmarks").joinpath("quoted.toml").read_text("utf-8"))["quoted"]:
         for metric in group["metrics"]:
             for benchmark, value in metric["figures"].items():
@@ -230,33 +230,29 @@ Column = tuple[str, str]  # benchmark, protocol
 Row = tuple[str, str]  # metric, and its signature without the benchmark's part
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResult:
-    """A result with the folder of its scores."""
-
-    result: Result
-    folder: Path
-
-    @property
-    def column(self) -> Column:
-        """The benchmark and the way of counting: one column holds one of each."""
-        return self.result.benchmark, self.result.protocol
-
-
+StoredResult = tuple[Result, Path]  # with the folder of its scores
 Cells = dict[Row, dict[Column, Figure]]  # headline figures
+
+
+def _column(result: Result) -> Column:
+    return result.benchmark, result.protocol
 
 
 def overview(
     opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling | None = None
 ) -> Grid:
-    """One row per metric and encoder, one column per benchmark with its headline figure.
+    """Return one row per metric and encoder, one column per benchmark with its headline figure.
 
     With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
-    the metrics of the benchmark) are marked. With `quoted`, published figures follow, which are never the best.
+    the metrics of the benchmark) are marked. With `quoted`, published figures are added, which are never bold.
     """
-    columns = list(dict.fromkeys(entry.column for entry in opened))
-    marked = {entry.result.benchmark: _different(entry, against, how or Resampling()) for entry in opened if against}
-    cells = _headlines(opened)
+    results = [result for result, _ in opened]
+    columns = list(dict.fromkeys(map(_column, results)))
+    cells, marked = _headlines(results), dict[str, set[str]]()
+    for result, folder in opened:
+        if any(metric.label == against and metric.figures for metric in result.metrics):
+            comparisons = compare_all(result, folder, against, how=how or Resampling())
+            marked[result.benchmark] = {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
     rows = []
     for name, ((label, _), own) in zip(_names(cells), cells.items(), strict=True):
         marks = [MARK if label in marked.get(benchmark, ()) else "" for benchmark, _ in columns]
@@ -267,13 +263,13 @@ def overview(
         values = {row: own[column].value for row, own in enumerate(cells.values()) if column in own}
         most = max((value for value in values.values() if value == value), default=None)
         best |= {(row, at) for row, value in values.items() if value == most}
-    lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
+    lengths = {_column(result): result.length for result in results if result.length is not None}
     if lengths:
         ways = {length_label(alone) for alone in lengths.values()}
         label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
         rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
-    notes += [f"{e.result.title}: {counted(e.result)} items, {e.result.pictures} images" for e in opened]
+    notes += [f"{result.title}: {counted(result)} items, {result.pictures} images" for result in results]
     if quoted:
         known = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
         rows += _quoted_rows(known, columns)
@@ -281,39 +277,32 @@ def overview(
         for source in dict.fromkeys(entry.source for entry in known):
             names = dict.fromkeys(entry.metric for entry in known if entry.source == source)
             notes.append(f"{', '.join(names)}: {source}")
-    titles = [_title(next(entry.result for entry in opened if entry.column == column)) for column in columns]
+    titles = [_title(next(result for result in results if _column(result) == column)) for column in columns]
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), frozenset(best))
 
 
-def _headlines(opened: Sequence[StoredResult]) -> Cells:
-    """The headline figure of every metric on every benchmark that has one."""
+def _headlines(results: Sequence[Result]) -> Cells:
+    """Return the headline figure of every metric, by benchmark."""
     cells: Cells = defaultdict(dict)
-    for entry in opened:
-        for metric in entry.result.metrics:
+    for result in results:
+        for metric in result.metrics:
             if metric.figures:
-                own = cells[metric.label, metric.signature.partition("|bench:")[0]]
-                if entry.column in own and own[entry.column].value != metric.figures[0].value:
+                own, column = cells[metric.label, metric.signature.partition("|bench:")[0]], _column(result)
+                if column in own and own[column].value != metric.figures[0].value:
                     raise InputError(
-                        f"two results of {entry.result.benchmark} have figures of {metric.label}; expected one of them"
+                        f"two results of {result.benchmark} have figures of {metric.label}; expected one of them"
                     )
-                own[entry.column] = metric.figures[0]
+                own[column] = metric.figures[0]
     return cells
 
 
 def _names(rows: Iterable[Row]) -> list[str]:
-    """The names of the metrics; where one stands with several signatures, with what tells these apart."""
+    """Return the names of the metrics, with the differing settings if one has several signatures."""
     signatures: dict[str, list[str]] = defaultdict(list)
     for label, signature in rows:
         signatures[label].append(signature)
     own = {(label, s): part for label, several in signatures.items() for s, part in differing_parts(several).items()}
     return [f"{label} ({own[label, signature]})" if own[label, signature] else label for label, signature in rows]
-
-
-def _different(entry: StoredResult, against: str, how: Resampling) -> set[str]:
-    if not any(metric.label == against and metric.figures for metric in entry.result.metrics):
-        return set()
-    comparisons = compare_all(entry.result, entry.folder, against, how=how)
-    return {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
 
 
 def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
@@ -331,19 +320,19 @@ def _title(result: Result) -> str:
     return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
 
 
-def mean_ranks(opened: Sequence[StoredResult], *, how: Resampling | None = None) -> Grid:
-    """Ranks of the headline figures, 1 is best and ties share; intervals of the mean come from resampled benchmarks.
+def mean_ranks(results: Sequence[Result], *, how: Resampling | None = None) -> Grid:
+    """Return ranks of the headline figures (1 is best, ties share) and their mean, with intervals over benchmarks.
 
     Only metrics with a figure on every benchmark are ranked.
 
     Raises:
         InputError: there are fewer than two benchmarks, or fewer than two such metrics.
     """
-    columns = list(dict.fromkeys(entry.column for entry in opened))
-    whole = {row: own for row, own in _headlines(opened).items() if own.keys() >= set(columns)}
+    columns = list(dict.fromkeys(map(_column, results)))
+    whole = {row: own for row, own in _headlines(results).items() if own.keys() >= set(columns)}
     if len(columns) < 2 or len(whole) < 2:
         raise InputError(
-            f"expected at least two benchmarks and two metrics that all have, got {len(columns)} and {len(whole)}"
+            f"expected at least two benchmarks and two metrics with figures on all, got {len(columns)} and {len(whole)}"
         )
     values = np.array([[own[column].value for column in columns] for own in whole.values()])
     ones, falling = np.ones(len(values)), -np.nan_to_num(values, nan=-np.inf)

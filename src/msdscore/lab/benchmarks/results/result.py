@@ -13,7 +13,7 @@ import pyarrow as pa
 from msdscore.errors import InputError
 from msdscore.intervals import Interval
 from msdscore.io.atomic import write_bytes
-from msdscore.lab.benchmarks.base import Aspect, Battle, Item, Kind, Note, Pair, Rated, Scale, image_key, image_names
+from msdscore.lab.benchmarks.base import Battle, Item, Kind, Note, Pair, Rated, image_key, image_names
 from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, LengthAlone
 from msdscore.lab.metrics.base import Cases, Floats, Metric
 
@@ -22,7 +22,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class ScorerRecord:
-    """What a result says of its scorer: its signature, that of its encoder, and where it ran."""
+    """The scorer of a result: its signature, that of its encoder, and the device."""
 
     signature: str
     encoder: str
@@ -31,10 +31,10 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """The figures of one metric, and those with the wrong images, over the same items.
+    """Figures of one metric, and those with the wrong images, on the same items.
 
-    `matched` is the headline among captions of about equal length. `missing` counts the items without a score; `facts`
-    are sums such as tokens used.
+    `matched` is the headline among captions of about equal length. `missing` is the number of items without a score;
+    `facts` are sums such as the number of tokens used.
     """
 
     label: str
@@ -48,13 +48,13 @@ class MetricResult:
     facts: Mapping[str, float] | None = None
 
     def figure(self, name: str) -> Figure | None:
-        """A figure by name."""
+        """Return a figure by name."""
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """How a result came about: when, by which command, on which device, in how many seconds, from which data."""
+    """Date, command, device, run time and data of a result."""
 
     date: str = ""
     command: str = ""
@@ -67,7 +67,7 @@ class Provenance:
 class Result:
     """One benchmark, protocol and encoder with any number of metrics.
 
-    All figures rest on the `counted` items, those that every metric has a score for, with the wrong image too.
+    All figures are computed on the `counted` items, which every metric scored, also with the wrong image.
     """
 
     benchmark: str
@@ -79,7 +79,7 @@ class Result:
     counted: int
     pictures: int
     failed: int
-    failures: tuple[str, ...]  # the first few reasons
+    failures: tuple[str, ...]  # the first few error messages
     seed: int
     samples: int
     limit: int | None
@@ -87,13 +87,13 @@ class Result:
     notes: tuple[Note, ...]
     metrics: tuple[MetricResult, ...]
     versions: Mapping[str, str]
-    scores: str  # file name of the scores beside the result
+    scores: str  # name of the file of scores next to the result
     length: LengthAlone | None = None
     seeds: int = 1
     made: Provenance = field(default_factory=Provenance, compare=False)
 
     def metric(self, label: str) -> MetricResult:
-        """A metric by its label."""
+        """Return a metric by its label."""
         for metric in self.metrics:
             if metric.label == label:
                 return metric
@@ -102,18 +102,18 @@ class Result:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write in one step."""
+    """Write the result atomically."""
     write_bytes(path, to_json(result).encode() + b"\n", folder=path.parent)
 
 
 def to_json(result: Result) -> str:
-    """The result as it is written; NaN becomes null."""
+    """Return the result as JSON; NaN becomes null."""
     content = {"format": FORMAT, **plain(asdict(result))}
     return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def read_result(path: Path) -> Result:
-    """Read what `write_result` wrote."""
+    """Read a result written by `write_result`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -139,7 +139,7 @@ def read_result(path: Path) -> Result:
 
 
 def is_result(path: Path) -> bool:
-    """Whether a file is a result, of this format or another."""
+    """Return whether a file is a result, of this format or another."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -155,13 +155,13 @@ def _figures(contents: Iterable[dict[str, Any]]) -> Figures:
 
 
 def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that were NaN, which JSON has as null."""
+    """Convert nulls of JSON back to NaN."""
     nulls = [name for name in ("value", "low", "high") if content.get(name, 0) is None]
     return content | dict.fromkeys(nulls, math.nan)
 
 
 def plain(value: Any) -> Any:
-    """Nested values as JSON has them; intervals are objects, and NaN is None.
+    """Return nested values for JSON; intervals become objects, and NaN becomes None.
 
     >>> plain({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}
@@ -175,7 +175,7 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-WRONG = "@wrong"  # behind a metric's label: its scores with the wrong images
+WRONG = "@wrong"  # suffix of a metric's label: its scores with the wrong images
 FACT = "#"  # between a metric's label and the name of a fact
 _NUMBERS = pa.list_(pa.float64())
 _LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
@@ -184,11 +184,10 @@ _KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # with the names of its cap
     "rated": (Rated, ("caption",)),
     "battles": (Battle, ("caption_a", "caption_b")),
 }
-_PARTS: dict[str, Any] = {"scales": Scale, "aspects": Aspect}
 
 
 def item_table(items: Sequence[Item]) -> pa.Table:
-    """One row per item: id, image name, subset, captions, and what people said as JSON."""
+    """Return one row per item: id, image name, subset, captions, and human judgements as JSON."""
     names = image_names(item.image for item in items)
     judged = (
         {name: v for name, v in asdict(item).items() if name not in _LEFT_OUT and (v or name != "group")}
@@ -204,20 +203,19 @@ def item_table(items: Sequence[Item]) -> pa.Table:
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
-    """The items of a table, without references."""
+    """Return the items of a table, without references."""
     make, texts = _KINDS[kind]
     items = []
     for row in table.to_pylist():
         judged = json.loads(row["judged"])
         judged |= {name: tuple(value) for name, value in judged.items() if isinstance(value, list)}
-        judged |= {name: tuple(part(**own) for own in judged[name]) for name, part in _PARTS.items() if name in judged}
         captions = dict(zip(texts, row["captions"], strict=True))
         items.append(make(id=row["id"], image=Path(row["picture"]), subset=row["subset"], **captions, **judged))
     return tuple(items)
 
 
 def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array]:
-    """Two columns per metric, true and wrong; facts are summed over both, since both are paid for."""
+    """Return two columns per metric, with true and wrong images; facts (costs) are summed over both."""
     columns: dict[str, pa.Array] = {}
     true, wrong = np.flatnonzero(~cases.control), np.flatnonzero(cases.control)
     for metric in metrics:
@@ -232,12 +230,12 @@ def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array
 
 
 def belongs_to(column: str, label: str) -> bool:
-    """Whether a column holds scores or facts of the metric with this label."""
+    """Return whether a column has scores or facts of the metric with this label."""
     return column in (label, label + WRONG) or column.startswith(label + FACT)
 
 
 def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
-    """Columns over all items from those of an earlier run and from parts, which know better."""
+    """Merge columns of an earlier run with those of parts, which take precedence."""
     columns = {name: list(values) for name, values in earlier.items()}
     for part in parts:
         values = part.to_pydict()
@@ -250,7 +248,7 @@ def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any
 
 
 def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Items with their columns; an item without a score has NaN."""
+    """Return items with their columns; an item without a score has NaN."""
     table = item_table(items)
     width = len(items[0].captions)
     for name, values in columns.items():
@@ -265,7 +263,7 @@ def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) ->
 
 
 def score_matrix(table: pa.Table, label: str, *, wrong: bool = False) -> Floats | None:
-    """The scores (items, candidates) of a metric, or None where the table has none."""
+    """Return the scores (items, candidates) of a metric, or None if the table has none."""
     name = label + WRONG if wrong else label
     if name not in table.column_names:
         return None

@@ -1,4 +1,4 @@
-"""Batches of a benchmark's images with their items, made ready for all metrics: decoded, encoded, measured once."""
+"""Batches of a benchmark's images with their items, decoded, encoded and measured once for all metrics."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,14 +32,14 @@ from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import ReferenceComparison, compare_texts
 
-BATCH_IMAGES = 64  # decoded at once; what a crash can cost at most
+BATCH_IMAGES = 64  # decoded together; also the resume granularity
 
 
 @dataclass(frozen=True, slots=True)
 class ItemBatch:
-    """Items of a few images: `owner[k]` is the number of the own image of `items[k]`, `stranger[k]` the wrong one.
+    """Items of a few images: `owner[k]` is the index of the image of `items[k]`, `stranger[k]` that of the wrong one.
 
-    Without a control `stranger` is empty.
+    Without a control, `stranger` is empty.
     """
 
     images: tuple[Image, ...]
@@ -56,10 +56,10 @@ def item_batches(
     size: int = BATCH_IMAGES,
     chosen: Collection[int] | None = None,
 ) -> Iterator[ItemBatch]:
-    """All items, or the `chosen` ones by number, in batches of `size` images and their strangers.
+    """Yield all items, or the `chosen` ones, in batches of `size` images and their wrong images.
 
-    Neighbours in the ring are each other's strangers, so that a batch needs few images beyond its own. Images of one
-    prompt are in one batch, because Soft-MSD compares them.
+    The wrong image is the next one in the ring, so that a batch needs few additional images. Images of one prompt are
+    in one batch, because Soft-MSD compares them.
     """
     keys = [image_key(item.image) for item in items]
     position = {image_key(image): at for at, image in enumerate(image_ring(items, seed))}
@@ -99,9 +99,9 @@ Seen = TypeVar("Seen")
 
 
 def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
-    """A function from a batch of the items (and whether it is the `whole` benchmark) to its cases without vectors.
+    """Return a function from a batch (and whether it is the `whole` benchmark) to its cases, without vectors.
 
-    A wrong image comes with the references of its first item.
+    A wrong image has the references of its first item.
     """
     names, references = image_names(item.image for item in items), dict[str, tuple[str, ...]]()
     for item in items:
@@ -139,7 +139,7 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
 def fill(
     bare: Cases, batch: ItemBatch, needs: Collection[Need], pipeline: Pipeline | None
 ) -> tuple[Cases, dict[int, str]]:
-    """Decode and encode what metrics need; the reasons of items that cannot be scored by place in the batch."""
+    """Decode and encode as the metrics need; return the cases, and errors by position in the batch."""
     if "encoder" not in needs and "pictures" not in needs:
         return bare, {}
     decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="pictures" in needs)[0]
@@ -157,7 +157,7 @@ def fill(
 
 
 def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
-    """Read images side by side, those inside tables in the order they lie there."""
+    """Read images concurrently, those inside tables in the order of their rows."""
 
     def read(number: int) -> Seen | RowError:
         try:
@@ -175,9 +175,9 @@ def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | R
 def make_vectors(
     cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
 ) -> tuple[Vectors, dict[int, str]]:
-    """Vectors of a batch, true and wrong images alike, and why some of its texts have none."""
+    """Return the vectors of a batch, for true and wrong images, and the errors of unreadable texts."""
     images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
-    known: dict[tuple[int, int], int] = {}  # the image and text of every pair, each once
+    known: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
     pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
     for (case, candidate), text in np.ndenumerate(cases.captions):
         image = int(cases.owner[case])
@@ -217,7 +217,7 @@ def _compared_once(compare: Compare) -> Compare:
 def _columns(
     pipeline: Pipeline, images: Embedded, texts: Embedded, pairs: Sequence[tuple[int, int]], *, mixtures: bool
 ) -> Mapping[str, Floats]:
-    """The numbers of all pairs; without mixtures their similarity alone."""
+    """Return the numbers of all pairs; without mixtures only their similarity."""
     if not pairs:
         return {name: np.zeros(0) for name in ("similarity", *pipeline.config.columns, "msd")}
     image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
@@ -227,5 +227,5 @@ def _columns(
         return {"similarity": total(first * second).double().cpu().numpy()}
     measured = pipeline.measure(images, texts, image_of, text_of)
     numbers = {name: values.numpy() for name, values in pipeline.config.numbers(measured).items()}
-    # The baseline is the plain cosine, of captions that deny something too.
+    # The baseline is the plain cosine, also for captions with negations.
     return numbers | {"similarity": measured.similarity.double().cpu().numpy()}

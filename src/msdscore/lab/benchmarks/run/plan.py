@@ -1,4 +1,4 @@
-"""What to run, and everything that it names: items, metrics and the pipeline behind them."""
+"""The plan of a benchmark run, and its items, metrics and pipeline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +24,12 @@ from msdscore.scoring.spec import ScorerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkPlan:
-    """What to run: a benchmark under a folder with metrics, and how to count.
+    """Settings of a benchmark run: benchmark, folder, metrics and protocol.
 
-    `options` are those of the benchmark's reader; `references` is a file of captions by people, joined by image.
-    `seed` fixes the wrong images and the resampling. `seeds` is how often a benchmark that draws (wrong captions,
-    references) is drawn anew and averaged; None leaves it to the benchmark. `command` is what the user typed, for the
-    result's own record.
+    `options` are passed to the benchmark's reader; `references` is a file of captions by people, joined by image.
+    `seed` is for the wrong images and the resampling. `seeds` is the number of random draws (of wrong captions,
+    references) to average over; None is the benchmark's default. `command` is the command line, for the result's
+    provenance.
     """
 
     name: str
@@ -55,14 +55,14 @@ class BenchmarkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A plan with everything that it names."""
+    """A plan with its items, metrics and pipeline."""
 
     plan: BenchmarkPlan
     row: Benchmark
     item_set: ItemSet[Any]
     metrics: tuple[Metric, ...]
-    pipeline: Callable[[], Pipeline]  # loads it on the first call
-    stamp: str | None  # of what the pipeline is built from
+    pipeline: Callable[[], Pipeline]  # loaded on the first call
+    stamp: str | None  # of the spec of the pipeline
 
     @property
     def encodes(self) -> bool:
@@ -71,12 +71,12 @@ class Work:
 
     @property
     def control(self) -> bool:
-        """Whether there are images enough to swap."""
+        """Whether wrong images are scored, which needs two images."""
         return self.plan.control and len({image_key(item.image) for item in self.item_set.items}) > 1
 
     @property
     def base(self) -> dict[str, Any]:
-        """Everything but the metrics that must be the same for scores to be kept; how to count is not among it."""
+        """Settings that must be equal to reuse scores; the protocol is not among them."""
         return {
             "benchmark": self.plan.name,
             "options": {name: str(value) for name, value in sorted(self.plan.options.items())},
@@ -87,14 +87,14 @@ class Work:
         }
 
     def batches(self, size: int, chosen: Sequence[int] | None = None) -> list[ItemBatch]:
-        """Items in batches of images."""
+        """Return the items in batches of images."""
         seed = self.plan.seed
         return list(item_batches(self.item_set.items, seed=seed, control=self.control, size=size, chosen=chosen))
 
     def notes(self) -> tuple[Note, ...]:
-        """What the reader noted, and whether there is no control."""
+        """Return the reader's notes, and one if there is no control."""
         if self.plan.control and not self.control:
-            lone = Note("no wrong-image control: the items share one image", len(self.item_set.items))
+            lone = Note("no wrong-image control: all items have the same image", len(self.item_set.items))
             return (*self.item_set.notes, lone)
         return self.item_set.notes
 
@@ -104,9 +104,9 @@ BY_LENGTH = (None, "paper")  # presets whose number of components follows the be
 
 
 def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
-    """The settings for a benchmark: components of `long` for captions of a paragraph, as in the paper.
+    """Return the settings for a benchmark: components of `long` for captions of a paragraph, as in the paper.
 
-    A preset other than `paper`, or components that the spec names, are left alone.
+    A preset other than `paper`, or explicit components, are not changed.
 
     >>> form_for("caparena", Paper(), ScorerSpec()).components
     (5, 3)
@@ -120,7 +120,7 @@ def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
 
 
 def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
-    """The pipeline with the settings for a benchmark, see `form_for`."""
+    """Return the pipeline with the settings for a benchmark, see `form_for`."""
     form = form_for(name, pipeline.config, spec)
     if form == pipeline.config:
         return pipeline
@@ -131,7 +131,7 @@ def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
 
 
 def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:
-    """Read the benchmark and load the metrics; `pipeline` is called only where there is something to encode."""
+    """Read the benchmark and load the metrics; `pipeline` is only called if there is something to encode."""
     row = benchmark(plan.name)
     if plan.protocol not in row.protocols:
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
@@ -142,10 +142,10 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
     metrics = load_metrics(plan.metrics)
     for metric in metrics:
         if metric.needs("pairs") and row.kind == "rated":
-            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
+            raise ConfigError(f"metric {metric.label} chooses between two captions, but {row.name} rates single ones")
         if metric.needs("references") and not any(item.references for item in item_set.items):
             raise InputError(
-                f"metric {metric.label} needs references, and the items of {row.name} have none here; "
+                f"metric {metric.label} needs references, but the items of {row.name} have none here; "
                 "pass a file of them with --references"
             )
     return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
@@ -166,9 +166,9 @@ def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
 
 
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
-    """Some items, spread evenly so that every subset has its share; a note says how many were left out.
+    """Return at most `limit` items, equally spaced so that every subset is represented, with a note.
 
-    Ratings are taken image by image, or group by group: a caption alone could not be compared with the others.
+    Ratings are selected by image or group, because single captions could not be compared with each other.
     """
     items: tuple[Item, ...] = item_set.items
     if limit is None or limit >= len(items):

@@ -1,7 +1,4 @@
-"""A benchmark run: every metric over every item with its own and a wrong image, in parts that survive a crash.
-
-Then from scores to a result: figures of every metric with true and wrong images, under one protocol.
-"""
+"""Run a benchmark: score every item with its image and a wrong one in resumable parts, then compute the figures."""
 
 import json
 import math
@@ -45,7 +42,7 @@ from msdscore.version import __version__
 
 Progress = Callable[[int, int], None]
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
-_SHOWN = 5  # reasons of failed items that a result names
+_SHOWN = 5  # errors of failed items in a result
 
 
 def run_benchmark(
@@ -57,26 +54,26 @@ def run_benchmark(
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Result:
-    """Score and count a benchmark; scores go to a Parquet file beside the result file `output` (.json).
+    """Score and evaluate a benchmark; scores are stored as Parquet next to the result file `output` (.json).
 
-    A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, images
-    that came or changed since are scored again, another protocol counts again and has its own result file. `pipeline`
-    is called where a metric needs an encoder; if `stamp` says what it is built from (`ScorerSpec.stamp`), only where
-    something is left to encode. A benchmark that draws is drawn `plan.seeds` times and averaged.
+    A stopped run resumes. Existing scores are reused: only new metrics, and new or changed images, are scored; another
+    protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
+    (`ScorerSpec.stamp`), only if something is left to encode. A benchmark with random draws is averaged over
+    `plan.seeds` draws.
     """
     if output.suffix != ".json":
-        raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
+        raise ConfigError(f"{output}: expected a .json file for the result; scores are stored next to it as .parquet")
     output.parent.mkdir(parents=True, exist_ok=True)
     work = prepare_work(plan, pipeline, stamp=stamp)
     default = work.row.protocols[0]
     target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
     _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
-    # Only metrics that read references depend on how these are drawn.
+    # Only metrics with references depend on their draw.
     seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
     if seeds == 1:
         result = _run_once(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
     elif "seed" not in reader_options(plan.name, plan.root):
-        raise ConfigError(f"{plan.name} draws nothing, so that seeds do not change it; leave --seeds out")
+        raise ConfigError(f"{plan.name} has no random draws; remove --seeds")
     else:
         results, first = [], int(plan.options.get("seed", 0))
         for seed in range(first, first + seeds):
@@ -89,11 +86,11 @@ def run_benchmark(
 
 
 def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a file that no run has written; one among the benchmark's own files even with `overwrite`."""
+    """Raise `RunError` for a file that was not written by a run; with `overwrite`, only among the benchmark's files."""
     if not path.exists() or ours(path):
         return
     if path.resolve().is_relative_to(root.resolve()):
-        raise RunError(f"{path}: lies among the benchmark's files and no run has written it; choose another -o")
+        raise RunError(f"{path}: is one of the benchmark's files and was not written by a run; choose another -o")
     if not overwrite:
         raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
 
@@ -114,13 +111,13 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
         kept = keep(scores, work.base, _signatures(work, scorer), sources)
     signatures = _signatures(work, scorer)
     if kept.tasks:
-        # Parts lie where those of exactly this work do: a stopped run goes on, and no other one is taken for it.
+        # The folder of parts depends on the work, so that a stopped run resumes only with the same work.
         manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
         mark = _mark({**manifest, "tasks": kept.tasks}, 6, ensure_ascii=False)
         parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
         columns = _score(work, kept, parts, progress)
         if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
-            raise RunError(f"{scores}: images were changed while they were scored; run again, which scores those alone")
+            raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
         strangers, stamps = zip(*sources, strict=True)
         marks = {"error": [None] * len(items), "stranger": strangers, "stamp": stamps}
         known = None if scorer is None else {"stamp": work.stamp, "record": asdict(scorer)}
@@ -131,7 +128,7 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
             {**kept.signatures, **signatures},
             known,
         )
-        # Parts of runs that were stopped go too; those that another process is using stay.
+        # Parts of stopped runs are removed too, except those in use by another process.
         for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
             with suppress(RunError):
                 discard(folder.with_suffix(""))
@@ -157,13 +154,13 @@ def _mark(content: Any, size: int, **how: Any) -> str:
 
 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
-    """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
+    """Return the columns of all items: reused ones, and those of parts of this or an earlier attempt."""
     items = work.item_set.items
     left = [
         (batch, labels) for numbers, labels in kept.tasks for batch in work.batches(work.plan.batch_images, numbers)
     ]
     total, done = sum(len(batch.items) for batch, _ in left), 0
-    # Every distinct caption is embedded once, whichever batches it appears in.
+    # Every distinct caption is embedded once over all batches.
     pipeline = work.pipeline().remembering() if work.encodes else None
     texts = text_cases(items)
 
@@ -186,7 +183,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
     with open_run(*parts) as run:
         write_parts(run, ((_image_key(batch), (batch, labels)) for batch, labels in left), compute, reused=count)
         columns = tables.joined_columns(run.tables(), kept.columns, len(items))
-    # Metrics that look at all items together.
+    # Metrics over the whole corpus.
     asked = {label for _, labels in kept.tasks for label in labels}
     whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in asked]
     if whole:
@@ -198,13 +195,13 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
 
 
 def _image_key(batch: ItemBatch) -> str:
-    """A hash of the state of a batch's images: parts of other images are scored again."""
+    """Return a hash of the state of a batch's images: parts with changed images are scored again."""
     stamps = "\n".join(map(image_state, batch.images))
     return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 
 def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
-    """Everything that can change a score of this metric, in one line."""
+    """Return the signature of a metric: everything that can change its scores."""
     choices = f"|{metric.choices}" if metric.choices else ""
     if scorer is None or not metric.needs("encoder"):
         return f"{metric.row.name}{choices}|v:{__version__}"
@@ -216,13 +213,13 @@ def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
 
 
 def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: str, provenance: Provenance) -> Result:
-    """Count the figures of all metrics of a run from its table of scores (the file `scores`), on the same items."""
+    """Compute the figures of all metrics from the table of scores (the file `scores`), on the same items."""
     plan, row, items = work.plan, work.row, work.item_set.items
     errors = [error for error in table.column("error").to_pylist() if error]
     columns = [_scores(metric, table) for metric in work.metrics]
-    # Items that have a score, with the wrong image too where there is a control.
+    # Items with a score, with a control also for the wrong image.
     known: list[Flags] = [np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for sides in columns]
-    # A metric that knows no item has no figures and takes nothing from the others.
+    # A metric without any score has no figures and does not restrict the items of the others.
     knowing = [(flags, metric.label) for flags, metric in zip(known, work.metrics, strict=True) if flags.any()]
     common: Flags = np.logical_and.reduce([f for f, _ in knowing]) if knowing else np.zeros(len(items), dtype=bool)
     notes = list(work.notes())
@@ -238,7 +235,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
     bare = np.zeros((len(chosen), len(items[0].captions)))
-    # Everything of the benchmark that can change a figure, the reader's options too.
+    # Everything of the benchmark that can change a figure, including the reader's options.
     tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
     tail += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
     tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
@@ -282,10 +279,10 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
 
 
 def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
-    """Scores with true images and, where there is a control, with wrong ones; higher is better."""
+    """Return scores with true images and, with a control, with wrong ones; higher is better."""
     sign = 1 if metric.higher_is_better else -1
     true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
-    assert true is not None, "the table holds every metric of its run"
+    assert true is not None, "the table has every metric of its run"
     return [sign * true, *([] if wrong is None or np.isnan(wrong).all() else [sign * wrong])]
 
 
@@ -296,7 +293,7 @@ def _fact_sums(table: pa.Table, label: str) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers went through."""
+    """Return the versions of the packages that affect the numbers."""
     packages = {"msdscore": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -305,7 +302,7 @@ def versions() -> dict[str, str]:
 
 
 def average(results: Sequence[Result]) -> Result:
-    """The first result with the mean of every figure over all; intervals are the mean of theirs."""
+    """Return the first result with every figure and interval averaged over all results."""
     first, metrics = results[0], []
     for metric in first.metrics:
         drawn = [result.metric(metric.label) for result in results]

@@ -1,4 +1,4 @@
-"""The file of scores between runs: which of its rows and columns a new run may keep, and what is left to score."""
+"""The file of scores: rows and columns that a new run can reuse, and the work that is left."""
 
 import json
 from collections import defaultdict
@@ -22,14 +22,16 @@ from msdscore.lab.benchmarks.results.result import ScorerRecord, belongs_to
 _KEY = b"msdscore.run"
 
 
-# What every item was scored with: the name of its stranger, and a stamp of both images' files.
+# By item: the name of its wrong image, and a stamp of both images' files.
 Sources = list[tuple[str, str]]
-MetricTask = tuple[tuple[int, ...], tuple[str, ...]]  # items, by number, that some metrics (by label) have to score
+MetricTask = tuple[
+    tuple[int, ...], tuple[str, ...]
+]  # indices of items, and labels of the metrics that have to score them
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Columns of an earlier run that stay (all items, None where a row does not), and what is left to do."""
+    """Columns of an earlier run to reuse (None for rows that are not reused), and the remaining tasks."""
 
     columns: Mapping[str, list[Any]]
     tasks: tuple[MetricTask, ...]
@@ -37,10 +39,10 @@ class Kept:
 
 
 def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
-    """The images behind the scores of every item, as they lie on the disk now."""
+    """Return the current state of the images of every item."""
     names = image_names(item.image for item in items)
     images = {image_key(item.image): item.image for item in items}
-    with ThreadPoolExecutor(8) as pool:  # files may lie on a slow or distant disk
+    with ThreadPoolExecutor(8) as pool:  # the files may be on a slow or remote disk
         stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
     strangers = stranger_of(items, seed) if control else {}
     other = {key: image_key(strangers[key]) if control else "" for key in images}
@@ -52,15 +54,17 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
 
 
 def image_state(image: Image) -> str:
-    """What changes when an image is put in the place of another: its content, in a table or beyond 8 MiB its time."""
+    """Return a stamp that changes if an image is replaced: of its content, or of its time in tables or over 8 MiB."""
     return file_stamp(image) if isinstance(image, Path) else stamp(image)
 
 
 def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
-    """What an earlier run of the same items leaves to do for the metrics asked for, by label with their signature.
+    """Return the reusable columns and the remaining tasks for the requested metrics (label and signature).
 
-    A row stays if its images are the same files as then: what failed fails again until they change.
-    Raises `RunError` if the file belongs to other work.
+    A row is reused, also a failed one, if its image files have not changed.
+
+    Raises:
+        RunError: If the file belongs to other work.
     """
     everything = tuple(range(len(sources)))
     if not path.exists():
@@ -89,7 +93,7 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
 
 
 def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
-    """The scorer of an earlier run, where it was built from the same things; None where that is not known."""
+    """Return the scorer of an earlier run with the same stamp; None if it is unknown."""
     if stamp is None or not is_ours(path):
         return None
     known = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
@@ -103,7 +107,7 @@ def write(
     signatures: Mapping[str, str],
     scorer: Mapping[str, Any] | None = None,
 ) -> None:
-    """Put the table in place in one step, with what it was made from."""
+    """Write the table atomically, with its settings as metadata."""
     made = {"base": base, "metrics": dict(signatures), "scorer": scorer}
     content = json.dumps(made, ensure_ascii=False).encode()
     metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
@@ -115,7 +119,7 @@ def write(
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a Parquet file was written by a run, and holds what it was made from."""
+    """Return whether a Parquet file was written by a run, with its settings as metadata."""
     try:
         return _KEY in (pq.read_schema(path).metadata or {})
     except (OSError, ValueError):
@@ -123,7 +127,7 @@ def is_ours(path: Path) -> bool:
 
 
 def fingerprint(items: Sequence[Item]) -> str:
-    """A hash of all items: ids, image names, captions, references."""
+    """Return a hash of all items: ids, image names, captions, references."""
     digest, names = blake2b(digest_size=16), image_names(item.image for item in items)
     for item in items:
         content = "\n".join([item.id, names[image_key(item.image)], *item.captions, *item.references, ""])

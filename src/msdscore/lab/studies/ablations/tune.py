@@ -35,7 +35,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ScoreParts:
     """Components of Soft-MSD, (pairs, 2) each with the correct caption first."""
 
     similarity: Floats
@@ -69,7 +69,7 @@ def tune(
     items = items_of(row.table, row.result.kind)
     if not all(isinstance(item, Pair) for item in items):
         raise ConfigError(f"tuning needs pairs of a right and a wrong caption; {name} has other items")
-    parts = Parts(*(row.scores(label) for label in plan.metrics))
+    parts = ScoreParts(*(row.scores(label) for label in plan.metrics))
     known = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
     if len(known) <= held_out:
         raise InputError(
