@@ -135,15 +135,6 @@ def test_what_a_file_of_scores_may_not_hold(tmp_path):
 ROW = MetricRow(name="seven", loader="test_plugin_metric:load", title="always seven")
 
 
-def test_plugins_that_ask_cases_for_images_get_images():
-    batch = make_batch([None], [(0, ["a", "b"])])
-    for earlier, now in (("pictures", batch.images), ("picture", batch.image), ("picture_name", batch.image_name)):
-        with pytest.warns(DeprecationWarning, match=f"Cases.{earlier} is now"):
-            assert getattr(batch, earlier) == now
-    with pytest.raises(AttributeError, match="no attribute 'sights'"):
-        _ = batch.sights
-
-
 def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
     class Module:
         row = ROW

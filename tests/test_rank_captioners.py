@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling
-from msdscore.lab.captioners.ranking import page, rank, read_contest, verdict, wins
+from msdscore.lab.captioners.page import page, wins
+from msdscore.lab.captioners.ranking import rank, read_contest, verdict
 from msdscore.scorer import Scorer
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"

@@ -100,7 +100,8 @@ def rank_captioners(
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
     from msdscore.lab.benchmarks.results.tables import render
-    from msdscore.lab.captioners.ranking import page, rank, ranking_grids, read_contest
+    from msdscore.lab.captioners.page import page
+    from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest
 
     if output is not None:
         inputs = with_images([*files, chosen.rows], chosen.images)

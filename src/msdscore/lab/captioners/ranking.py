@@ -1,51 +1,29 @@
-"""Rankings of captioners on shared images: means, ranks and differences with intervals over images, and significance.
-
-The page of a ranking has tables, ranks, a plot of both parts of the score, and examples of wins.
-"""
+"""Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.errors import InputError, RowError, shortened
-from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.look import thumbnail
+from msdscore.errors import InputError, shortened
 from msdscore.forms.registry import LOWER_IS_BETTER, facts_of
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.io.images import open_image
 from msdscore.lab.benchmarks.results.grids import Grid, p_value
 from msdscore.lab.benchmarks.results.result import plain
 from msdscore.lab.captioners.same_images import image_names
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
-from msdscore.report.build import THUMB_PIXELS, rows_with_images
-from msdscore.report.results import EVIDENCE, METRICS, PAPER, Floats, Results, read_results
+from msdscore.report.results import METRICS, Floats, Results, read_results
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
 Ints = npt.NDArray[np.int64]
-_SIDE = 320  # of the scatter plot
-_LABEL = 14  # height of a label in it
 _SURE = 0.05
 _HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
-# Labels of the plot of both parts of the score: x axis, y axis, and a note on which corner is good.
-_SCATTER = {
-    EVIDENCE: (
-        "precision ↑: is what is said true?",
-        "information ↑: how much is said",
-        "near the upper right corner is good: true, and much of it",
-    ),
-    PAPER: (
-        "coverage ↓: what is left out",
-        "support divergence ↓: what is invented",
-        "near the lower left corner is good: little left out, little invented",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +162,9 @@ def _stored_interval(values: Mapping[str, Any]) -> Interval:
 
 def ranking_grids(ranking: Ranking) -> list[Grid]:
     """Return all tables of a ranking: means and ranks, then the pairs of every tested metric."""
-    return [overview_grid(ranking), *(duel_grid(metric) for metric in ranking.metrics if metric.duels)]
-
-
-class Win(NamedTuple):
-    """Gap between a caption and the best one of the other captioners; both by their indices in the contest."""
-
-    gap: float
-    own: int
-    beaten: int
+    grid = means_grid(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
+    overview = replace(grid, notes=(*notes_of(ranking), ranking.contest.signature))
+    return [overview, *(duel_grid(metric) for metric in ranking.metrics if metric.duels)]
 
 
 class _Row(NamedTuple):
@@ -387,13 +359,8 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
 
 
-def overview_grid(ranking: Ranking) -> Grid:
-    """Return one row per captioner in the order of MSD: means with intervals, ranks, and people's ratings if known."""
-    grid = _means(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
-    return replace(grid, notes=(*_notes(ranking), ranking.contest.signature))
-
-
-def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Grid:
+def means_grid(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Grid:
+    """Return one row per captioner in the order of MSD: means with intervals, and ranks."""
     columns = ["captioner"]
     for metric in metrics:
         columns += [f"{metric.metric}{' ↓' if metric.lower_is_better else ''}", "rank"]
@@ -407,7 +374,8 @@ def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Gr
     return Grid(title, tuple(columns), tuple(rows))
 
 
-def _notes(ranking: Ranking) -> list[str]:
+def notes_of(ranking: Ranking) -> list[str]:
+    """Return notes on the images and on the agreement with people."""
     contest = ranking.contest
     notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
     notes += [f"{contest.left_out} images ignored: one captioner lacks them or failed"] if contest.left_out else []
@@ -461,111 +429,6 @@ def duel_grid(metric: MetricRanking) -> Grid:
     note = ties if unsure else f"all differences are significant at {_SURE:g}"
     columns = ("pair", "difference", "p", "p, Holm")
     return Grid(f"{metric.metric}: pairs, permutation test over images", columns, rows, (note,))
-
-
-def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
-    """Return the images on which a captioner is furthest ahead of the best of the others."""
-    values, at = contest.numbers[by], contest.captioners.index(captioner)
-    ahead = []
-    bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
-    for start, end in pairwise(bounds):
-        captions = np.arange(start, end)
-        is_own = contest.captioner_of[captions] == at
-        own, beaten = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
-        if values[own] > values[beaten]:
-            ahead.append(Win(float(values[own] - values[beaten]), own, beaten))
-    return sorted(ahead, key=lambda win: -win.gap)[:count]
-
-
-def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
-    """Return the whole self-contained document."""
-    contest = ranking.contest
-    drawn = [metric for metric in ranking.metrics if metric.metric in RANKED_BY]
-    drawn += [ranking.people] if ranking.people else []
-    parts = [metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
-    shown = {place.captioner: wins(contest, place.captioner, show) for place in ranking.metrics[0].placed}
-    thumbs = _thumbs(contest, [contest.origins[win.own] for own in shown.values() for win in own], images, rows)
-    msd = contest.numbers["msd"]
-    cards = {
-        who: [
-            {
-                "image": thumbs.get(contest.origins[win.own]),
-                "caption": contest.captions[win.own],
-                "other": contest.captioners[contest.captioner_of[win.beaten]],
-                "beaten": contest.captions[win.beaten],
-                "msd": msd[win.own],
-                "less": msd[win.beaten],
-            }
-            for win in own
-        ]
-        for who, own in shown.items()
-        if own
-    }
-    values = {
-        "title": title,
-        "verdict": verdict(ranking),
-        "overview": replace(_means(ranking, drawn, "Means and ranks"), notes=tuple(_notes(ranking))),
-        "parts": _means(ranking, parts, "Parts of the score"),
-        "ranks": drawn,
-        "scatter": _scatter(ranking),
-        "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
-        "wins": list(cards.items()),
-        "signature": contest.signature,
-    }
-    return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
-
-
-def _scatter(ranking: Ranking) -> dict[str, Any] | None:
-    """Return the plot of both parts of the score with intervals and labels; None if they are not known."""
-    means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
-    names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
-    if names is None:
-        return None
-    across, up = (_axis(list(means[name].values())) for name in names)
-    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in means[names[1]].items()})
-    points = []
-    for who, x in means[names[0]].items():
-        y = means[names[1]][who]
-        left, middle, right = (40 + _SIDE * across(value) for value in (x.low, x.value, x.high))
-        low, centre, high = (6 + _SIDE * (1 - up(value)) for value in (y.low, y.value, y.high))
-        lines = [
-            ends for ends in ((left, right, centre, centre), (middle, middle, low, high)) if np.isfinite(ends).all()
-        ]
-        points.append({"name": who, "x": middle, "y": centre, "lines": lines, "label": heights[who]})
-    below, beside, reading = _SCATTER[names]
-    return {"side": _SIDE, "points": points, "names": names, "below": below, "beside": beside, "reading": reading}
-
-
-def _spread(heights: dict[str, float]) -> dict[str, float]:
-    """Return heights of labels, moved down so that they do not overlap."""
-    moved: dict[str, float] = {}
-    for who in sorted(heights, key=lambda who: heights[who]):
-        moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
-    return moved
-
-
-def _axis(intervals: Sequence[Interval]) -> Any:
-    """Return a function that maps values to [0, 1], with a margin on both sides."""
-    ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
-    low, high = min(ends), max(ends)
-    room = 0.08 * (high - low) or 1.0
-    return lambda value: (value - low + room) / (high - low + 2 * room)
-
-
-def _thumbs(
-    contest: Contest, wanted: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
-) -> dict[tuple[int, int], str]:
-    """Return thumbnails by file and row."""
-    thumbs: dict[tuple[int, int], str] = {}
-    for number, path in enumerate(contest.files):
-        own = [row for file, row in wanted if file == number]
-        for place, row in rows_with_images(path, rows, images, own).items() if own else ():
-            try:
-                if row.image is not None:
-                    thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
-            except RowError:  # a card without an image still has its captions
-                continue
-    return thumbs
 
 
 def _plain(interval: Interval) -> str:

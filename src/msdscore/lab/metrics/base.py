@@ -1,9 +1,8 @@
 """Types of metrics: cases of images and captions in, one number per candidate caption out."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,13 +87,6 @@ class Cases:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def __getattr__(self, name: str) -> Any:
-        renamed = {"pictures": "images", "picture": "image", "picture_name": "image_name"}
-        if name not in renamed:
-            raise AttributeError(f"'Cases' object has no attribute {name!r}")
-        warnings.warn(f"Cases.{name} is now Cases.{renamed[name]}", DeprecationWarning, stacklevel=2)
-        return getattr(self, renamed[name])
 
     def candidates(self, case: int) -> tuple[str, ...]:
         """Return the candidate captions of one case."""

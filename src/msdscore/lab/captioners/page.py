@@ -1,0 +1,147 @@
+"""The HTML page of a ranking of captioners: tables, ranks, a plot of both parts of the score, and examples of wins."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msdscore.errors import RowError
+from msdscore.explain.html import data_uri, whole_page
+from msdscore.explain.look import thumbnail
+from msdscore.intervals import Interval
+from msdscore.io.images import open_image
+from msdscore.lab.captioners.ranking import RANKED_BY, Contest, Ranking, duel_grid, means_grid, notes_of, verdict
+from msdscore.report.build import THUMB_PIXELS, rows_with_images
+from msdscore.report.results import EVIDENCE, PAPER
+
+_SIDE = 320  # pixels of the scatter plot
+_LABEL = 14  # height of its labels
+# Labels of the plot of both parts of the score: x axis, y axis, and a note on which corner is good.
+_SCATTER = {
+    EVIDENCE: (
+        "precision ↑: is what is said true?",
+        "information ↑: how much is said",
+        "near the upper right corner is good: true, and much of it",
+    ),
+    PAPER: (
+        "coverage ↓: what is left out",
+        "support divergence ↓: what is invented",
+        "near the lower left corner is good: little left out, little invented",
+    ),
+}
+
+
+class Win(NamedTuple):
+    """Gap between a caption and the best one of the other captioners; both by their indices in the contest."""
+
+    gap: float
+    own: int
+    beaten: int
+
+
+def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
+    """Return the images on which a captioner is furthest ahead of the best of the others."""
+    values, at = contest.numbers[by], contest.captioners.index(captioner)
+    ahead = []
+    bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
+    for start, end in pairwise(bounds):
+        captions = np.arange(start, end)
+        is_own = contest.captioner_of[captions] == at
+        own, beaten = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
+        if values[own] > values[beaten]:
+            ahead.append(Win(float(values[own] - values[beaten]), own, beaten))
+    return sorted(ahead, key=lambda win: -win.gap)[:count]
+
+
+def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
+    """Return the whole self-contained document."""
+    contest = ranking.contest
+    drawn = [metric for metric in ranking.metrics if metric.metric in RANKED_BY]
+    drawn += [ranking.people] if ranking.people else []
+    parts = [metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
+    shown = {place.captioner: wins(contest, place.captioner, show) for place in ranking.metrics[0].placed}
+    thumbs = _thumbs(contest, [contest.origins[win.own] for own in shown.values() for win in own], images, rows)
+    msd = contest.numbers["msd"]
+    cards = {
+        who: [
+            {
+                "image": thumbs.get(contest.origins[win.own]),
+                "caption": contest.captions[win.own],
+                "other": contest.captioners[contest.captioner_of[win.beaten]],
+                "beaten": contest.captions[win.beaten],
+                "msd": msd[win.own],
+                "less": msd[win.beaten],
+            }
+            for win in own
+        ]
+        for who, own in shown.items()
+        if own
+    }
+    values = {
+        "title": title,
+        "verdict": verdict(ranking),
+        "overview": replace(means_grid(ranking, drawn, "Means and ranks"), notes=tuple(notes_of(ranking))),
+        "parts": means_grid(ranking, parts, "Parts of the score"),
+        "ranks": drawn,
+        "scatter": _scatter(ranking),
+        "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
+        "wins": list(cards.items()),
+        "signature": contest.signature,
+    }
+    return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
+
+
+def _scatter(ranking: Ranking) -> dict[str, Any] | None:
+    """Return the plot of both parts of the score with intervals and labels; None if they are not known."""
+    means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
+    names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
+    if names is None:
+        return None
+    across, up = (_axis(list(means[name].values())) for name in names)
+    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in means[names[1]].items()})
+    points = []
+    for who, x in means[names[0]].items():
+        y = means[names[1]][who]
+        left, middle, right = (40 + _SIDE * across(value) for value in (x.low, x.value, x.high))
+        low, centre, high = (6 + _SIDE * (1 - up(value)) for value in (y.low, y.value, y.high))
+        lines = [
+            ends for ends in ((left, right, centre, centre), (middle, middle, low, high)) if np.isfinite(ends).all()
+        ]
+        points.append({"name": who, "x": middle, "y": centre, "lines": lines, "label": heights[who]})
+    below, beside, reading = _SCATTER[names]
+    return {"side": _SIDE, "points": points, "names": names, "below": below, "beside": beside, "reading": reading}
+
+
+def _spread(heights: dict[str, float]) -> dict[str, float]:
+    """Return heights of labels, moved down so that they do not overlap."""
+    moved: dict[str, float] = {}
+    for who in sorted(heights, key=lambda who: heights[who]):
+        moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
+    return moved
+
+
+def _axis(intervals: Sequence[Interval]) -> Any:
+    """Return a function that maps values to [0, 1], with a margin on both sides."""
+    ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
+    low, high = min(ends), max(ends)
+    room = 0.08 * (high - low) or 1.0
+    return lambda value: (value - low + room) / (high - low + 2 * room)
+
+
+def _thumbs(
+    contest: Contest, wanted: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
+) -> dict[tuple[int, int], str]:
+    """Return thumbnails by file and row."""
+    thumbs: dict[tuple[int, int], str] = {}
+    for number, path in enumerate(contest.files):
+        own = [row for file, row in wanted if file == number]
+        for place, row in rows_with_images(path, rows, images, own).items() if own else ():
+            try:
+                if row.image is not None:
+                    thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+            except RowError:  # a card without an image still has its captions
+                continue
+    return thumbs
