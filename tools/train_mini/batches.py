@@ -1,4 +1,4 @@
-"""Batches of resident training: nothing is read, decoded or tokenised while it trains."""
+"""Batches of resident training: nothing is read, decoded or tokenised during training."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from train_mini.sampling import Pools, grouped_order, nearest, step_texts
 from train_mini.texts import TextPool, TokenRows
 from train_mini.words import Labels, alike_words, held_words, word_labels
 
-_READ = 4096  # captions that the text tower reads at once before the run
+_READ = 4096  # captions per batch of the text tower before the run
 _WIDTH = 48  # tokens of them
 
 MiniTowers = tuple[Lite2Images, MiniLMTexts]
@@ -34,20 +34,20 @@ class OwnedTexts:
     """Texts about images of a batch."""
 
     texts: Features
-    words: Int[Tensor, "texts points"]  # the number of every token's word; negative: none that is known
-    owner: Int[Tensor, " texts"]  # the image of each, by its place in the batch
+    words: Int[Tensor, "texts points"]  # the word id of every token; negative: unknown
+    owner: Int[Tensor, " texts"]  # the image of each, by its index in the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentBatch(TrainingBatch):
-    """A batch with labels of every word in every image; similar images lie side by side in groups."""
+    """A batch with labels of every word in every image; groups of similar images are contiguous."""
 
-    pixels: Float[Tensor, "batch 3 side side"] | None  # values from 0 to 255, where the image network is trained too
+    pixels: Float[Tensor, "batch 3 side side"] | None  # values from 0 to 255, if the image network is trained too
     labels: Labels  # 1 present, 0 absent, −1 unsure
     counts: Float[Tensor, " words"]  # images that hold each word
     group: int
     by_rule: tuple[OwnedTexts, ...]  # hard negatives, short and long texts: some of their words are false
-    machine: OwnedTexts | None  # captions by a machine, where any image has one
+    machine: OwnedTexts | None  # captions by a machine, if any image has one
     classes: Features  # names of all classes of objects
     objects: Bool[Tensor, "batch classes"]
     annotated: Bool[Tensor, " batch"]  # whose objects are known
@@ -55,7 +55,7 @@ class ResidentBatch(TrainingBatch):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBatches:
-    """Batches whose images and texts lie on the device; each is a pure function of the seed and its number."""
+    """Batches of images and texts on the device; each is a pure function of the seed and its number."""
 
     recipe: MiniRecipe
     towers: MiniTowers
@@ -64,8 +64,8 @@ class ResidentBatches:
     labels: Labels
     counts: Float[Tensor, " words"]  # images that hold each word
     references: Float[Tensor, "images dim"]
-    train: Int[Tensor, " places"]  # the image at every place of an epoch
-    near: npt.NDArray[np.int64]  # places in `train`, nearest first
+    train: Int[Tensor, " places"]  # the image at every position of an epoch
+    near: npt.NDArray[np.int64]  # positions in `train`, nearest first
     objects: Bool[Tensor, "images classes"]
     annotated: Bool[Tensor, " images"]  # whose objects are known
     bad: Mapping[int, str]
@@ -76,7 +76,7 @@ class ResidentBatches:
         return len(self.train) // self.recipe.train.batch
 
     def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
-        """Batches by number, from `start` to before `stop`."""
+        """Yield batches by number, from `start` up to `stop`."""
         size, order, known = self.recipe.train.batch, np.zeros(0, dtype=np.int64), -1
         for number in range(start, stop):
             epoch, index = divmod(number, self.per_epoch)
@@ -90,7 +90,7 @@ class ResidentBatches:
         if group == 1:
             return np.random.default_rng([seed, epoch]).permutation(len(self.train))
         order = grouped_order(self.near, self.train.cpu().numpy(), group=group, seed=seed, epoch=epoch)
-        # Images that filled no group: some are shown again, so that every epoch has as many batches.
+        # Images outside of groups: some others are repeated, so that every epoch has the same number of batches.
         return np.resize(order, self.per_epoch * self.recipe.train.batch)
 
     @torch.no_grad()
@@ -144,7 +144,7 @@ def open_resident(
     """Decode all images, prepare all texts and move both to the device.
 
     Raises:
-        ConfigError: there are fewer images than a batch holds.
+        ConfigError: If there are fewer images than in a batch.
     """
     image, text = towers
     pairs = train_pairs(pairs, recipe.sample)
@@ -177,7 +177,7 @@ def open_resident(
 
 
 def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
-    """Features of texts, and the number of the word of every token on their local path."""
+    """Return features of texts, and the word id of every token on their local path."""
     short = rows.trimmed()
     content = short.content_places()
     return tower.read(short.ids, short.mask, content.places, content.mask), content.words
@@ -185,7 +185,7 @@ def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor
 
 @torch.no_grad()
 def _references(captions: TextPool, tower: MiniLMTexts, images: int) -> Float[Tensor, "images dim"]:
-    """The mean sentence vector of all captions of every image."""
+    """Return the mean sentence vector of all captions of every image."""
     parts = []
     for index in torch.arange(len(captions), device=tower.device).split(_READ):
         parts.append(sentence_vectors(read_rows(tower, captions.rows(index, _WIDTH))[0]))

@@ -1,4 +1,4 @@
-"""Images on the device: decoded once, kept as bytes; cropped, mirrored, lit and disturbed there."""
+"""Images on the device: decoded once and stored as bytes; cropped, mirrored and distorted there."""
 
 import math
 import shutil
@@ -24,7 +24,7 @@ from train_mini.recipe import MiniSample
 OnProgress = Callable[[int, int], None]
 Pixels = Float[Tensor, "batch 3 height width"]
 _CHUNK = 256  # images decoded between two reports of progress
-_SHARE = 0.9  # of the free disk that decoded images may take
+_SHARE = 0.9  # largest share of the free disk space for decoded images
 _BLOCK = 8
 # The quantisation of brightness in a JPEG of quality 50 (ITU-T T.81, table K.1), row by row.
 _STEPS = (
@@ -38,13 +38,13 @@ _STEPS = (
     (72, 92, 95, 98, 112, 100, 103, 99),
 )
 _WORST, _BEST = 40.0, 97.0  # qualities of images that are compressed again
-_SMALLEST, _LEVELS = 0.45, 7  # least share of the side that a shrunk image keeps, and sizes between it and the whole
+_SMALLEST, _LEVELS = 0.45, 7  # smallest size of a shrunk image as a share, and number of sizes up to the full one
 _NOISE = 5.0  # largest standard deviation, in values from 0 to 255
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedImages:
-    """Images squashed to one square, and why some could not be read (they are grey)."""
+    """Images resized to squares, and the errors of unreadable ones, which are grey."""
 
     pixels: npt.NDArray[np.uint8]  # [images, side, side, 3]
     bad: dict[int, str]
@@ -53,9 +53,9 @@ class DecodedImages:
 def decoded_images(
     pairs: Pairs, *, side: int, workers: int, cache: Path | None = None, on_progress: OnProgress | None = None
 ) -> DecodedImages:
-    """All images of the pairs, decoded or from the cache; of several runs at once one decodes for all.
+    """Return all images of the pairs, decoded or from the cache; of several concurrent runs, one decodes for all.
 
-    Nothing is cached while an image cannot be read, so that the next run tries again, or where the disk has no room.
+    Nothing is cached if an image cannot be read, so that the next run tries again, or without disk space.
     """
     if cache is None:
         return decode(pairs, side=side, workers=workers, on_progress=on_progress)
@@ -96,7 +96,7 @@ def decode(pairs: Pairs, *, side: int, workers: int, on_progress: OnProgress | N
 
 @dataclass(frozen=True, slots=True)
 class ResidentImages:
-    """Decoded images on the device; `sided[i]` says that image i must not be mirrored."""
+    """Decoded images on the device; images with `sided[i]` must not be mirrored."""
 
     pixels: UInt8[Tensor, "images side side 3"]
     sided: Bool[Tensor, " images"]
@@ -135,9 +135,9 @@ def _lit(
 
 
 def disturbed(pixels: Pixels, spec: MiniSample, *, generator: torch.Generator) -> tuple[Pixels, str]:
-    """Shrink, compress and add noise to the shares of images that `spec` says; gives a resampling filter beside them.
+    """Shrink, compress and add noise to random images, by the shares of `spec`; also return a resampling filter.
 
-    The same number of images is changed at every step; which ones is drawn.
+    The number of changed images is the same at every step.
     """
     count, device = len(pixels), pixels.device
     drawn = torch.rand(5, count, generator=generator, device=device)
@@ -167,7 +167,7 @@ def shrunk(pixels: Pixels, share: float, *, smooth: bool) -> Pixels:
 
 
 def resaved(pixels: Pixels, quality: Float[Tensor, " batch"]) -> Pixels:
-    """Blocks of 8 x 8 pixels as a JPEG of some quality from 1 to 100 keeps them, every colour as brightness is kept."""
+    """Simulate JPEG quantisation of 8 x 8 blocks at a quality from 1 to 100, with the luma table for all channels."""
     scale = torch.where(quality < 50, 50 / quality, 2 - quality / 50).view(-1, 1, 1, 1, 1, 1)
     steps = (scale * pixels.new_tensor(_STEPS) + 0.5).floor().clamp(min=1)
     height, width = pixels.shape[2:]
@@ -181,7 +181,7 @@ def resaved(pixels: Pixels, quality: Float[Tensor, " batch"]) -> Pixels:
 
 
 def _waves(like: Tensor) -> Float[Tensor, "8 8"]:
-    """The cosine transform of eight values; its rows have unit length."""
+    """Return the cosine transform of eight values; its rows have unit length."""
     index = torch.arange(_BLOCK, dtype=like.dtype, device=like.device)
     waves = torch.cos(math.pi * (2 * index + 1) * index.unsqueeze(1) / (2 * _BLOCK)) / 2
     waves[0] = math.sqrt(1 / _BLOCK)

@@ -10,14 +10,14 @@ from torch.nn.functional import cross_entropy, softplus
 from msdscore.encoders.base import Embeddings
 from msdscore.lab.align.losses import Scalar, bias_loss, grounded_loss
 
-_RARE = 0.25  # words weigh with this power of one over their count: frequent ones would drown the rest
+_RARE = 0.25  # weights of words are their counts to the power of minus this, to reduce the influence of frequent ones
 _PRIOR = 5.0  # images added to every count
-_BIAS = 0.1  # weight of what people's captions gain whatever the image
+_BIAS = 0.1  # weight of the margin of people's captions that does not depend on the image
 
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """The line from evidence to log-odds: a slope, a zero of all words, and a zero of each word beside it."""
+    """The line from evidence to log-odds: a slope, a common zero, and an offset per word."""
 
     slope: Scalar
     zero: Scalar
@@ -25,7 +25,7 @@ class Odds:
 
 
 def group_columns(owner: Int[Tensor, " tokens"], group: int) -> Int[Tensor, "tokens group"]:
-    """The images of each token's group; groups lie side by side in a batch.
+    """Return the images of each token's group; groups are contiguous in a batch.
 
     >>> group_columns(torch.tensor([0, 3]), 2)
     tensor([[0, 1],
@@ -43,7 +43,7 @@ def evidence_loss(
     odds: Odds,
     counts: Float[Tensor, " words"],
 ) -> Scalar:
-    r"""Balanced logistic loss of :math:`\ell = a e - z - z_w` on present (1) and absent (0) words; −1 is left out."""
+    r"""Balanced logistic loss of :math:`\ell = a e - z - z_w` on present (1) and absent (0) words; −1 is ignored."""
     logits = odds.slope * evidence - odds.zero - odds.word_zeros[words].unsqueeze(1)
     shares = weights * ((counts[words] + _PRIOR) ** -_RARE).unsqueeze(1)
     present, absent = shares * (labels == 1), shares * (labels == 0)
@@ -57,7 +57,7 @@ def objects_loss(
     known: Bool[Tensor, " batch"],
     odds: Odds,
 ) -> Scalar:
-    """Balanced logistic loss of classes where objects are known; absent ones that look present count most."""
+    """Balanced logistic loss of classes on annotated images; absent ones that look present have the largest weight."""
     logits = odds.slope * evidence - odds.zero - odds.word_zeros.unsqueeze(1)
     present = (shown & known).to(logits.dtype)
     present = present * (present.sum(dim=1, keepdim=True) + 1) ** -0.5
@@ -69,7 +69,7 @@ def objects_loss(
 def omission_loss(images: Embeddings, texts: Embeddings, scale: Scalar, *, kappa: float, group: int) -> Scalar:
     """A second true caption must bring the patches nearer to the text, a caption of a similar image must not.
 
-    Two captions of each image lie side by side; the false one is the second caption of the next image in the group.
+    The two captions of an image are adjacent; the false one is the second caption of the next image in the group.
     """
     patches = images.points
     first, second = (_nearness(patches, texts, slice(number, None, 2), kappa) for number in (0, 1))
@@ -87,7 +87,7 @@ def omission_loss(images: Embeddings, texts: Embeddings, scale: Scalar, *, kappa
 def _nearness(
     patches: Float[Tensor, "batch patches dim"], texts: Embeddings, which: slice, kappa: float
 ) -> tuple[Float[Tensor, "batch patches"], Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """How near a text's tokens are to every patch, the logarithm of their number, and whether there are any."""
+    """Return the log-sum-exp of token similarities to every patch, the log number of tokens, and whether any exist."""
     points, mask = texts.points[which], texts.mask[which]
     said = mask.any(dim=1)
     open_mask = mask | ~said.unsqueeze(1)
@@ -97,7 +97,7 @@ def _nearness(
 
 
 def _rolled(texts: Embeddings, group: int) -> Embeddings:
-    """Captions moved by one image within each group."""
+    """Return captions shifted by one image within each group."""
 
     def move(values: Tensor) -> Tensor:
         return values.unflatten(0, (-1, group, 2)).roll(1, dims=1).flatten(0, 2)
@@ -114,8 +114,7 @@ def over_machine_loss(
 ) -> Scalar:
     """A machine's caption retrieves its image, and every caption by people fits that image better.
 
-    The margin counts less its mean over the images of the batch: style alone wins nothing, and machines' captions
-    cannot be told apart without losing the image that they belong to.
+    The mean over the images of the batch is subtracted from the margin, so that style is not rewarded.
 
     >>> import torch
     >>> ones = torch.eye(2)

@@ -19,7 +19,7 @@ from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
 from train_mini.recipe import MiniRecipe
 
-_ZERO = 1.4  # start of the zero of log-odds, in their own unit
+_ZERO = 1.4  # initial zero of log-odds, in their unit
 
 
 class MiniAligner(Aligner):
@@ -45,7 +45,7 @@ class MiniAligner(Aligner):
         self.trunk = trunk
 
     def image_features(self, batch: TrainingBatch) -> Features:
-        """Features of the frozen tower, or of the tuned network over the pixels."""
+        """Return features of the frozen tower, or of the tuned network on the pixels."""
         if self.trunk is None or not isinstance(batch, ResidentBatch) or batch.pixels is None:
             return super().image_features(batch)
         features: Features = self.trunk(batch.pixels)
@@ -59,11 +59,11 @@ class MiniAligner(Aligner):
         return [(heads, 1.0), (trunk, self._trunk_rate)]
 
     def odds(self) -> Odds:
-        """The learned line from evidence of words to log-odds."""
+        """Return the learned line from evidence of words to log-odds."""
         return self._odds(self.word_zeros)
 
     def class_odds(self) -> Odds:
-        """The same line for the names of classes."""
+        """Return the same line for the names of classes."""
         return self._odds(self.class_zeros)
 
     def _odds(self, zeros: nn.Parameter | None) -> Odds:
@@ -73,7 +73,7 @@ class MiniAligner(Aligner):
 
 
 class TunedTrunk(nn.Module):
-    """Own copies of the last `count` stages and of the last convolution; names are those of the whole network."""
+    """Trainable copies of the last `count` stages and of the last convolution, with the names of the whole network."""
 
     def __init__(self, network: Lite2, count: int, *, grid: int) -> None:
         super().__init__()
@@ -83,11 +83,11 @@ class TunedTrunk(nn.Module):
         self.head = deepcopy(network.head)
         self.requires_grad_(True)
         self._grid = grid
-        # In a tuple, so that what stays frozen is no part of this module.
+        # In a tuple, so that the frozen network is not a submodule.
         self._frozen = (network,)
 
     def forward(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
-        """Features of pixels with values from 0 to 255, with a history from the first tuned stage on."""
+        """Return features of pixels with values from 0 to 255, with gradients from the first tuned stage on."""
         (network,) = self._frozen
         x = middle = (pixels - 127) / 128
         with torch.no_grad():
@@ -104,7 +104,7 @@ class TunedTrunk(nn.Module):
         return replace(_all_real(cells), whole=_all_real(means))
 
     def __deepcopy__(self, memo: dict[int, object]) -> "TunedTrunk":
-        """A copy with weights of its own over the same frozen network."""
+        """Return a copy with separate weights over the same frozen network."""
         (network,) = self._frozen
         copied = TunedTrunk(network, len(STAGES) - self._first, grid=self._grid)
         copied.load_state_dict(self.state_dict())
@@ -114,7 +114,7 @@ class TunedTrunk(nn.Module):
 def _resized(
     part: Float[Tensor, "batch channels rows columns"], grid: int
 ) -> Float[Tensor, "batch channels grid grid"]:
-    """Bilinear interpolation as two products: the library's has no gradient that adds up in a fixed order on CUDA."""
+    """Bilinear interpolation as two products: on CUDA, torch's has no deterministic gradient."""
     down, across = (_weights(size, grid, part.device) for size in part.shape[2:])
     with torch.autocast(part.device.type, enabled=False):
         return down @ part @ across.mT
@@ -122,7 +122,7 @@ def _resized(
 
 @cache
 def _weights(size: int, grid: int, device: torch.device) -> Float[Tensor, "grid size"]:
-    """What every cell of a grid takes from each of `size` places in a row.
+    """Return the interpolation weights of every grid cell over `size` positions.
 
     >>> _weights(4, 2, torch.device("cpu"))
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],

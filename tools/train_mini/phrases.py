@@ -1,6 +1,6 @@
-"""Texts by rule from captions and annotated objects: tags, short claims, paragraphs, some with false things in.
+"""Texts by rule from captions and annotated objects: tags, short claims and paragraphs, some of them false.
 
-A lexicon of the captions says which words can be seen, which are nouns, and which name an annotated class.
+A lexicon of the captions has their content words, nouns, and names of annotated classes.
 """
 
 import re
@@ -23,8 +23,8 @@ from msdscore.text.words import STOP_WORDS, joined, stem
 
 _LETTERS = re.compile(r"[a-z0-9]+")
 _ARTICLES = ("a", "an", "the")
-_NOUN_COUNT, _NOUN_SHARE = 15, 0.25  # how often a word must stand between an article and a stop word
-# Nouns that name nothing to see.
+_NOUN_COUNT, _NOUN_SHARE = 15, 0.25  # least count and share of occurrences between an article and a stop word
+# Nouns without a visible object.
 _POSITIONS = frozenset({"top", "side", "front", "middle", "back", "end", "background", "way", "edge", "corner"})
 _AMOUNTS = frozenset({"bunch", "group", "pair", "couple", "lot", "bit", "variety", "row", "piece", "set"})
 NEIGHBOURS = 16  # similar images whose words are the likely false ones
@@ -56,7 +56,7 @@ _QUALITIES = tuple(
     word for name, words in CLASSES.items() if KINDS[name] == "attribute" and name != "numbers" for word in words
 )
 CLASS_FRAMES = ("a {}", "there is a {}", "a photo of a {}", "{}", "the scene contains a {}.")
-_TRIES = 40  # draws of a false noun before it is given up
+_TRIES = 40  # largest number of draws of a false noun
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Lexicon:
     """Stems of all content words with a number each, nouns as they are written, and classes of objects."""
 
     stems: tuple[str, ...]
-    counts: tuple[int, ...]  # images whose captions hold each stem
+    counts: tuple[int, ...]  # images whose captions contain each stem
     nouns: frozenset[str]
     classes: tuple[str, ...]  # names of annotated classes
     class_of: Mapping[str, int]  # the class that a stem names
@@ -72,7 +72,7 @@ class Lexicon:
 
 
 def words_of(text: str) -> list[str]:
-    """All words of a text in lower case, in order.
+    """Return all words of a text in lower case, in order.
 
     >>> words_of("A dog's T-shirt")
     ['a', 'dog', 's', 't', 'shirt']
@@ -82,14 +82,14 @@ def words_of(text: str) -> list[str]:
 
 @lru_cache(1 << 16)
 def own_stems(pair: TrainingPair) -> frozenset[str]:
-    """Stems of the content words of all captions of an image."""
+    """Return the stems of the content words of all captions of an image."""
     return frozenset(stem(word) for text in pair.captions for word in words_of(text) if word not in STOP_WORDS)
 
 
 def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[str]] = ()) -> Lexicon:
-    """The words of all captions; each of `classes` is a name and its synonyms.
+    """Build the lexicon of all captions; each of `classes` is a name and its synonyms.
 
-    Without `classes` every annotated object is a class of its own name.
+    Without `classes`, the names of annotated objects are the classes.
     """
     named = [tuple(names) for names in classes] or [(name,) for name in _annotated(pairs)]
     counts = Counter(word for pair in pairs for word in own_stems(pair))
@@ -112,7 +112,7 @@ def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[s
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], ...]:
-    """Classes of objects from a text file: one line each, its name first, then its synonyms, with commas between.
+    """Read object classes from a text file: one line each, its name and its synonyms, separated by commas.
 
     Raises:
         InputError: there is no such file.
@@ -128,7 +128,7 @@ def _annotated(pairs: Sequence[TrainingPair]) -> list[str]:
 
 
 def _nouns(pairs: Sequence[TrainingPair], classes: Iterable[str]) -> frozenset[str]:
-    """Words that often stand between an article and a stop word, words of the object classes, names of classes."""
+    """Return words that are often between an article and a stop word, words of the object classes, and class names."""
     total, between = Counter[str](), Counter[str]()
     for pair in pairs:
         for text in pair.captions:
@@ -149,7 +149,7 @@ def _nouns(pairs: Sequence[TrainingPair], classes: Iterable[str]) -> frozenset[s
 def similar_images(
     pairs: Sequence[TrainingPair], lexicon: Lexicon, *, count: int = NEIGHBOURS
 ) -> npt.NDArray[np.int64]:
-    """For each image those whose captions are most alike, by the cosine of rare words; [images, count]."""
+    """Return the images with the most similar captions for each image, by TF-IDF cosine; [images, count]."""
     sparse: Any = require("scipy.sparse", extra="train")
     total = len(pairs)
     rarity = np.log(total / (1 + np.array(lexicon.counts, dtype=np.float32)))
@@ -170,14 +170,14 @@ def similar_images(
 
 @dataclass(frozen=True, slots=True)
 class PhraseMaker:
-    """Writes texts about an image; `similar[i]` are the images whose words are likely, and false, for image i."""
+    """Write texts about an image; plausible false words for image i are drawn from the images `similar[i]`."""
 
     pairs: Sequence[TrainingPair]
     lexicon: Lexicon
     similar: npt.NDArray[np.int64]
 
     def short(self, item: int, chance: Random) -> str:
-        """Tags, a claim such as "a photo of a dog", or a caption with one thing more, true or false."""
+        """Return tags, a claim such as "a photo of a dog", or a caption with one more object, true or false."""
         caption = chance.choice(self.pairs[item].captions)
         if chance.random() < 0.5:
             things = self._things(item, chance, 1, false=0.5)
@@ -187,7 +187,7 @@ class PhraseMaker:
         return _claim(things, chance) if things else caption
 
     def long(self, item: int, chance: Random) -> str:
-        """A paragraph of some captions and sentences about more things, about half of which are not there."""
+        """Return a paragraph of some captions and sentences about more objects, about half of them absent."""
         captions = self._sampled(item, chance, chance.choice([1, 2, 2, 3, 3, 4]))
         parts = [_opened(captions[0], chance), *captions[1:]]
         for _ in range(chance.choice([0, 1, 1, 2])):
@@ -199,14 +199,14 @@ class PhraseMaker:
         return joined(parts)
 
     def joined(self, item: int, chance: Random) -> str:
-        """Two or three captions as one text: all of it is true."""
+        """Return two or three captions as one true text."""
         captions = self._sampled(item, chance, chance.choice([2, 2, 3]))
         if chance.random() < 0.3:
             captions[0] = _opened(captions[0], chance)
         return joined(captions)
 
     def with_addition(self, caption: str, item: int, banned: Collection[str], chance: Random) -> str | None:
-        """The caption with one false quality or thing put in; None where nothing fits."""
+        """Return the caption with one false attribute or object added; None if nothing fits."""
         if chance.random() < 0.5:
             changed = self._qualified(caption, banned, chance)
             if changed is not None:
@@ -236,7 +236,7 @@ class PhraseMaker:
         return "".join(parts)
 
     def _things(self, item: int, chance: Random, count: int, *, false: float) -> list[str]:
-        """Different nouns, each of them false with this probability."""
+        """Return different nouns, each of them false with this probability."""
         true, things = self._true(item), list[str]()
         for _ in range(count):
             thing = self._false(item, chance) if chance.random() < false or not true else None
@@ -246,7 +246,7 @@ class PhraseMaker:
         return things
 
     def _true(self, item: int) -> list[str]:
-        """Annotated objects and nouns that at least two captions hold; else nouns of any caption."""
+        """Return annotated objects and nouns of at least two captions; else nouns of any caption."""
         pair = self.pairs[item]
         said = [frozenset(words_of(text)) for text in pair.captions]
         nouns = sorted({word for words in said for word in words if word in self.lexicon.nouns})
@@ -254,7 +254,7 @@ class PhraseMaker:
         return [*sure, *(pair.objects or ())] or nouns
 
     def _false(self, item: int, chance: Random) -> str | None:
-        """A noun of a similar image, or the name of a class, that this image does not show."""
+        """Return a noun of a similar image, or a class name, that this image does not show."""
         pair = self.pairs[item]
         own, shown = own_stems(pair), frozenset(pair.objects or ())
         for _ in range(_TRIES):
@@ -287,7 +287,7 @@ def _claim(things: Sequence[str], chance: Random) -> str:
 
 
 def _also(things: Sequence[str], chance: Random) -> str:
-    """A sentence that claims these things."""
+    """Return a sentence that claims these objects."""
     if not things:
         return ""
     listed = " and ".join(map(_article, things))
@@ -316,7 +316,7 @@ def _bare(caption: str) -> str:
 
 
 def _article(noun: str) -> str:
-    """A noun with its article; plurals have none.
+    """Return a noun with its article; plurals have none.
 
     >>> _article("dog"), _article("apple"), _article("dogs")
     ('a dog', 'an apple', 'dogs')

@@ -32,12 +32,12 @@ from train_mini.texts import NO_WORD, FlatTexts, flatten
 from train_mini.words import WordFacts, word_facts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
-_RULES = 3  # raise when texts by rule change, so that old files are not taken
+_RULES = 3  # increase when texts by rule change, which invalidates cached files
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTexts:
-    """Texts of every kind as tokens, facts about their words, and which images must not be mirrored."""
+    """Texts of every kind as tokens, facts about their words, and images that must not be mirrored."""
 
     texts: dict[str, FlatTexts]
     facts: WordFacts
@@ -45,12 +45,12 @@ class PreparedTexts:
 
 
 def train_pairs(pairs: Pairs, spec: MiniSample) -> Pairs:
-    """The pairs that are trained on: all but one of `held_out`, chosen by the hash of the image's name."""
+    """Return the training pairs: one in `held_out` is excluded, by the hash of the image's name."""
     return pairs.take([item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)])
 
 
 def is_held_out(pair: TrainingPair, share: int) -> bool:
-    """Whether an image is kept out of training, for what is fitted after it; `share` 0 keeps none out."""
+    """Return whether an image is held out for calibration, one in `share`; 0 holds out none."""
     name = pair.name or image_name(pair.image)
     return bool(share) and int(sha256(name.encode()).hexdigest()[:8], 16) % share == 0
 
@@ -90,7 +90,7 @@ def _prepared(pairs: Pairs, recipe: MiniRecipe, tower: MiniLMTexts) -> PreparedT
 
 
 def _framed_classes(lexicon: Lexicon, tower: MiniLMTexts) -> FlatTexts:
-    """Every class in every frame; only the words of its own name count."""
+    """Return every class in every frame; only the words of its name have ids."""
     owned = [[frame.format(name) for frame in CLASS_FRAMES] for name in lexicon.classes]
     flat = flatten(owned, tower, lexicon.number)
     named = [{lexicon.number.get(stem(word), NO_WORD) for word in words_of(name)} for name in lexicon.classes]
@@ -102,7 +102,7 @@ def _framed_classes(lexicon: Lexicon, tower: MiniLMTexts) -> FlatTexts:
 def _texts_by_rule(
     pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: MiniSample
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Texts by rule: the same ones for every seed, which draws among them."""
+    """Return texts by rule, which do not depend on the seed; the seed draws among them."""
     maker = PhraseMaker(pairs, lexicon, similar_images(pairs, lexicon))
     weights = class_weights(text for pair in pairs for text in pair.captions)
     texts: dict[str, list[tuple[str, ...]]] = {"joined": [], "short": [], "long": [], "negatives": []}

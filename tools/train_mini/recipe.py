@@ -47,7 +47,7 @@ class MiniSample(SampleSpec):
     made: int = 2  # short and long texts by rule per image, hard negatives per caption
     joined: float = 0.25  # share of second captions that are several captions joined
     alike: float = 0.6  # words whose embeddings are more alike are neither present nor absent
-    classes: str = ""  # file of object classes, one line each: a name and its synonyms
+    classes: str = ""  # file of object classes, one per line: a name and its synonyms
     held_out: int = 0  # one image in this many, by the hash of its name, is reserved for calibration; 0: none
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which images a step sees, in groups of similar ones, and which texts it reads of each."""
+"""Sampling of a step: images in groups of similar ones, and the texts of each."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ from train_mini.texts import TextPool, TokenRows
 
 _NEAR = 40  # images among which the members of a group are drawn
 _ROWS = 2048  # images compared with all others at once
-_NAME = 12  # tokens kept of the name of a class in its frame
-_SHORT, _JOINED, _LONG = 32, 62, 80  # tokens kept of captions, of joined captions, of paragraphs
+_NAME = 12  # largest number of tokens of a class name in its frame
+_SHORT, _JOINED, _LONG = 32, 62, 80  # largest numbers of tokens of captions, of joined captions, of paragraphs
 
 
 @torch.no_grad()
 def nearest(references: Float[Tensor, "places dim"], items: Int[Tensor, " places"]) -> npt.NDArray[np.int64]:
-    """For each place of an epoch the places with the most similar captions, nearest first, never of the same image."""
+    """Return the most similar positions for each position of an epoch, nearest first, never of the same image."""
     vectors, parts = unit(references), []
     few = min(_NEAR, len(vectors) - 1)
     for part in torch.arange(len(vectors), device=vectors.device).split(_ROWS):
@@ -33,9 +33,9 @@ def nearest(references: Float[Tensor, "places dim"], items: Int[Tensor, " places
 def grouped_order(
     near: npt.NDArray[np.int64], items: npt.NDArray[np.int64], *, group: int, seed: int, epoch: int
 ) -> npt.NDArray[np.int64]:
-    """All places of an epoch, `group` similar images side by side, none of them twice; the few left over wait.
+    """Return the positions of an epoch in groups of `group` similar images without repetition; a remainder is dropped.
 
-    `items[i]` is the image at place i; an image may have several places.
+    `items[i]` is the image at position i; an image may have several positions.
 
     >>> near = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
     >>> sorted(grouped_order(near, np.arange(4), group=2, seed=0, epoch=0).tolist())
@@ -73,13 +73,13 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class StepTexts:
-    """Texts of one step: two captions of each image, a hard negative of the first where it has one, texts by rule."""
+    """Texts of one step: two captions per image, a hard negative of the first if it has one, texts by rule."""
 
     captions: TokenRows  # image by image
     negative: TokenRows
     negative_owner: Int[Tensor, " negatives"]  # the caption of each
     machine: TokenRows
-    machine_owner: Int[Tensor, " machine"]  # the image of each, by its place in the batch
+    machine_owner: Int[Tensor, " machine"]  # the image of each, by its index in the batch
     short: TokenRows
     short_owner: Int[Tensor, " short"]
     long: TokenRows
@@ -122,7 +122,7 @@ def step_texts(
 
 
 def _framed(classes: TextPool, generator: torch.Generator) -> TokenRows:
-    """Every class once, in a frame drawn for it."""
+    """Return every class once, in a random frame."""
     every = torch.arange(len(classes.counts), device=classes.counts.device)
     drawn = torch.rand(len(every), generator=generator, device=every.device)
     return classes.rows(classes.pick(every, drawn), _NAME)

@@ -49,7 +49,7 @@ def _group_loss(
     *,
     elsewhere: float,
 ) -> Scalar:
-    """Evidence of tokens in the images of their group; other images than their own weigh `elsewhere`."""
+    """Evidence of tokens in the images of their group; images other than their own have the weight `elsewhere`."""
     batch, real = _labelled(step), words >= 0
     table, words, owner = table[real], words[real], owner[real]
     columns = group_columns(owner, batch.group)
@@ -75,7 +75,7 @@ def _omission(step: TrainingStep) -> Scalar:
 
 
 def _over_machine(step: TrainingStep) -> Scalar:
-    """Captions by people against the machine's of the same image; zero where no image has one."""
+    """Captions by people against the machine's of the same image; zero if no image has one."""
     batch, texts = _labelled(step), step.own_texts
     if batch.machine is None:
         return 0.0 * texts.pooled.sum()
@@ -91,7 +91,7 @@ def _labelled(step: TrainingStep) -> ResidentBatch:
 
 
 def _local_vectors(step: TrainingStep, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
-    """Aligned unit vectors of the tokens under a mask."""
+    """Return aligned unit vectors of the tokens under a mask."""
     with step.autocast():
         return unit(step.aligner.heads.text(texts.points, texts.mask)[mask].float())
 

@@ -1,4 +1,4 @@
-"""Texts on the device: tokens of many texts in flat arrays, cut into padded rows when a step needs them."""
+"""Texts on the device: tokens of many texts in flat arrays, from which padded rows are built for each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from torch import Tensor
 from msdscore.encoders.mini.towers import MiniLMTexts
 from msdscore.text.words import stem
 
-NO_WORD, UNKNOWN_WORD = -1, -2  # a token of no content word; of a content word that has no number
-LONGEST = 126  # tokens kept of a text
+NO_WORD, UNKNOWN_WORD = -1, -2  # a token outside content words; one of a content word without an id
+LONGEST = 126  # largest number of tokens of a text
 
 
 @dataclass(frozen=True, slots=True)
 class FlatTexts:
-    """Tokens of all texts one after the other; `counts[i]` texts belong to owner i, in order."""
+    """Concatenated tokens of all texts; `counts[i]` texts belong to owner i, in order."""
 
     ids: npt.NDArray[np.int32]
     words: npt.NDArray[np.int32]  # the number of each token's word
@@ -27,7 +27,7 @@ class FlatTexts:
 
 
 def flatten(owned: Sequence[Sequence[str]], tower: MiniLMTexts, number: Mapping[str, int]) -> FlatTexts:
-    """Tokens and word numbers of the texts of every owner; `number` knows stems."""
+    """Return tokens and word ids of the texts of every owner; `number` has the id of each stem."""
     ids, words, sizes = list[int](), list[int](), list[int]()
     for texts in owned:
         for text in texts:
@@ -53,16 +53,16 @@ class TokenRows:
 
     @property
     def content(self) -> Bool[Tensor, "texts positions"]:
-        """True where a token belongs to a content word."""
+        """True for tokens of content words."""
         return self.words != NO_WORD
 
     def trimmed(self) -> "TokenRows":
-        """The same rows without the columns that are padding in all of them."""
+        """Return the rows without columns that are padding in all of them."""
         width = int(self.mask.sum(dim=1).max()) if len(self.mask) else 2
         return TokenRows(self.ids[:, :width], self.words[:, :width], self.mask[:, :width])
 
     def content_places(self) -> "ContentPlaces":
-        """Where the tokens of content words lie, in order."""
+        """Return the positions of the tokens of content words, in order."""
         content = self.content
         counts = content.sum(dim=1, keepdim=True)
         width = int(counts.max()) if len(counts) else 0
@@ -72,7 +72,7 @@ class TokenRows:
         return ContentPlaces(places, real, words)
 
     def where(self, chosen: Bool[Tensor, " texts"], other: "TokenRows") -> "TokenRows":
-        """The rows of `other` where they are chosen, own ones elsewhere; both must be of one width."""
+        """Return the chosen rows from `other`, the rest from these rows; both must have the same width."""
         pick = chosen.unsqueeze(1)
         return TokenRows(
             torch.where(pick, other.ids, self.ids),
@@ -95,7 +95,7 @@ class TextPool:
 
     def __init__(self, flat: FlatTexts, tower: MiniLMTexts) -> None:
         device = tower.device
-        # One token and one text that nobody owns: then even a pool without texts can be asked for number -1.
+        # One token and one text without owner, so that index -1 is valid even in an empty pool.
         self._ids, self.words, self.sizes = (
             torch.from_numpy(np.append(values, filler)).to(device)
             for values, filler in ((flat.ids, 0), (flat.words, NO_WORD), (flat.sizes.astype(np.int64), 0))
@@ -119,7 +119,7 @@ class TextPool:
         return torch.arange(len(self.counts), device=self.counts.device).repeat_interleave(self.counts)
 
     def rows(self, index: Int[Tensor, " texts"], width: int) -> TokenRows:
-        """Texts by number, cut after `width` tokens; a negative number gives a text without tokens."""
+        """Return texts by index, truncated to `width` tokens; a negative index is a text without tokens."""
         begin, end, padding = self._marks
         size = torch.where(index >= 0, self.sizes[index], 0).clamp(max=width)
         place = torch.arange(width, device=index.device)
@@ -135,7 +135,7 @@ class TextPool:
         return TokenRows(ids, words, mask)
 
     def pick(self, owners: Int[Tensor, " owners"], drawn: Float[Tensor, " owners"]) -> Int[Tensor, " owners"]:
-        """One text of each owner, by a number in [0, 1) drawn for it; −1 where the owner has none."""
+        """Return one text index per owner, by a random number in [0, 1); −1 if the owner has no text."""
         counts = self.counts[owners]
         place = (drawn * counts).long().minimum((counts - 1).clamp_min(0))
         return torch.where(counts > 0, self.first[owners] + place, -1)

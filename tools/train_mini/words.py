@@ -24,15 +24,15 @@ Labels = Int[Tensor, "images words"]
 class WordFacts:
     """Facts that do not depend on the encoder: counts of words, classes of objects, the objects of each image."""
 
-    counts: npt.NDArray[np.int32]  # images that hold each word
+    counts: npt.NDArray[np.int32]  # images whose captions contain each word
     class_of: npt.NDArray[np.int32]  # the class that each word names; −1: none
-    class_word: npt.NDArray[np.int32]  # the word that is each class's own name; −1: it has several words
+    class_word: npt.NDArray[np.int32]  # the word that names each class; −1: the name has several words
     objects: npt.NDArray[np.bool_]  # [images, classes]: annotated there
     annotated: npt.NDArray[np.bool_]  # images whose objects are known
 
 
 def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
-    """Facts about the words of a lexicon in the pairs."""
+    """Return facts about the words of a lexicon in the pairs."""
     place = {name: number for number, name in enumerate(lexicon.classes)}
     objects = np.zeros((len(pairs), len(lexicon.classes)), dtype=np.bool_)
     for row, pair in enumerate(pairs.items):
@@ -47,7 +47,7 @@ def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
 
 
 def held_words(captions: TextPool, images: int, words: int) -> Bool[Tensor, "images words"]:
-    """Which words the captions of each image hold."""
+    """Return the words in the captions of each image."""
     owner = captions.owners.repeat_interleave(captions.sizes[: len(captions)])
     words_said = captions.words[: len(owner)]
     real = words_said >= 0
@@ -57,10 +57,10 @@ def held_words(captions: TextPool, images: int, words: int) -> Bool[Tensor, "ima
 
 
 def word_labels(held: Bool[Tensor, "images words"], facts: WordFacts, alike: Bool[Tensor, "words words"]) -> Labels:
-    """PRESENT, ABSENT or UNSURE for every image and word.
+    """Return PRESENT, ABSENT or UNSURE for every image and word.
 
-    Present is what a caption says, or the name of an annotated class. Unsure is a word much like a present one, and
-    any name of a class that is annotated or otherwise named.
+    Words of captions and names of annotated classes are present. Words similar to a present one, and other names of
+    its class, are unsure.
     """
     device, words = held.device, held.shape[1]
     class_of = torch.from_numpy(facts.class_of).to(device).long()
@@ -86,7 +86,7 @@ def word_labels(held: Bool[Tensor, "images words"], facts: WordFacts, alike: Boo
 def alike_words(
     captions: TextPool, embeddings: Float[Tensor, "vocabulary dim"], *, words: int, limit: float
 ) -> Bool[Tensor, "words words"]:
-    """Which words mean about the same: the cosine of their frozen embeddings, less the mean, is over the limit."""
+    """Return True for words of similar meaning: the cosine of their centred frozen embeddings exceeds the limit."""
     real = captions.words >= 0
     number = captions.words[real].long()
     vectors = unit(embeddings[captions.ids[real].long()].float())

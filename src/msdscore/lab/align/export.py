@@ -81,7 +81,7 @@ def _write(
     """Write the files of an encoder; files of an earlier export are removed, in particular its bank and checksums.
 
     Raises:
-        ConfigError: the numbers do not fit the dtype, or it is none that a weight folder may have.
+        ConfigError: If the dtype is unknown, or the numbers do not fit it.
         RunError: If the folder has other files, or an encoder without `overwrite`.
     """
     if dtype not in DTYPES:

@@ -195,7 +195,7 @@ def _reconstruction(step: TrainingStep) -> Scalar:
     if language is None:
         raise AssertionError("reconstruction without a language model")
     with step.autocast():
-        # Without a map of its own, the head's outputs are read as they are, before they become unit vectors.
+        # Without a separate map, the head's outputs are used before normalisation.
         prefix = step.image_states.points if linear is None else linear(step.own_images.points)
         mask = step.own_images.mask.repeat_interleave(each, dim=0)
         sums, count = language.nll(prefix.repeat_interleave(each, dim=0), mask, step.batch.captions)

@@ -53,7 +53,7 @@ class Rated:
     references: tuple[str, ...] = ()
     subset: str = ""
     system: str = ""
-    scales: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict, hash=False)
     group: str = ""
 
     @property
@@ -80,7 +80,7 @@ class Battle:
     level: str = ""
     subset: str = ""
     verdict: str = ""
-    aspects: Mapping[str, int] = field(default_factory=dict)
+    aspects: Mapping[str, int] = field(default_factory=dict, hash=False)
     references: tuple[str, ...] = ()
 
     @property

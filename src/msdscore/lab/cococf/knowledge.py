@@ -136,7 +136,7 @@ class ImageFacts:
     """An image's captions and annotations as sets: concepts that cannot be called absent."""
 
     objects: frozenset[str] | None
-    absent: tuple[Concept, ...]  # objects that no annotation and no word of any caption says to be there
+    absent: tuple[Concept, ...]  # objects that no annotation and no caption mentions
     said: frozenset[str]
     families: frozenset[str]
     companions: frozenset[str]

@@ -69,7 +69,7 @@ class Quality:
 
     @property
     def leaning(self) -> tuple[str, ...]:
-        """Parts of the set that the text alone reveals: a reader's 95 % interval excludes one half.
+        """Parts of the set that can be solved from the text only: a reader's 95 % interval excludes one half.
 
         A bag of words below one half is not a hint: words are inserted and removed equally often over all pairs, so
         that words that the pairs of the other images insert are removed in the rest.

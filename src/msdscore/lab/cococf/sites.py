@@ -14,7 +14,7 @@ _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 _KEPT = 1024  # captions whose sites are cached: all changes of one caption are generated together
 DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
-# Words that go on after a noun without belonging to it.
+# Words that can follow a noun and are not part of it.
 _AFTER = STOP_WORDS | word_set(
     "sits stands walks runs lies lays rides eats holds flies plays jumps looks sleeps hangs parked covered "
     "filled topped surrounded while atop alongside amongst beneath underneath"

@@ -53,19 +53,19 @@ WORKED_AT = word_set("laptop computer desk counter table keyboard monitor podium
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Concepts:
     """All concepts by kind, and the words that show each of them."""
 
     objects: Mapping[str, Concept]
     shown_by: Mapping[str, frozenset[str]]  # by class, every word that may name it
     qualities: Mapping[str, Concept]  # attributes by word
     actions: Mapping[str, Concept]  # relations between -ing, and -s
-    places: Mapping[str, Mapping[str, tuple[str, ...]]]  # by relation of place and split, what may stand for it
+    places: Mapping[str, Mapping[str, tuple[str, ...]]]  # replacements by spatial relation and split
     people: Mapping[str, str]  # man -> woman
 
 
 @cache
-def vocabulary() -> Vocabulary:
+def vocabulary() -> Concepts:
     """The words of `words.toml`, read once."""
     words = tomllib.loads(files("msdscore.lab.cococf").joinpath("words.toml").read_text("utf-8"))
     objects, shown_by = _objects(words["objects"])
@@ -74,7 +74,7 @@ def vocabulary() -> Vocabulary:
         name, _, rest = line.partition(":")
         easy, hard = (tuple(filter(None, map(str.strip, part.split(",")))) for part in rest.split("|"))
         places[name] = {"easy": easy, "hard": hard}
-    return Vocabulary(
+    return Concepts(
         objects=objects,
         shown_by=shown_by,
         qualities=_concepts(words["qualities"], "attribute"),

@@ -36,9 +36,9 @@ def _column(name: str) -> Callable[[], Loaded]:
 load_cosine = _column("similarity")  # of the pooled vectors
 load_coverage = _column("coverage")  # KL(image‖text)
 load_support = _column("support")  # KL(text‖image)
-load_precision = _column("precision")  # evidence form: is what is said true of the image?
+load_precision = _column("precision")  # evidence form: support of the caption's words by the image
 load_information = _column("information")  # evidence form: how much does it say about the image?
-load_doubt = _column("doubt")  # evidence form: how much of what is said is probably invented?
+load_doubt = _column("doubt")  # evidence form: probable hallucinations
 load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
 load_msd = _column("msd")
 
@@ -109,7 +109,7 @@ def _reference_loader(name: str) -> Callable[..., Loaded]:
 
 load_reference_similarity = _reference_loader("reference_similarity")
 load_reference_support = _reference_loader("reference_support")  # whether people say it too
-load_reference_coverage = _reference_loader("reference_coverage")  # whether the caption says what people say
+load_reference_coverage = _reference_loader("reference_coverage")  # share of the references' content in the caption
 load_reference_score = _reference_loader("reference_score")  # without the image
 load_ref_msd = _reference_loader("ref_msd")
 

@@ -66,7 +66,7 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
         if lacking and partial == "false":
             raise InputError(
                 f"{path}: has scores for {len(own_cases) - len(lacking)} of {len(own_cases)} items, and none for "
-                f"{cases.ids[lacking[0]]!r}; add them, or ask for file:{path},partial=true"
+                f"{cases.ids[lacking[0]]!r}; add them, or use file:{path},partial=true"
             )
         return CaseScores(np.array(values, dtype=np.float64).reshape(cases.captions.shape))
 
@@ -94,7 +94,7 @@ def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _
             raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
     if by_id and pairs:
         raise InputError(f"{path}: some rows have an id and some do not; expected one form for all rows")
-    seen: dict[tuple[str, str], Any] = {}  # the same image and caption may come again, with the same score
+    seen: dict[tuple[str, str], Any] = {}  # an image and caption may be repeated with the same score
     for image, caption, row in pairs:
         if seen.setdefault((str(image), caption), row.get("score")) != row.get("score"):
             raise InputError(f"{path}: {image} with {caption[:40]!r} has two different scores; expected one")

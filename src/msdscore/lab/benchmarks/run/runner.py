@@ -307,20 +307,16 @@ def average(results: Sequence[Result]) -> Result:
     for metric in first.metrics:
         drawn = [result.metric(metric.label) for result in results]
         matched = [own.matched for own in drawn if own.matched is not None]
+        facts = metric.signature.split("|")
         metrics.append(replace(
             metric,
-            signature=f"{_without_draw(metric.signature)}|draws:{len(drawn)}",
+            signature="|".join([*(fact for fact in facts if not fact.startswith("draw:")), f"draws:{len(drawn)}"]),
             figures=_mean_figures([own.figures for own in drawn]),
             control=_mean_figures([own.control for own in drawn]),
             matched=_mean_figure(matched) if matched else None,
         ))  # fmt: skip
     run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
     return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
-
-
-def _without_draw(signature: str) -> str:
-    """A signature without the number of one draw of the benchmark, for the mean over several."""
-    return "|".join(fact for fact in signature.split("|") if not fact.startswith("draw:"))
 
 
 def _mean_figures(drawn: Sequence[Figures]) -> Figures:
