@@ -117,7 +117,7 @@ def test_what_a_file_of_scores_may_not_hold(tmp_path):
         load_metric(_file(tmp_path, [{"id": "item/0", "verdict": "c"}])).score(batch)
     with pytest.raises(InputError, match=r"item item/0: expected a number as score, got 'high'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": ["high", 1]}])).score(batch)
-    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'; add them, or ask for"):
+    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'; add them, or use file:"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": [1, 2]}])).score(batch)
     with pytest.raises(InputError, match=r"some rows have an id and some do not"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}, {"image": "x", "caption": "y", "score": 1}]))
