@@ -215,7 +215,11 @@ def list_recipes() -> tuple[str, ...]:
 
 
 def load_recipe(
-    name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False, kind: type[AnyRecipe] = Recipe
+    name: str | Path,
+    *,
+    changes: Iterable[str] = (),
+    no_reconstruction: bool = False,
+    kind: type[AnyRecipe] = Recipe,  # type: ignore[assignment]
 ) -> AnyRecipe:
     """Load a recipe by name or from a TOML file, with changes such as `train.steps=100`.
 
