@@ -23,18 +23,10 @@ from msdscore.errors import ConfigError
 _Ints = npt.NDArray[np.int64]
 
 _COLOURS = {
-    "black": (0, 0, 0),
-    "white": (255, 255, 255),
-    "grey": (128, 128, 128),
-    "red": (220, 30, 30),
-    "orange": (255, 140, 0),
-    "yellow": (250, 220, 40),
-    "green": (40, 150, 50),
-    "blue": (40, 80, 210),
-    "purple": (130, 40, 150),
-    "pink": (255, 150, 190),
-    "brown": (130, 80, 40),
-}
+    "black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128), "red": (220, 30, 30),
+    "orange": (255, 140, 0), "yellow": (250, 220, 40), "green": (40, 150, 50), "blue": (40, 80, 210),
+    "purple": (130, 40, 150), "pink": (255, 150, 190), "brown": (130, 80, 40),
+}  # fmt: skip
 _SAME = {"gray": "grey", "violet": "purple", "centre": "middle", "center": "middle", "upper": "top", "lower": "bottom"}
 _PLACES = ("left", "right", "top", "bottom", "middle")
 _SILENT = frozenset(("a", "an", "and", "are", "at", "in", "is", "it", "of", "on", "the", "there", "to", "with"))

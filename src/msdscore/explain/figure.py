@@ -45,20 +45,9 @@ Line = list[tuple[float, look.TextPiece]]  # parts of a caption with their offse
 BASE = "DejaVu Sans"  # comes with Matplotlib: Latin, Greek, Cyrillic, Hebrew, Arabic
 # Families with further scripts, if they are installed; the first that has a letter is used.
 FURTHER = (
-    "Noto Sans CJK",
-    "Noto Sans",
-    "Noto Emoji",
-    "Arial Unicode",
-    "PingFang",
-    "Hiragino Sans",
-    "Microsoft YaHei",
-    "Malgun Gothic",
-    "Nirmala UI",
-    "Segoe UI",
-    "Symbola",
-    "WenQuanYi",
-    "Droid Sans Fallback",
-)
+    "Noto Sans CJK", "Noto Sans", "Noto Emoji", "Arial Unicode", "PingFang", "Hiragino Sans", "Microsoft YaHei",
+    "Malgun Gothic", "Nirmala UI", "Segoe UI", "Symbola", "WenQuanYi", "Droid Sans Fallback",
+)  # fmt: skip
 NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or save a page (.html)"
 
 

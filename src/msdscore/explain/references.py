@@ -29,17 +29,17 @@ def units_with_references(
 
 def references_with(words: Sequence[Word], compared: ReferenceComparison) -> list[int | None]:
     """Return the number of references that say or mean each word; None for marks, denied words, and without any."""
-    said = said_in(compared.references)
+    said, meant = said_in(compared.references), compared.meant
     return [
-        sum(word.stem in stems or _is_meant(word, compared, number) for number, stems in enumerate(said))
+        sum(
+            word.stem in stems
+            or (meant is not None and bool(word.tokens) and bool(meant[number, list(word.tokens)].all()))
+            for number, stems in enumerate(said)
+        )
         if said and word.content and not word.denied
         else None
         for word in words
     ]
-
-
-def _is_meant(word: Word, compared: ReferenceComparison, reference: int) -> bool:
-    return compared.meant is not None and bool(word.tokens) and bool(compared.meant[reference, list(word.tokens)].all())
 
 
 def missing_with_references(

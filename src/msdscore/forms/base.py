@@ -60,8 +60,7 @@ class Sides:
     """Embedded images and captions, and the pairs to measure.
 
     Pair p is row `rows[0][p]` of `images` with row `rows[1][p]` of `texts`; `image_of` and `text_of` are the same
-    numbers on the device. `captions` has one text per row of `texts`. `references[p]` are the rows of `texts` that
-    contain the reference captions of pair p; a form without references ignores them.
+    numbers on the device. `captions` has one text per row of `texts`.
     """
 
     images: Embeddings
@@ -70,7 +69,6 @@ class Sides:
     image_of: Int[Tensor, " pairs"]
     text_of: Int[Tensor, " pairs"]
     captions: Sequence[str] = ()
-    references: Sequence[Sequence[int]] = ()
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
