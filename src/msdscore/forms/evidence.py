@@ -154,6 +154,8 @@ class Evidence:
     explained: ClassVar[tuple[str, ...]] = ("alpha", "balance", "delta")
     compounds: ClassVar[bool] = False
     names_words: ClassVar[bool] = True
+    needs_bank: ClassVar[bool] = True  # evidence is relative to background images
+    text_fit: ClassVar[None] = None  # captions have no mixtures
 
     components: int = 8  # of an image's mixture; docs/decisions.md
     kappa: float = 20.0  # paper, concentration sweep
@@ -190,19 +192,9 @@ class Evidence:
         return FitSettings(components=self.components, kappa=float(self.kappa), iterations=self.iterations)
 
     @property
-    def text_fit(self) -> None:
-        """Captions have no mixtures."""
-        return
-
-    @property
     def weights(self) -> tuple[float, float]:
         """The weights of precision and information."""
         return self.alpha * (1 - self.balance), self.gamma * self.balance
-
-    @property
-    def needs_bank(self) -> bool:
-        """Evidence is relative to a bank of background images."""
-        return True
 
     def check_bank(self, bank: Bank, name: str) -> None:
         """Raise `ConfigError` for a bank that was not built from captioned images."""

@@ -128,15 +128,6 @@ class Paper:
         return settings.replace_known(self, changes)
 
     @property
-    def weighs_coverage(self) -> bool:
-        """Whether any caption's divergence contains coverage.
-
-        >>> Paper().weighs_coverage, Paper(gate="support").weighs_coverage
-        (True, False)
-        """
-        return self.gate in ("length", "coverage") or (self.gate == "fixed" and self.beta > 0)
-
-    @property
     def needs_bank(self) -> bool:
         """Whether terms are compared with a bank of background images."""
         return self.calibration != "none"
@@ -160,7 +151,8 @@ class Paper:
 
     def check_bank(self, bank: Bank, name: str) -> None:
         """Raise `ConfigError` for a bank without captions if coverage has a weight."""
-        if bank.texts is None and self.weighs_coverage:
+        weighs_coverage = self.gate in ("length", "coverage") or (self.gate == "fixed" and self.beta > 0)
+        if bank.texts is None and weighs_coverage:
             raise ConfigError(
                 f"gate={self.gate} weighs coverage, but the bank {name} has no captions to calibrate it; "
                 "set gate=support or calibration=none, or build a bank with: msdscore bank IMAGES --captions FILE"
