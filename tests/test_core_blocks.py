@@ -39,7 +39,7 @@ def test_cut_and_place_are_inverse():
     rows = schedule.cut(values, block)
     assert rows.shape == (2, 8)
     target = torch.zeros_like(values)
-    schedule.place(target, block.items, rows)
+    schedule.put_rows(target, block.items, rows)
     assert torch.equal(target[[2, 0]], values[[2, 0]])
     assert torch.equal(target[[1, 3]], torch.zeros(2, 6))
 

@@ -61,12 +61,12 @@ def bank(
     check_target(output, (".safetensors",), inputs=[learning.captions, *learning.pairs])
     plain = load_encoder(
         model.encoder, device=model.device, dtype=model.dtype, revision=model.revision, verify=model.verify,
-        **dict(options.named(model.encoder_option)),
+        **dict(options.parsed(model.encoder_option)),
     )  # fmt: skip
     # Other settings of the same encoder need no image to be encoded again.
     loaded = plain if batch.cache is None else CachedEncoder(plain, disk=batch.settings())
     form = recommended_config(loaded) if model.preset is None else named_preset(model.preset)
-    changes, size = dict(options.named(model.change)), batch.batch_size or 32
+    changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []
     if learning.pairs:
         from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs

@@ -121,7 +121,7 @@ def bench(
         plan = BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
             protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
-            samples=protocol.samples, control=protocol.control, options=dict(options.named(protocol.option)),
+            samples=protocol.samples, control=protocol.control, options=dict(options.parsed(protocol.option)),
             references=protocol.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
         )  # fmt: skip
         file = target.output / f"{file_name(name)}.json"

@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Show why a caption scores as it does: the terms of the score for every word and region."""
     from msdscore.errors import ConfigError
-    from msdscore.explain.explanation import joined
+    from msdscore.explain.explanation import joined_explanations
     from msdscore.explain.figure import word_figure
     from msdscore.explain.maps import check_projection
     from msdscore.explain.save import FIGURES, KINDS, encoded, rendered
@@ -74,7 +74,7 @@ def explain(
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is also the file of -o; pass two different names")
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
-    explained = joined(
+    explained = joined_explanations(
         Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
         for spec in specs
     ).with_maps(target.maps)

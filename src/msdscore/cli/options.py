@@ -131,8 +131,8 @@ class ScorerOptions(ModelOptions):
         from msdscore.scoring.spec import ScorerSpec
 
         return ScorerSpec(
-            encoder=self.encoder, options=named(self.encoder_option), device=self.device, dtype=self.dtype,
-            revision=self.revision, verify=self.verify, config=self.preset, changes=named(self.change),
+            encoder=self.encoder, options=parsed(self.encoder_option), device=self.device, dtype=self.dtype,
+            revision=self.revision, verify=self.verify, config=self.preset, changes=parsed(self.change),
             bank=None if self.bank is None else str(self.bank),
             limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
             batch_size=None if batch is None else batch.batch_size, decoders=decoders,
@@ -175,10 +175,10 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def named(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+def parsed(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """Return the names and values of texts such as `alpha=0.2`.
 
-    >>> named(["kappa=30", "gate=support"])
+    >>> parsed(["kappa=30", "gate=support"])
     (('kappa', 30), ('gate', 'support'))
     """
     return tuple(map(setting, texts))

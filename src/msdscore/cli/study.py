@@ -115,7 +115,7 @@ def study(
         output, as_json = None, True
     requested = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
-        seed=data.seed, options=dict(options.named(data.option)), protocol=data.protocol, progress=bar,
+        seed=data.seed, options=dict(options.parsed(data.option)), protocol=data.protocol, progress=bar,
         tell=functools.cache(tell),
     )  # fmt: skip
     _check(requested)

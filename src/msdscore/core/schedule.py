@@ -109,7 +109,7 @@ def _features(side: Embeddings, settings: FitSettings) -> Embeddings:
     return replace(side, points=variants.FAMILIES[settings.mixture].lift(side.points.double()))
 
 
-def expected_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> PerPoint:
+def baseline_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> PerPoint:
     """Reference log density of each point: the own mixture's, or the mean over the background."""
     if background is not None and fused.serves(side.points, own, background):
         return fused.expected(side.points, side.mask, background)
@@ -118,9 +118,9 @@ def expected_densities(side: Embeddings, own: Mixture, background: Mixture | Non
     def work(block: Block) -> None:
         solid = real_points(cut(side.points, block), cut(side.mask, block))
         if background is None:
-            place(result, block.items, log_density(own.take(block.items), solid))
+            put_rows(result, block.items, log_density(own.take(block.items), solid))
         else:
-            place(result, block.items, expected_log_density(background, solid))
+            put_rows(result, block.items, expected_log_density(background, solid))
 
     for_each(work, blocks(side, widths(side.mask), own.means.shape[1], background), side.points.device)
     return result
@@ -142,7 +142,7 @@ def support_terms(
     sides = (texts, text_mixtures, image_mixtures)
     if fused.serves(texts.points, text_mixtures, image_mixtures):
         return _fused_terms(*sides, source=text_of, target=image_of, background=background)
-    expected = expected_densities(texts, text_mixtures, background)
+    expected = baseline_densities(texts, text_mixtures, background)
     result = expected.new_zeros((len(text_of), expected.shape[1]))
 
     def work(block: Block) -> None:
@@ -150,7 +150,7 @@ def support_terms(
         mask = cut(texts.mask, captions)
         solid = real_points(cut(texts.points, captions), mask)
         other = log_density(image_mixtures.take(image_of[block.items]), solid)
-        place(result, block.items, share(cut(expected, captions) - other, mask))
+        put_rows(result, block.items, share(cut(expected, captions) - other, mask))
 
     components = text_mixtures.means.shape[1]
     for_each(work, blocks(texts, widths(texts.mask)[text_of], components), texts.points.device)
@@ -173,7 +173,7 @@ def coverage_terms(
     if fused.serves(images.points, image_mixtures, text_mixtures):
         sides = (images, image_mixtures, text_mixtures)
         return _fused_terms(*sides, source=image_of, target=text_of, background=background)
-    expected = expected_densities(images, image_mixtures, background)
+    expected = baseline_densities(images, image_mixtures, background)
     result = expected.new_zeros((len(image_of), expected.shape[1]))
     # The pairs of image i are order[first[i] : first[i] + sizes[i]]; sizes are on the CPU, which splits the work.
     size, order = torch.bincount(image_of, minlength=len(images)), image_of.argsort(stable=True)
@@ -190,7 +190,7 @@ def coverage_terms(
             real = pairs >= 0
             image = real.nonzero()[:, 0]
             other = _by_slot(text_mixtures, text_of[pairs.clamp_min(0)], solid[: len(pairs)])
-            place(result, pairs[real], share(own[image] - other[real], mask[image]))
+            put_rows(result, pairs[real], share(own[image] - other[real], mask[image]))
 
     components = image_mixtures.means.shape[1]
     for_each(work, blocks(images, widths(images.mask), components), images.points.device)
@@ -211,7 +211,7 @@ def _fused_terms(
     side: Embeddings, own: Mixture, others: Mixture, *, source: OfPairs, target: OfPairs, background: Mixture | None
 ) -> PairTerms:
     """PairTerms on a GPU: both densities are computed together; the mean over a background once per item beforehand."""
-    expected = None if background is None else expected_densities(side, own, background)
+    expected = None if background is None else baseline_densities(side, own, background)
     return fused.terms(side.points, side.mask, own, others, source=source, target=target, expected=expected)
 
 
@@ -277,7 +277,7 @@ def cut(values: Shaped[Tensor, "batch points *rest"], block: Block) -> Shaped[Te
     return widen((values if block.whole else values[block.items])[:, : block.width], block.width)
 
 
-def place(target: PerPoint, items: Int[Tensor, " items"], rows: Float[Tensor, "items width"]) -> None:
+def put_rows(target: PerPoint, items: Int[Tensor, " items"], rows: Float[Tensor, "items width"]) -> None:
     """Write rows to their items, without the padding of their block."""
     width = min(rows.shape[1], target.shape[1])
     target[items, :width] = rows[:, :width]

@@ -140,7 +140,7 @@ class SquareVision:
         """One grid of tokens per image."""
         pixels = stack_pixels(images, self.steps, placement.device)
         layout = tuple(self._layout(image.view) for image in images)
-        return list(project(model, pixels.to(placement.dtype))), layout
+        return list(project_patches(model, pixels.to(placement.dtype))), layout
 
     def _layout(self, where: View) -> PatchLayout:
         grid, patch = (self.side, self.side), (self.patch, self.patch)
@@ -183,7 +183,7 @@ class TileVision:
             tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
             down, across = tiles.shape[1:3]
             flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(placement.dtype)
-            states = torch.cat([project(model, part) for part in flat.split(_TILES)])
+            states = torch.cat([project_patches(model, part) for part in flat.split(_TILES)])
             grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
             seen.append(self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view))
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
@@ -263,7 +263,7 @@ class DynamicVision:
 Vision = SquareVision | TileVision | DynamicVision
 
 
-def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
+def project_patches(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
     """Projected patches of the vision tower's layer that a LLaVA model uses, without its class token."""
     config = model.config
     states = model.vision_tower(pixels, output_hidden_states=True).hidden_states

@@ -93,7 +93,7 @@ class Explanations:
             return None
 
 
-def joined(parts: Iterable[Explanations]) -> Explanations:
+def joined_explanations(parts: Iterable[Explanations]) -> Explanations:
     """Explanations of one image by several encoders as one, to show on one scale."""
     items = tuple(item for part in parts for item in part)
     forms = dict.fromkeys(item.form.name for item in items)

@@ -101,7 +101,7 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
     for number, item in enumerate(items):
         row, column = divmod(number, across)
         left, top = column * COLUMN + MARGIN, tops[row] + MARGIN
-        _draw_caption(page, (left, top), lines[number], families(item.score.caption))
+        _draw_caption(page, (left, top), lines[number], font_families(item.score.caption))
         top += captions[row] + 0.02
         _draw_word_key(page, left, top, items, KEY_POINTS)
         small = look.thumbnail(item.image, IMAGE_PIXELS)
@@ -132,7 +132,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
         name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
         colour = look.css(role, max(strength, 0.7)) if strength else GREY
         known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
-        page.text(left, top, f"{name}  {known}", weight="bold", family=families(unit.text), color=colour)
+        page.text(left, top, f"{name}  {known}", weight="bold", family=font_families(unit.text), color=colour)
         page.image(left, top + 0.15, panel, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
     notes = f"number: {item.form.word_note}"
     for number, note in enumerate((notes, "green: where the word looks, each image to its own maximum")):
@@ -155,7 +155,7 @@ def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
     left = MARGIN + SHEET_IMAGE + GAP
     for item, own, top, high, image in zip(items, lines, tops, tall, images, strict=False):
         page.image(MARGIN, top, SHEET_IMAGE, high, image)
-        _draw_caption(page, (left, top), own, families(item.score.caption))
+        _draw_caption(page, (left, top), own, font_families(item.score.caption))
         match = "" if item.score.match is None else f"match {item.score.match:.2f}, {item.score.reading}; "
         page.text(left + INDENT, top + len(own) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
     _draw_word_key(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
@@ -186,7 +186,7 @@ def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line]
 
 def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
     """Draw the legend of word colours."""
-    measure = ruler(points, families(""))
+    measure = ruler(points, font_families(""))
     at = left + 0.03
     for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
@@ -238,7 +238,7 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
     A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
     """
     caption = "".join(piece.text for piece in pieces)
-    measure = ruler(points, families(caption))
+    measure = ruler(points, font_families(caption))
     space = (measure(" n") - measure("n")) * 1.3
     lines: list[Line] = [[]]
     cursor, gap = 0.0, 0.0
@@ -276,8 +276,8 @@ def runs_from_the_right(text: str) -> bool:
     return next((way != "L" for way in directions if way in ("L", "R", "AL")), False)
 
 
-def families(text: str) -> list[str]:
-    """Return font families for a text: the base, and one more for every letter that the previous ones lack."""
+def font_families(text: str) -> list[str]:
+    """Return font font_families for a text: the base, and one more for every letter that the previous ones lack."""
     chosen = [BASE]
     for char in _letters(text):
         if not any(ord(char) in _letters_of(family) for family in chosen):
@@ -289,7 +289,7 @@ def families(text: str) -> list[str]:
 def lacks_letters(texts: Iterable[str]) -> bool:
     """Return whether a letter is in none of the installed fonts."""
     return any(
-        all(ord(char) not in _letters_of(family) for family in families(text))
+        all(ord(char) not in _letters_of(family) for family in font_families(text))
         for text in texts
         for char in _letters(text)
     )
