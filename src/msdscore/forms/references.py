@@ -289,8 +289,8 @@ def said_in(references: Sequence[str]) -> list[set[str]]:
     ]
 
 
-# Shapes of the Beta distributions of the share of references that have a word: words of people's captions, and words
-# that are likely and not there (docs/decisions.md).
+# Shapes of the Beta distributions of the share of references that have a word, for true words and for words that are
+# likely and not there; why these is in docs/decisions.md, `msdscore study reference-words` measures them.
 TRUE_WORDS, ABSENT_WORDS = (0.45, 0.85), (0.1, 2.0)
 _LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
 

@@ -31,7 +31,7 @@ from msdscore.scoring.references import compare_texts
 BENCHMARKS = ("flickr8k-expert", "composite", "pascal50s")
 COUNTS = (1, 2, 3, 5, 10, 48)
 SEEDS = 5
-SHAPES = tuple(0.05 * 1.1**step for step in range(60))  # tried for the Beta distributions of words, 0.05 to 14
+SHAPES = tuple(0.05 * 1.2**step for step in range(25))  # tried for the Beta distributions of words, up to 4
 JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-value, references behind it, and all
 
 
