@@ -116,7 +116,7 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
     # The kernel computes farthest-first starts.
     seeds = keys.new_empty((batch, 0))
     if settings.init == "sample":
-        seeds = sample(mask, keys, seed=settings.seed, count=2 * settings.components)
+        seeds = sample(mask, keys, seed=settings.seed, components=settings.components)
     means = points.new_empty((batch, settings.components, dim), dtype=torch.float32)
     log_weights = points.new_empty((batch, settings.components), dtype=torch.float32)
     cuda = points.device.type == "cuda"

@@ -145,25 +145,29 @@ def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> 
 
 def start_points(similarities: Similarities, mask: Mask, keys: Keys, settings: FitSettings) -> Seeds:
     """Two point indices per component of every item, drawn by key (`sample`) or farthest first (`spread`)."""
-    count = 2 * settings.components
     if settings.init == "sample":
-        return sample(mask, keys, seed=settings.seed, count=count)
-    return spread(similarities, mask, count=count)
+        return sample(mask, keys, seed=settings.seed, components=settings.components)
+    return spread(similarities, mask, count=2 * settings.components)
 
 
-def sample(mask: Mask, keys: Keys, *, seed: int, count: int) -> Seeds:
-    """Draw without replacement, depending only on (seed, key, index of the point).
+def sample(mask: Mask, keys: Keys, *, seed: int, components: int) -> Seeds:
+    """Draw starts without replacement, or with it if there are fewer points than components, as in the paper.
 
-    The draw uses integers only, so neither device nor dtype nor padding nor the rest of the batch can change it.
+    The reserve is drawn with replacement. Draws depend only on (seed, key, index of the point) and use integers only,
+    so neither device nor dtype nor padding nor the rest of the batch can change them.
 
-    >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, count=4)
-    tensor([[2, 1, 0, 2]])
+    >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, components=2)
+    tensor([[2, 1, 1, 1]])
     """
     numbers = torch.arange(mask.shape[1], device=mask.device)
-    seeded = _mix(keys.to(torch.int64) ^ _mix(torch.full_like(keys, seed, dtype=torch.int64)))
-    priority = _mix(seeded.unsqueeze(1) + numbers * _GOLDEN)
-    priority = priority.masked_fill(~mask, torch.iinfo(torch.int64).max)
-    return _cycle(priority.argsort(dim=1, stable=True), mask, count)
+    seeded = _mix(keys.to(torch.int64) ^ _mix(torch.full_like(keys, seed, dtype=torch.int64))).unsqueeze(1)
+    priority = _mix(seeded + numbers * _GOLDEN)
+    order = priority.masked_fill(~mask, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+    draw = torch.arange(2 * components, device=mask.device)
+    real = mask.sum(dim=1, keepdim=True).clamp_min(1)
+    # Negative numbers, which no point has: these draws are independent of the order.
+    places = _shift(_mix(seeded - (draw + 1) * _GOLDEN), 1) % real
+    return order.gather(1, torch.where((draw < components) & (real >= components), draw, places))
 
 
 def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
