@@ -37,6 +37,16 @@ def test_intervals_of_a_mean_cover_it_95_percent_of_the_time() -> None:
     assert inside / runs == pytest.approx(0.95, abs=0.04)
 
 
+def test_plain_percentiles_are_those_of_the_resampled_means() -> None:
+    values = np.arange(8.0)
+    draws = np.random.default_rng(1).integers(0, 8, size=(300, 8))
+    plain = bootstrap_mean(values, how=Resampling(samples=300, seed=1, expanded=False))
+    assert (plain.low, plain.high) == pytest.approx(tuple(np.quantile(values[draws].mean(axis=1), [0.025, 0.975])))
+    wider = bootstrap_mean(values, how=_QUICK)
+    assert wider.low < plain.low
+    assert wider.high > plain.high
+
+
 def test_intervals_of_five_images_are_wide_enough() -> None:
     rng = np.random.default_rng(13)
     runs, clusters = 400, np.repeat(np.arange(5), 6)

@@ -192,7 +192,7 @@ def test_direction_and_margin(root):
     assert sum(row["pairs"] for row in table_of(answer, "by_length")["rows"]) == 16
     assert "| support only |" in part("direction", answer)
     answer = json.loads(invoke("margin", *common, "--bins", 2))
-    assert "paper's gain, Easy-CF" in part("margin", answer)
+    assert "| paper: Easy, Hard |" in part("margin", answer)
     bins = table_of(answer, "bins")["rows"]
     bins[0]["gain"] |= {"low": None, "high": None}  # of too few images
     assert "| +" in part("margin", answer) or "| -" in part("margin", answer)

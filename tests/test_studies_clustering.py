@@ -89,8 +89,10 @@ def test_one_start_gives_one_score_and_seeds_do_not(root, pipeline):
     clusterings, captions, scores = stability(Study(root=root, spec=ScorerSpec(encoder="toy")), seeds=3)
     assert [row["mixture"] for row in clusterings.rows] == list(MIXTURES)
     assert all(-1 <= row["index"] <= 1 for row in captions.rows)
-    drawn, fixed, over_seeds, between = (row["value"] for row in scores.rows)
+    drawn, fixed, over_seeds, moved, between = (row["value"] for row in scores.rows)
     assert 0 <= drawn <= 1
+    assert 0 <= scores.rows[0]["deviation"] <= scores.rows[0]["most"] - scores.rows[0]["least"]
+    assert abs(moved.value) < between
     assert scores.facts["pairs"] == 16
     assert 0 <= over_seeds.value < between
     assert fixed.value == pytest.approx(np.mean([_score(pipeline, pair) for pair in items]))

@@ -76,7 +76,7 @@ def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, t
     assert found["rows"][0]["signature"] != found["rows"][1]["signature"]
     assert {report["step"] for report in found["training"].values()} == {3}
     curves = {
-        name: (tmp_path / "r.runs" / f"{name}-reconstruction" / "run" / "curves.jsonl").read_text()
+        name: (tmp_path / "r.runs" / "training" / f"{name}-reconstruction" / "curves.jsonl").read_text()
         for name in ("with", "without")
     }
     assert "reconstruction" in curves["with"]

@@ -124,8 +124,11 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])
 
 
+PLACED = [name for name in paper_page.PARTS if name not in paper_page.SWEEPS | {"reconstruction", "timing", "backbones"}]
+
+
 @pytest.mark.parametrize(
-    ("name", "parts"), [("paper", paper_page.PARTS), ("evidence", evidence_page.PARTS), ("models/mini", ["card"])]
+    ("name", "parts"), [("paper", PLACED), ("evidence", evidence_page.PARTS), ("models/mini", ["card"])]
 )
 def test_the_documented_page_has_a_place_for_every_part(name, parts):
     text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")

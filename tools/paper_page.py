@@ -8,6 +8,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,19 @@ _RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)  # below the head of a table,
 
 
 def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]], heads: Mapping[str, str]) -> Grid:
-    """A row per choice: the mean over subtasks and its paired difference from the choice in use, beside the paper's.
+    """A row per choice: the mean over subtasks next to the paper's, and in the last table its paired difference.
 
-    `heads` has the heading of every table by its name.
+    `heads` has the heading of every table by its name; differences are from the choice in use.
     """
     rows: dict[str, list[str]] = {}
+    last = list(heads)[-1]
     for name in heads:
         for row in tables[name]["rows"]:
             if row["metric"] == "msd":
-                rows.setdefault(row["variant"], []).extend((_interval(row[tables[name]["headline"]]), _difference(row)))
-    columns = [column for head in heads.values() for column in (head, f"{head}: difference")]
+                own = rows.setdefault(row["variant"], [])
+                value = row[tables[name]["headline"]]
+                own += [_interval(value), _difference(row)] if name == last else [_share(value)]
+    columns = [*heads.values(), "difference"]
     cells = [(variant, *values, _papers_mean(papers, variant)) for variant, values in rows.items()]
     return Grid(
         f"MSD, mean of seven subtasks ({_size(tables[next(iter(heads))])})", ("choice", *columns, "paper"), tuple(cells)
@@ -49,7 +53,7 @@ def _papers_mean(papers: Mapping[str, Sequence[float]], variant: str) -> str:
 
 
 def _mixtures(tables: Mapping[str, Json]) -> list[Grid]:
-    heads = {"same_alpha": "the same alpha", "equal_weight": "equal weight of the divergences"}
+    heads = {"same_alpha": "same alpha", "equal_weight": "equal weight"}
     return [means_grid(tables, published.MIXTURES, heads)]
 
 
@@ -71,7 +75,7 @@ def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _values(tables: Mapping[str, Json]) -> list[Grid]:
-    """A sweep that the paper names and has no table of."""
+    """A sweep of a setting that the paper has no table of."""
     table = next(iter(tables.values()))
     head = table["headline"]
     cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
@@ -95,11 +99,13 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
         (row["mixture"], f"{row['ari']['value']:.3f} ± {row['deviation']:.3f}", _papers_index(row["mixture"]))
         for row in tables["clusterings"]["rows"]
     ]
-    drawn, fixed, over_seeds, between = tables["scores"]["rows"]
+    drawn, fixed, over_seeds, moved, between = tables["scores"]["rows"]
+    mean, deviation = (_PER_CENT * drawn[name] for name in ("value", "deviation"))
     facts = (
-        ("accuracy over seeds, `sample`", f"{_PER_CENT * drawn['least']:.1f} to {_PER_CENT * drawn['most']:.1f}"),
+        ("accuracy, `sample`, mean ± deviation over seeds", f"{mean:.1f} ± {deviation:.1f}"),
         ("accuracy, `spread`", _interval(fixed["value"])),
         (over_seeds["figure"], f"{over_seeds['value']['value']:.4f}"),
+        (moved["figure"], f"{moved['value']['value']:+.4f}"),
         (between["figure"], f"{between['value']:.4f}"),
     )
     title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
@@ -119,12 +125,12 @@ def _entropy(tables: Mapping[str, Json]) -> list[Grid]:
     rows = tables["bins"]["rows"]
     heads = [name for name in rows[0] if name.startswith(("entropy, ", "hard, "))]
     cells = [
-        (row["tokens"], str(row["captions"]),
+        (row["tokens"],
          *(f"{row[name]['value']:.3f}" if name.startswith("entropy") else f"{_PER_CENT * row[name]['value']:.0f} %"
            for name in sorted(heads, key=lambda name: name.partition(",")[0])))
         for row in rows
     ]  # fmt: skip
-    columns = ("tokens", "captions", *sorted(heads, key=lambda name: name.partition(",")[0]))
+    columns = ("tokens", *sorted(heads, key=lambda name: name.partition(",")[0]))
     return [Grid("Entropy of responsibilities, nats", columns, tuple(cells))]
 
 
@@ -134,11 +140,10 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     columns = []
     for name, table in tables.items():
         if name != "by_length":
-            columns += [f"{table['benchmark']}: {table['headline']}", "wrong image"]
+            columns.append(f"{table['benchmark']}: {table['headline']}")
             for row in table["rows"]:
                 if row["metric"] == "soft-msd":
-                    values = rows.setdefault(row["variant"], [])
-                    values += [_interval(row[table["headline"]]), _number(row["wrong image"])]
+                    rows.setdefault(row["variant"], []).append(_interval(row[table["headline"]]))
     papers = {name: f"{values[0]:.1f}" for name, values in published.DIRECTION.items()}
     cells = tuple((variant, *found, papers.get(variant, NONE)) for variant, found in rows.items())
     labels = ("coverage", "support", "bi-kl")
@@ -180,22 +185,24 @@ def _whole_direction(tables: Mapping[str, Json]) -> list[Grid]:
 def _margin(tables: Mapping[str, Json]) -> list[Grid]:
     """The bins of each split, or of the first benchmark, with the paper's gains on its own set next to them."""
     labels = ("cosine", "msd", "soft-msd")
-    papers = [f"paper's gain, {name}" for name in published.MARGIN]
-    columns = ("mean margin", "mean u", *labels, "soft-msd − cosine", *papers)
+    columns = ("mean margin", *labels, "soft-msd − cosine", "paper: Easy, Hard")
     grids = []
     for name in [name for name in tables if name.partition("-")[0] == "bins"]:
         rows = tuple(
-            (f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
-             *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]),
-             *(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
+            (f"{row['margin']:.4f}", *(_share(row[label]) for label in labels), _signed(row["gain"]),
+             ", ".join(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
             for row in tables[name]["rows"]
         )  # fmt: skip
         gain, split = tables[name.replace("bins", "gains")]["rows"][0], name.partition("-")[2]
-        tests = ", ".join(
-            f"{key} {value:.3g}" for key, value in gain.items() if key.startswith("p, ") and value is not None
+        tests = "; ".join(
+            f"{key.removeprefix('p, ')}: p {value:.3g}"
+            for key, value in gain.items()
+            if key.startswith("p, ") and value is not None
         )
+        plain = gain.get("difference, plain percentiles")
+        tests = "; ".join(filter(None, (plain and f"plain percentiles {_signed(plain).partition(' ')[2]}", tests)))
         notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])} ({tests})",)
-        title = " ".join(filter(None, ("Bins of rising cosine margin", split)))
+        title = ", ".join(filter(None, (split, "bins of rising cosine margin"))).capitalize()
         grids.append(Grid(f"{title} ({_size(tables[name])})", columns, rows, notes))
     return grids
 
@@ -242,6 +249,12 @@ def _whole_backbones(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _ood(tables: Mapping[str, Json]) -> list[Grid]:
+    (ours,) = _transfer(tables)
+    theirs = "; ".join(f"{name} {'/'.join(f'{x:.1f}' for x in values)}" for name, values in published.OOD.items())
+    return [replace(ours, notes=(f"the paper's, in these columns: {theirs}",))]
+
+
+def _whole_ood(tables: Mapping[str, Json]) -> list[Grid]:
     theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.OOD.items())
     return [*_transfer(tables), Grid("The paper's", ("set and encoder", "cosine", "msd", "soft-msd"), theirs)]
 
@@ -301,12 +314,11 @@ def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid("Reconstruction", columns, tuple((name, *cells) for name, cells in (rows | theirs).items()))]
 
 
+SWEEPS = {"alpha", "components", "iterations", "xi", "l0", "tau-l", "beta"}
 PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
+    **dict.fromkeys(sorted(SWEEPS), _values),
     "mixtures": _mixtures,
     "kappa": _kappa,
-    "alpha": _values,
-    "components": _values,
-    "iterations": _values,
     "stability": _stability,
     "entropy": _entropy,
     "direction": _direction,
@@ -315,10 +327,6 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "backbones": _transfer,
     "ood": _ood,
     "faithfulness": _faithfulness,
-    "xi": _values,
-    "l0": _values,
-    "tau-l": _values,
-    "beta": _values,
     "timing": _timing,
 }
 
@@ -330,6 +338,7 @@ WHOLE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "direction": _whole_direction,
     "margin": _whole_margin,
     "backbones": _whole_backbones,
+    "ood": _whole_ood,
 }
 
 
@@ -338,10 +347,17 @@ def part(study: str, result: Json, *, whole: bool = False) -> str:
     tables: dict[str, Json] = {}
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
-    signatures = list(_signatures(result["tables"]))
-    signature = next((text for text in signatures if "kappa:" in text), signatures[0] if signatures else "")
     grids = (WHOLE if whole and study in WHOLE else PARTS)[study](tables)
-    return "\n".join([*map(markdown, grids), *([f"`{signature}`\n"] if signature else [])])
+    # A whole page names the settings of every benchmark, whose components may differ.
+    parts = [[table] for table in result["tables"]] if whole else [result["tables"]]
+    signatures = dict.fromkeys(filter(None, map(_signature, parts)))
+    return "\n".join([*map(markdown, grids), *(f"`{signature}`\n" for signature in signatures)])
+
+
+def _signature(tables: Sequence[Json]) -> str:
+    """The first signature with settings of the mixtures, or the first one."""
+    found = list(_signatures(tables))
+    return next((text for text in found if "kappa:" in text), found[0] if found else "")
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
@@ -386,10 +402,6 @@ def _share(value: Json | None) -> str:
     """A share in per cent, or a correlation times 100, without its interval."""
     known = value is not None and value["value"] is not None
     return f"{_PER_CENT * value['value']:.1f}" if known and value is not None else NONE
-
-
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{_PER_CENT * value:.1f}"
 
 
 def _size(table: Json) -> str:

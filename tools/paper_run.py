@@ -220,7 +220,7 @@ _RESAMPLED = frozenset(
 )  # fmt: skip
 LANGUAGE = "llama-7b"  # folder of the language model among the local checkpoints
 _MAPS = ("explain", "{image}", "{caption}", "--map", "carried")
-_TRAINED = "{out}/reconstruction.runs"  # the aligners of the step `reconstruction`
+_TRAINED = "{out}/reconstruction.runs/encoders"  # the aligners of the step `reconstruction`
 _CAPTIONERS = "{data}/captioners.jsonl"
 STEPS = (
     _bench("caparena", "CapArena", published.CAPARENA, "--protocol", "paper", columns=published.CAPARENA_COLUMNS),
@@ -250,10 +250,10 @@ STEPS = (
     Step("maps", "Heat map of the token terms (figure)", (*_MAPS, "-o", "{out}/maps.png"), "maps.png", _drawn,
          (CAPTIONS,)),
     Step("maps-reconstruction", "Heat maps with and without reconstruction (figure)",
-         (*_MAPS, "--encoder", f"{_TRAINED}/with-reconstruction/encoder", "--also",
-          f"{_TRAINED}/without-reconstruction/encoder", "-o", "{out}/maps-reconstruction.png"),
+         (*_MAPS, "--encoder", f"{_TRAINED}/with-reconstruction", "--also",
+          f"{_TRAINED}/without-reconstruction", "-o", "{out}/maps-reconstruction.png"),
          "maps-reconstruction.png", _drawn,
-         (CAPTIONS, f"{_TRAINED}/with-reconstruction/encoder", f"{_TRAINED}/without-reconstruction/encoder")),
+         (CAPTIONS, f"{_TRAINED}/with-reconstruction", f"{_TRAINED}/without-reconstruction")),
     Step("ranking", "Captioners by mean MSD",
          ("rank-captioners", "{out}/captioners.parquet", "--rows", _CAPTIONERS, "-o", "{out}/ranking.html"),
          "ranking.html", _ranking, (_CAPTIONERS,), ("score", _CAPTIONERS, "-o", "{out}/captioners.parquet")),

@@ -54,7 +54,7 @@ def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds
     return [*_clustering_tables(by_mixture, [image for _, image in captions], **shared), Table(
         name="scores",
         title=f"MSD over {seeds} drawn starts (`sample`) and from the fixed one (`spread`), {len(pairs)} pairs",
-        columns=[Column("figure"), *(Column(name, "", ".4f") for name in ("value", "least", "most"))],
+        columns=[Column("figure"), *(Column(name, "", ".4f") for name in ("value", "deviation", "least", "most"))],
         rows=spread,
         **shared,
     )]  # fmt: skip
@@ -199,11 +199,13 @@ def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
     right = (scores[:, 0] > scores[:, 1]).astype(np.float64)
     drawn, names = right[:, 1:].mean(axis=0), clusters(pairs)
     deviations = scores[:, :, 1:].std(axis=2, ddof=1).mean(axis=1)
+    moved = (scores[:, :, 1:] - scores[:, :, :1]).mean(axis=(1, 2))
     return [
-        {"figure": "accuracy, sample: mean over seeds", "value": float(drawn.mean()), "least": float(drawn.min()),
-         "most": float(drawn.max())},
+        {"figure": "accuracy, sample: mean over seeds", "value": float(drawn.mean()),
+         "deviation": float(drawn.std(ddof=1)), "least": float(drawn.min()), "most": float(drawn.max())},
         {"figure": "accuracy, spread", "value": bootstrap_mean(right[:, 0], clusters=names)},
         {"figure": "standard deviation of a score over seeds", "value": bootstrap_mean(deviations, clusters=names)},
+        {"figure": "mean difference of a score, sample − spread", "value": bootstrap_mean(moved, clusters=names)},
         {"figure": "standard deviation between captions", "value": float(scores[:, :, 0].std(ddof=1))},
     ]  # fmt: skip
 

@@ -33,6 +33,7 @@ DIRECTIONS = ("coverage", "support", "bi-kl")
 DIRECTION_METRICS = ("cosine", *DIRECTIONS, "msd", "soft-msd")
 MARGIN_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
 SPLIT = ("coco-cf",)  # benchmarks whose subsets the paper evaluates separately: easy and hard
+PLAIN = "difference, plain percentiles"  # as in the paper
 # Comparisons over all pairs.
 RIVALS = (("soft-msd", "cosine"), ("msd", "cosine"), ("soft-msd", "msd"), ("soft-msd", "rank-agg"))
 
@@ -111,7 +112,7 @@ def margin(
             bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
             gains = gain_rows(pairs, how=how)
             tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
-            columns = [Column("metrics"), per_cent("difference", signed=True), *tests]
+            columns = [Column("metrics"), per_cent("difference", signed=True), per_cent(PLAIN, signed=True), *tests]
             head = f"{title}: paired differences over all pairs"
             tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{tail}"))
             tables.append(Table(name=f"gains{tail}", title=head, columns=columns, rows=gains, **shared))
@@ -208,7 +209,7 @@ def margin_rows(pairs: DecidedPairs, *, temperature: float, count: int) -> list[
 
 
 def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
-    """Return paired comparisons over all pairs: McNemar's test (paper), its clustered version, a permutation test."""
+    """Return paired comparisons over all pairs: interval and McNemar's test of the paper, and those for few images."""
     rows: list[Row] = []
     for first, second in RIVALS:
         ours, theirs = pairs.right(first), pairs.right(second)
@@ -217,9 +218,12 @@ def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
             mcnemar_clustered(ours == 1, theirs == 1, pairs.cluster),
             permutation_test(ours, theirs, clusters=pairs.cluster, how=how),
         )
-        difference = paired_difference(ours, theirs, clusters=pairs.cluster, how=how)
+        difference, plain = (
+            paired_difference(ours, theirs, clusters=pairs.cluster, how=replace(how, expanded=expanded))
+            for expanded in (True, False)
+        )
         p_values = {f"p, {test.method}": test.p_value for test in tests}
-        rows.append({"metrics": f"{first} − {second}", "difference": difference, **p_values})
+        rows.append({"metrics": f"{first} − {second}", "difference": difference, PLAIN: plain, **p_values})
     return rows
 
 

@@ -102,7 +102,7 @@ def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> 
         raise ConfigError("the recipe has no reconstruction; set loss.reconstruction=1 and lm.source")
     trained = {}
     for name, chosen in ((WITH, recipe), (WITHOUT, recipe.without_reconstruction())):
-        run, encoder = folder / slug(name) / "run", folder / slug(name) / "encoder"
+        run, encoder = folder / "training" / slug(name), folder / "encoders" / slug(name)
         with study.progress(f"training {name}") as show:
             options = TrainOptions(
                 device=study.spec.device, cache=str(folder / "features"), resume=True,
