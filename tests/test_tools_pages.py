@@ -124,7 +124,9 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])
 
 
-PLACED = [name for name in paper_page.PARTS if name not in paper_page.SWEEPS | {"reconstruction", "timing", "backbones"}]
+PLACED = [
+    name for name in paper_page.PARTS if name not in paper_page.SWEEPS | {"reconstruction", "timing", "backbones"}
+]
 
 
 @pytest.mark.parametrize(
