@@ -24,7 +24,7 @@ from unittest.mock import patch
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, requests, seconds, stream, teller
 from made_up_clip import make_captions, make_lists, make_tars
 
-from msdscore.core.device import Fetch
+from msdscore.core import device as core_device
 from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses
@@ -159,7 +159,10 @@ def stages(folder, device, count, said):
         found[decoders] = [one.msd for some in asked for one in some]
     said("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
     spent = defaultdict(list)
+    fetching = core_device.fetching
     with ExitStack() as stack:
+        waits = patch.object(core_device, "fetching", lambda *tensors: timed(spent["wait"], fetching(*tensors)))
+        stack.enter_context(waits)
         for owner, name in STAGES:
             stack.enter_context(patch.object(owner, name, timed(spent[name], getattr(owner, name))))
         stream(pipeline, paths[: 2 * pipeline.batch_size], captions)
@@ -192,7 +195,6 @@ STAGES = (
     (Pipeline, "embed_texts"),
     (Pipeline, "embed_images"),
     (Pipeline, "measure"),
-    (Fetch, "wait"),
     (scoring_pipeline, "numbers"),
     (Pipeline, "score"),
 )
