@@ -43,7 +43,7 @@ PHOTOGRAPHS = (
     )),
     Photograph("cat", "skimage", "data/chelsea.png", "Stéfan van der Walt, CC0", (
         "a close up of an orange cat looking at the camera",
-        "a close up of something orange",
+        "a close up of an animal looking at something",
         "an orange cat wearing a blue hat sits next to a dog",
         "a man is surfing a wave in the ocean",
     )),
@@ -54,7 +54,7 @@ PHOTOGRAPHS = (
         "a slice of pizza on a plate",
     )),
     Photograph("temple", "sklearn", "datasets/images/china.jpg", "Daniel Büchele, CC BY 2.0", (
-        "a chinese temple with a red roof under a blue sky",
+        "a tall building with a red roof and a blue sky",
         "a large building",
         "a temple with a giraffe and a bus in front of it",
         "a plate of pasta with broccoli",

@@ -1,4 +1,4 @@
-"""The HTML page of a ranking of captioners: tables, ranks, a plot of both parts of the score, and examples of wins."""
+"""The HTML page of a ranking of captioners: tables, a forest plot, both parts of the score, and examples of wins."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,17 @@ from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
-from msdscore.lab.captioners.ranking import RANKED_BY, Contest, Ranking, duel_grid, means_grid, notes_of, verdict
+from msdscore.lab.captioners.ranking import (
+    RANKED_BY,
+    Contest,
+    MetricRanking,
+    Ranking,
+    duel_grid,
+    means_grid,
+    notes_of,
+    shown_mean,
+    verdict,
+)
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.results import EVIDENCE, PAPER
 
@@ -85,13 +95,29 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
         "verdict": verdict(ranking),
         "overview": replace(means_grid(ranking, drawn, "Means and ranks"), notes=tuple(notes_of(ranking))),
         "parts": means_grid(ranking, parts, "Parts of the score"),
-        "ranks": drawn,
+        "forest": _forest(ranking.metrics[0]),
         "scatter": _scatter(ranking),
         "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
         "wins": list(cards.items()),
         "signature": contest.signature,
     }
     return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
+
+
+def _forest(metric: MetricRanking) -> dict[str, Any]:
+    """Return the plot of the means of a metric: positions of dots, intervals and ticks, and the numbers as text."""
+    axis = _axis([own.mean for own in metric.placed])
+    rows = []
+    for own in metric.placed:
+        x, low, high = (135 + 210 * axis(value) for value in (own.mean.value, own.mean.low, own.mean.high))
+        if not np.isfinite([low, high]).all():  # a single image has no interval
+            low = high = x
+        rows.append(
+            {"captioner": own.captioner, "x": x, "low": low, "high": high, "text": shown_mean(metric.metric, own.mean)}
+        )
+    ends = [end for own in metric.placed for end in (own.mean.low, own.mean.value, own.mean.high) if np.isfinite(end)]
+    ticks = [(135 + 210 * axis(value), f"{value:.2f}") for value in dict.fromkeys((min(ends), max(ends)))]
+    return {"metric": metric.metric, "rows": rows, "ticks": ticks}
 
 
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:

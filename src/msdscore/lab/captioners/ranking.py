@@ -369,7 +369,7 @@ def means_grid(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -
         row = [first.captioner]
         for metric in metrics:
             own = next(place for place in metric.placed if place.captioner == first.captioner)
-            row += [_plain(own.mean), _rank(own.rank)]
+            row += [shown_mean(metric.metric, own.mean), _rank(own.rank)]
         rows.append(tuple(row))
     return Grid(title, tuple(columns), tuple(rows))
 
@@ -429,6 +429,14 @@ def duel_grid(metric: MetricRanking) -> Grid:
     note = ties if unsure else f"all differences are significant at {_SURE:g}"
     columns = ("pair", "difference", "p", "p, Holm")
     return Grid(f"{metric.metric}: pairs, permutation test over images", columns, rows, (note,))
+
+
+def shown_mean(name: str, mean: Interval) -> str:
+    """Return a mean with its interval; that of match as a percentage."""
+    if name != "match":
+        return _plain(mean)
+    value, low, high = (f"{100 * end:.0f} %" for end in (mean.value, mean.low, mean.high))
+    return f"{value} [{low}, {high}]" if np.isfinite(mean.low) else value
 
 
 def _plain(interval: Interval) -> str:
