@@ -400,9 +400,7 @@ class Scorer:
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
             raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        owners = _owners(owner, len(texts), len(sources))
-        seen = self.pipeline.embed_images(self.pipeline.decode(sources)).require()
-        return self.pipeline.measure(seen, self.pipeline.embed_texts(texts).require(), owners, range(len(texts)))
+        return _measure(self.pipeline, sources, texts, _owners(owner, len(texts), len(sources)))
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
@@ -471,6 +469,13 @@ class Scorer:
         _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
         return explain(self.pipeline, image, texts, known, doubt=doubt)
+
+
+def _measure(
+    pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], owner: Sequence[int]
+) -> Measurement[Any]:
+    seen = pipeline.embed_images(pipeline.decode(images)).require()
+    return pipeline.measure(seen, pipeline.embed_texts(captions).require(), owner, range(len(captions)))
 
 
 def _reject_settings(options: Mapping[str, Any]) -> None:
