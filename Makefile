@@ -95,7 +95,7 @@ evidence: setup
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
 	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
-	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md --card docs/models/mini.md
+	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
 
 # Every table and figure of the paper for any encoder; a finished step is not run again. Its page is OUT/paper.md;
 # `make paper-docs` writes the numbers of mini into docs/paper.md.

@@ -53,13 +53,6 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
     return Grid("Agreement with people, times 100; higher is better", columns, tuple(rows), (f"`{signature}`",))
 
 
-def card_grid(results: Mapping[str, Json]) -> Grid:
-    """The short table of the model card: the first figure of every benchmark, cosine and MSD alone."""
-    shown, whole = [name for _, name, _ in FIGURES if name in results], headline_grid(results)
-    rows = tuple((row[0], *row[2:4]) for at, row in enumerate(whole.rows) if shown[at] not in shown[:at])
-    return Grid(whole.title, ("set", "cosine", "**MSD-E (default)**"), rows, whole.notes)
-
-
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
     """A figure of a metric by its name; its interval lies beside the value."""
     found = next((figure for figure in (metric or {}).get(kind) or () if figure["name"] == name), None)
@@ -175,14 +168,14 @@ PARTS = ("benchmarks", *STUDIES)
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The parts of the page that the result files of a folder fill, and the table of the model card."""
+    """The parts of the page that the result files of a folder fill."""
     files = {name: folder / f"{name}.json" for name in (*BENCHMARKS, *STUDIES)}
     present = {name: json.loads(path.read_text("utf-8")) for name, path in files.items() if path.is_file()}
     if not present:
         raise InputError(f"{folder}: expected result files such as sugarcrepe.json or form.json, found none")
     found = {}
     if any(name in present for name in BENCHMARKS):
-        found["benchmarks"], found["card"] = markdown(headline_grid(present)), markdown(card_grid(present))
+        found["benchmarks"] = markdown(headline_grid(present))
     for name, grids in STUDIES.items():
         if name in present:
             tables = {table["name"]: table for table in present[name]["tables"]}
@@ -202,17 +195,14 @@ def _share(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> s
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read what there is, and fill the page and the model card."""
+    """Read the result files and fill the page."""
     parser = argparse.ArgumentParser(prog="python tools/evidence_page.py", description=__doc__)
     parser.add_argument("--results", type=Path, required=True, help="folder of the result files")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/evidence.md"))
-    parser.add_argument("--card", type=Path, default=None, help="model card whose table is filled too")
     asked = parser.parse_args(arguments)
-    found = parts(asked.results)
-    card = {name: found.pop(name) for name in ("card",) if name in found}
-    for page, texts in ((asked.output, found), (asked.card, card)):
-        if page is not None:
-            write_bytes(page, fill(page.read_text(encoding="utf-8"), texts).encode(), folder=page.parent)
+    page: Path = asked.output
+    filled = fill(page.read_text(encoding="utf-8"), parts(asked.results))
+    write_bytes(page, filled.encode(), folder=page.parent)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
 
-# Chosen on the faithfulness study; docs/explain-evidence.md lists the alternatives.
+# Chosen on the faithfulness study; docs/evidence.md, Maps, lists the alternatives.
 PROJECTION = "influence"
 
 
