@@ -106,16 +106,16 @@ def pictures(pipeline):
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 
-def at_once(pipeline, requests, *, worst=0):
-    """Numbers for every caption, in the place of `score_batches`."""
-    for request in requests:
+def at_once(pipeline, batches, *, worst=0, stamp=None):
+    """Numbers for every caption, in place of `stream_batches`."""
+    for batch in batches:
         values = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 12, "windows": 1}
-        yield [Numbers(dict(values)) for _ in request.captions]
+        yield batch, [Numbers(dict(values)) for _ in batch.captions], [stamp and "stamp"] * len(batch.images)
 
 
 def rows(pipeline, folder, count, run):
     """All that a run over files does beside scoring: reading, planning, writing."""
-    with patch("msdscore.run.plan.score_batches", at_once):
+    with patch("msdscore.run.plan.stream_batches", at_once):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 

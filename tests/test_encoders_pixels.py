@@ -16,6 +16,7 @@ from msdscore.encoders.vision.canvas import prepared_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
+from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
 from tiny_clip import make_tiny_clip
@@ -242,11 +243,12 @@ def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_t
     first, reason = pipeline.decode([plain, broken])
     assert first.prepared.pixels.shape == (3, 32, 32)
     assert str(reason) == str(usual.decode([broken])[0])
-    # One that only the decoder of the device refuses.
-    size = canvas.view(pipeline.encoder.preprocessing, (300, 200))
-    unread = Prepared(torch.zeros(50, dtype=torch.uint8), size)
-    (again,) = pipeline.decoder.decode_on_device([other], [unread])
-    assert torch.equal(again.pixels, usual.decode([other])[0].prepared.pixels)
+    # One that only the decoder of the device refuses: the bytes that were read are decoded with Pillow.
+    png = BytesIO()
+    Image.open(BytesIO(other)).save(png, "PNG")
+    unread = Decoded(Prepared(torch.frombuffer(bytearray(png.getvalue()), dtype=torch.uint8), first.prepared.view))
+    (again,) = pipeline.decoder.decode_on_device(["no-such-file.jpg"], [unread])
+    assert torch.equal(again.prepared.pixels, usual.decode([other])[0].prepared.pixels)
 
 
 def test_large_files_are_decoded_few_at_a_time(clip, files, monkeypatch):

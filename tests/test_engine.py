@@ -20,13 +20,13 @@ from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
+from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
-from msdscore.io.tar import file_state
 from msdscore.run import plan as plan_of_run
 from msdscore.run import table as table_of_run
-from msdscore.run.plan import FIRST_ROWS, Part, plan
+from msdscore.run.plan import FIRST_ROWS, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
 from msdscore.scoring.spec import ScorerSpec
@@ -758,7 +758,7 @@ def test_an_image_of_equal_size_and_time_is_noticed(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
 
 
-def test_an_image_replaced_during_a_run_is_reported_and_scored_again(tmp_path):
+def test_an_image_replaced_during_a_run_is_scored_again_by_the_next_one(tmp_path):
     path, _ = make_input(tmp_path)
     output, image, replaced = tmp_path / "out.jsonl", tmp_path / "red.png", []
 
@@ -769,12 +769,8 @@ def test_an_image_replaced_during_a_run_is_reported_and_scored_again(tmp_path):
             (tmp_path / "new.png").replace(image)
             os.utime(tmp_path / "blue.png")  # what is only touched is not changed
 
-    scored = run(Scorer("toy"), path, output, part_rows=100, progress=replace_once)
-    rows = read_rows(output)
-    told = {row["image"] for row in rows if "was changed while it was scored" in (row["warnings"] or "")}
-    assert told == {"red.png"}
-    assert scored.warned >= 1
-    assert run(Scorer("toy"), path, output, part_rows=100).scored == len(rows)
+    run(Scorer("toy"), path, output, part_rows=100, progress=replace_once)
+    assert run(Scorer("toy"), path, output, part_rows=100).scored == 40
     run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=100)
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
     assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
@@ -792,14 +788,27 @@ def test_large_images_are_known_by_their_content_on_request(tmp_path, monkeypatc
     assert run(Scorer("toy"), path, output, part_rows=8, verify=True).scored == 8
 
 
-def test_an_image_with_the_mark_of_another_is_read_again_only_to_verify(tmp_path):
-    image = tmp_path / "a.png"
-    Image.new("RGB", (8, 8), "red").save(image)
-    states = {str(image): (file_state(str(image)), "state when the run began")}
-    part = Part(0, states=states)
-    assert part.warn_of_changed(lambda path: "another state", verify=False) is None
-    assert part.warn_of_changed(lambda path: "another state", verify=True) is not None
+def test_a_key_is_that_of_the_bytes_that_were_decoded_and_each_file_is_read_once(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    read, real = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or real(file))
+    monkeypatch.setattr("msdscore.run.rows.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
+    output = tmp_path / "out.jsonl"
+    run(Scorer("toy"), path, output, part_rows=100)
+    assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
+    monkeypatch.undo()
+    assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
 
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("most", [10, 1000])
+def test_the_stamp_of_a_content_is_that_of_its_file(tmp_path, monkeypatch, verify, most):
+    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", most)
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"a" * 100)
+    stamp = content_stamp(file.read_bytes(), file.stat().st_mtime_ns, verify=verify)
+    assert stamp == file_stamp(file, verify=verify)
+    assert stamp.endswith(str(file.stat().st_mtime_ns)) == (most == 10 and not verify)
 
 def test_rows_with_repeated_ids_are_all_scored(tmp_path):
     path, lines = make_input(tmp_path)

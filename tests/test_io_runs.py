@@ -15,7 +15,6 @@ import pytest
 
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs.run import Summary, discard, finished, open_run
-from msdscore.run.plan import write_parts
 
 MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
 
@@ -373,24 +372,17 @@ def test_a_check_before_the_end_keeps_the_output_away(tmp_path):
 
 
 def test_only_missing_parts_are_computed_and_parts_beyond_the_last_are_dropped(tmp_path):
-    parts = [("a", 0), ("b", 1), ("c", 2)]
-    computed, reused = [], []
-
-    def compute(missing):
-        for key, number in missing:
-            computed.append(number)
-            yield key, part(number)
-
     with open_run(tmp_path / "out.parquet", MANIFEST) as run:
-        assert write_parts(run, parts, compute, reused=reused.append) == ["a", "b", "c"]
-        assert (computed, reused) == ([0, 1, 2], [])
-        changed = [("a", 0), ("d", 5)]
-        assert write_parts(run, changed, compute, reused=reused.append) == ["a", "d"]
-        assert (computed, reused, run.keys()) == ([0, 1, 2, 5], [0], {0: "a", 1: "d"})
-        known = {"e": part(7)}
-        write_parts(run, [("e", 7)], compute, known=lambda key, _: known.get(key), reused=reused.append)
-        assert (computed[4:], reused, run.keys()) == ([], [0, 7], {0: "e"})
-        assert next(run.tables()) == part(7)
+        for number, key, value in run.missing([("a", 0), ("b", 1), ("c", 2)]):
+            run.write(number, part(value), key=key)
+        assert run.keys() == {0: "a", 1: "b", 2: "c"}
+        missing = run.missing([("a", 0), ("d", 5)])
+        assert next(missing) == (1, "d", 5)
+        run.write(1, part(5), key="d")
+        assert len(run.keys()) == 3  # a crash here loses nothing
+        assert list(missing) == []
+        assert run.keys() == {0: "a", 1: "d"}
+        assert list(run.tables()) == [part(0), part(5)]
 
 
 def test_a_run_under_an_earlier_name_of_a_setting_goes_on(tmp_path):

@@ -185,9 +185,10 @@ def test_a_changed_header_is_read_as_tarfile_reads_it(place, letter, mended):
         expected = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "surrogateescape")
     except tarfile.HeaderError:
         expected = None
-    plain = plain_header(bytes(header), tarfile.REGTYPE)
+    plain = plain_header(b"before" + bytes(header) + b"behind", len(b"before"))
+    plain = plain if plain and plain[0] == tarfile.REGTYPE else None
     if plain is not None and expected is not None:
-        assert (*plain, tarfile.REGTYPE) == (expected.name, expected.size, expected.type)
+        assert plain == (expected.type, expected.name, expected.size)
     elif plain is not None:  # numbers that nobody asks for may be nonsense here
         assert 100 <= place < 124 or 136 <= place < 148 or place >= 329
 

@@ -333,7 +333,7 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
         except Exception as error:  # noqa: BLE001, a bug is raised in the parent
             return RuntimeError(f"a decoding process failed on {str(source)[:200]}: {type(error).__name__}: {error}")
         else:
-            if used + pixels.size > room.size:
+            if not pixels.size or used + pixels.size > room.size:
                 images.append((pixels, more))
                 continue
             room[used : used + pixels.size] = pixels.reshape(-1)

@@ -76,19 +76,33 @@ def file_stamp(path: str | Path, *, verify: bool = False) -> str:
         return "unreadable"
 
 
+def content_stamp(content: bytes, time: int, *, verify: bool = False) -> str:
+    """Return `file_stamp` of a file with this content and modification time (in nanoseconds)."""
+    is_large = len(content) > HASHED_BYTES and not verify
+    return f"{len(content)} {time if is_large else blake2b(content, digest_size=12).hexdigest()}"
+
+
 def file_key(path: Path) -> str:
     """Return a hash of a file's content, 32 hexadecimal digits.
 
     Files beyond 4 GiB are hashed by size, modification time and 1024 blocks spread over them, so that opening a
     table of several hundred GiB takes a second and a rewritten file is still detected.
     """
-    status = path.stat()
+    return file_key_and_lines(path)[0]
+
+
+def file_key_and_lines(path: Path) -> tuple[str, int | None]:
+    """Return `file_key` and the number of lines, counted in the same pass; None beyond 4 GiB."""
+    status, lines, last = path.stat(), 0, b"\n"
     digest = blake2b(b"%d\n" % status.st_size, digest_size=16)
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         if status.st_size <= _WHOLE:
-            return file_digest(file, lambda: digest).hexdigest()
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                lines, last = lines + block.count(b"\n"), block[-1:]
+            return digest.hexdigest(), lines + (last != b"\n")
         digest.update(b"%d\n" % status.st_mtime_ns)
         for number in range(_SAMPLES):
             file.seek((status.st_size - _BLOCK) * number // (_SAMPLES - 1))
             digest.update(file.read(_BLOCK))
-    return digest.hexdigest()
+    return digest.hexdigest(), None

@@ -7,7 +7,8 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, TypeAlias
+from struct import Struct
+from typing import Any, BinaryIO, TypeAlias
 from zlib import adler32
 
 from msdscore.errors import ImageError, InputError
@@ -21,6 +22,8 @@ _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
 _END = 2 * tarfile.BLOCKSIZE  # minimum zero bytes at the end of a complete tar
 _BLOCK = 1 << 16
 _OCTAL = b"01234567"
+_HEADER = Struct("100s24x12s12x8sc100x5s83xB")  # name, size, checksum, type, magic, first byte of the prefix
+_WINDOW = 1 << 13  # bytes read at once
 _TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # extended headers with nothing but times are skipped
 _CUT = "the tar is truncated; the samples after that are lost, download it again"
 
@@ -59,6 +62,9 @@ class TarImage:
     size: int
     name: str = ""  # within the tar
     state: FileState | None = None  # of the tar's file when it was listed
+
+    def __reduce__(self) -> tuple[Any, ...]:  # half the time of what a dataclass with slots does
+        return TarImage, (self.path, self.offset, self.size, self.name, self.state)
 
     def __str__(self) -> str:
         return f"{self.path.name}/{self.name or self.offset}"
@@ -141,45 +147,65 @@ def sample_key(name: str) -> str:
 
 def _parted(name: str) -> tuple[str, str]:
     """Split a name in a tar into its sample key and its base name."""
-    folder, slash, base = name.rpartition("/") if "/" in name else ("", "", name)
+    if "/" not in name and name[:1] not in ("", "."):
+        return name.partition(".")[0], name
+    folder, slash, base = name.rpartition("/")
     if not base or name[0] in "./" or "//" in name or "/." in name:
         path = PurePosixPath(name)
         return str(path.parent / path.name.partition(".")[0]), path.name
     return folder + slash + base.partition(".")[0], base
 
 
-def plain_header(buf: bytes, kind: bytes) -> tuple[str, int] | None:
-    """Parse name and size from a plain ustar header of this type; None for any other header."""
-    if len(buf) != tarfile.BLOCKSIZE or buf[156:157] != kind or buf[257:262] != b"ustar" or buf[345]:
+def plain_header(block: bytes, offset: int = 0) -> tuple[bytes, str, int] | None:
+    """Parse type, name and size of a plain ustar header in `block`; None for any other header."""
+    if len(block) - offset < tarfile.BLOCKSIZE:
         return None
-    name, _, rest = buf[:100].partition(b"\0")
-    size, total = buf[124:136].rstrip(b"\0 "), buf[148:156].strip(b"\0 ")
-    if not name.isascii() or rest.strip(b"\0") or not size or not total or (size + total).strip(_OCTAL):
+    name, size, total, kind, magic, prefix = _HEADER.unpack_from(block, offset)
+    name, _, rest = name.partition(b"\0")
+    size, digits = size.rstrip(b"\0 "), total.strip(b"\0 ")
+    if prefix or magic != b"ustar" or not name.isascii() or rest.strip(b"\0"):
+        return None
+    if not size or not digits or (size + digits).strip(_OCTAL):
         return None
     # The checksum is the sum of all bytes with its field as spaces; adler32's low half is 1 + the sum, mod 65521.
-    others = int(total, 8) - 8 * ord(" ") + sum(buf[148:156])
-    if (adler32(buf) - others - 1) & 0xFFFF and sum(buf) != others:
+    header, others = block[offset : offset + tarfile.BLOCKSIZE], int(digits, 8) - 8 * ord(" ") + sum(total)
+    if (adler32(header) - others - 1) & 0xFFFF and sum(header) != others:
         return None
-    return name.decode("ascii"), int(size, 8)
+    return kind, name.decode("ascii"), int(size, 8)
 
 
 class TarWalk:
     """Iterator over the files of a tar; `position` is the offset of the next header.
 
-    Headers of ordinary files and folders are read here, 6 to 8 times as fast as tarfile does (30,000 files: 0.2 seconds
-    against 1.4, with WebDataset's extended headers 0.3 against 2.5); tarfile takes over at the first unusual header, at
-    the latest at the empty blocks at the end.
+    Headers of ordinary files and folders are parsed here, faster than by tarfile, which takes over at the first unusual
+    header, at the latest at the empty blocks at the end.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.position = file, 0
+        self._window, self._start = b"", 0  # the bytes read last, and their offset
         self._rest: tarfile.TarFile | None = None
         self._sparse: tarfile.TarInfo | None = None
 
     def files(self) -> Iterator[tuple[str, int, int]]:
         """Iterate over name, content offset and size of each file."""
-        while (entry := self._ordinary()) is not None:
-            yield entry
+        while (header := self._header()) is not None:
+            kind, name, size = header
+            if kind == tarfile.DIRTYPE:
+                self.position += tarfile.BLOCKSIZE
+                continue
+            if kind == tarfile.XHDTYPE:  # written by WebDataset before every file
+                times = self._read(self.position + tarfile.BLOCKSIZE, 3 * tarfile.BLOCKSIZE) if size <= 512 else b""
+                following = plain_header(times, tarfile.BLOCKSIZE)
+                if following is None or following[0] != tarfile.REGTYPE or not _TIMES.fullmatch(times[:size]):
+                    break
+                _, name, size = following
+                self.position += 2 * tarfile.BLOCKSIZE
+            elif kind != tarfile.REGTYPE:
+                break
+            start = self.position + tarfile.BLOCKSIZE
+            self.position = start + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            yield name, start, size
         self.file.seek(self.position)
         with tarfile.open(fileobj=self.file, mode="r:") as self._rest:
             for member in self._rest:
@@ -193,41 +219,33 @@ class TarWalk:
         if self._sparse is not None and self._rest is not None:
             whole = self._rest.extractfile(self._sparse)
             return b"" if whole is None else whole.read()
-        self.file.seek(start)
-        content = self.file.read(size)
+        content = self._read(start, size)
         if len(content) < size:
             raise tarfile.ReadError("unexpected end of data")
         return content
 
-    def _ordinary(self) -> tuple[str, int, int] | None:
-        header = self._next()
-        while plain_header(header, tarfile.DIRTYPE) is not None:
-            self.position += tarfile.BLOCKSIZE
-            header = self._next()
-        position = self.position
-        if header[156:157] == tarfile.XHDTYPE:  # written by WebDataset before every file
-            times = plain_header(header, tarfile.XHDTYPE)
-            if times is None or times[1] > tarfile.BLOCKSIZE or not _TIMES.fullmatch(self.file.read(times[1])):
-                return None
-            position += 2 * tarfile.BLOCKSIZE
-            self.file.seek(position)
-            header = self.file.read(tarfile.BLOCKSIZE)
-        entry = plain_header(header, tarfile.REGTYPE)
-        if entry is None:
-            return None
-        name, size = entry
-        start = position + tarfile.BLOCKSIZE
-        self.position = start + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-        return name, start, size
-
-    def _next(self) -> bytes:
-        """Read the next header and the byte before it: if that byte is missing, the content is truncated."""
+    def _header(self) -> tuple[bytes, str, int] | None:
+        # The byte before a header is read too: if it is missing, the content before the header is truncated.
         before = 1 if self.position else 0
-        self.file.seek(self.position - before)
-        block = self.file.read(tarfile.BLOCKSIZE + before)
-        if before and not block:
-            raise tarfile.ReadError("unexpected end of data")
-        return block[before:]
+        offset = self.position - before - self._start
+        if not 0 <= offset <= len(self._window) - before - tarfile.BLOCKSIZE:
+            self._fill(self.position - before)
+            offset = 0
+            if before and not self._window:
+                raise tarfile.ReadError("unexpected end of data")
+        return plain_header(self._window, offset + before)
+
+    def _read(self, start: int, size: int) -> bytes:
+        offset = start - self._start
+        if not 0 <= offset <= len(self._window) - size:
+            self._fill(start, size)
+            offset = 0
+        return self._window[offset : offset + size]
+
+    def _fill(self, start: int, size: int = 0) -> None:
+        """Read a window of bytes, which usually contains the texts of a sample and the next header."""
+        self.file.seek(start)
+        self._window, self._start = self.file.read(max(size, _WINDOW)), start
 
 
 def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
@@ -242,10 +260,11 @@ def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterat
                 yield sample
             sample, endings = TarSample(key), set()
         endings.add(ending)
-        if ending in IMAGE_ENDINGS and sample.image is not None:
-            sample.warnings.append(f"the sample has several images, of which {sample.image.name} was scored")
-        elif ending in IMAGE_ENDINGS:
-            sample.image = TarImage(path, start, size, name, state)
+        if ending in IMAGE_ENDINGS:
+            if sample.image is None:
+                sample.image = TarImage(path, start, size, name, state)
+            else:
+                sample.warnings.append(f"the sample has several images, of which {sample.image.name} was scored")
         elif ending in text_endings and size <= _LARGEST_TEXT:
             content = walk.content(start, size).removeprefix(BOM_UTF8)
             try:

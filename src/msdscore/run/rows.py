@@ -1,11 +1,11 @@
 """A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cached_property, partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RowError, RunError
 from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.forms.references import signed
-from msdscore.io.hashing import file_stamp
+from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import Row, RowSource
+from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output, without_formulas
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
-from msdscore.run.plan import Part, plan, score_parts, write_parts
+from msdscore.run.plan import Part, Scored, plan, score_parts
 from msdscore.run.table import MIXED, WORST, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -32,11 +32,10 @@ from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
-_NEVER = "changed"  # key of a part that no later run takes over
+_READERS = 8  # threads that read image files of finished parts
 PART_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
-EarlierScores = Callable[[Part], pa.Table | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,30 +109,27 @@ def score_rows(
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
     spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output) or {}
-    is_current = bool(notes) and notes.get("parts") == [part.key for part in _parts(source.read(), how)]
-    is_current = is_current and not (how.retry and notes.get("failed"))
-    if is_current and spec and _is_of(notes, spec, _work_of(source, how, spec.limits)):
+    is_current = bool(notes) and not (how.retry and notes.get("failed")) and notes.get("parts") == _keys(source, how)
+    if is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
         return _finished(output, notes)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
-    # The signature comes last, so that a difference is named by its own setting first.
-    work = _work_of(source, how, pipeline.limits)
-    manifest = {**pipeline.manifest(), **work, "signature": pipeline.signature}
+    # The signature comes last, so that an error names the setting that differs.
+    settings = _settings(source, how, pipeline.limits)
+    manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
     if notes:
         compare(output, notes["manifest"], manifest)
     if is_current:
         return _finished(output, notes)
     with open_run(output, manifest, again=bool(notes)) as run, closing(KeptRows(source, output)) as kept:
-        if how.retry:
-            _drop_failed(run)
-        earlier = _earlier_scores(output, notes, how)
-        keys, fresh, reused = _write_scores(pipeline, source, kept, run, earlier, how, progress)
+        parts = _RunParts(run, kept, how, notes, progress)
+        unfinished = parts.unfinished(plan(kept.watch(source.read()), part_rows=how.part_rows))
+        stamp = partial(content_stamp, verify=how.verify)
+        for part, results, stamps in score_parts(
+            pipeline, unfinished, worst=how.worst, stamp=stamp, scored=parts.count
+        ):
+            parts.write(part, results, stamps)
+        parts.drop_others()
         naming = Naming(how.prefix, frozenset(kept.names))
-
-        def is_same() -> bool:
-            """Whether the rows are those that were scored; of parts whose images have changed nothing is known."""
-            again = (part.key for part in _parts(source.read(), how))
-            return all(new == key or key == _NEVER for new, key in zip_longest(again, keys))
-
         collected = collect(run.tables(), pipeline.config)
         # How many references rows have is known at the end: files are compared without it.
         name = REFERENCE_NAMES[0]
@@ -144,7 +140,7 @@ def score_rows(
             map(without_formulas, tables) if how.excel_safe else tables,
             metadata={"msdscore": pipeline.signature, "signed": signature},
             notes={
-                "parts": keys,
+                "parts": parts.keys,
                 "spec": None if spec is None else spec.record(),
                 "source": source.place,
                 "renamed": naming.renamed(),
@@ -152,20 +148,112 @@ def score_rows(
             },
             errors=f"{how.prefix}error",
             warnings=f"{how.prefix}warnings",
-            check=partial(source.check_unchanged, is_same),
+            check=partial(source.check_unchanged, partial(_has_rows, source, how, parts.keys)),
         )
     return ScoredFile(
         **asdict(summary),
-        scored=fresh,
-        earlier=reused,
+        scored=parts.scored,
+        earlier=parts.earlier,
         signature=signature,
         renamed=naming.renamed(),
         cache=pipeline.cache_use,
     )
 
 
+class _RunParts:
+    """The parts of a run: those of an earlier run are reused, the others are scored and written.
+
+    `keys` are those of all parts so far; `scored` and `earlier` count their rows.
+    """
+
+    def __init__(self, run: Run, kept: KeptRows, how: RunOptions, notes: Mapping[str, Any], progress: Progress) -> None:
+        self.keys, self.scored, self.earlier = list[str](), 0, 0
+        self._run, self._kept, self._how, self._progress = run, kept, how, progress
+        if how.retry:
+            _drop_failed(run)
+        self._written, self._finished = run.keys(), notes.get("parts", ())
+        self._show()
+
+    def unfinished(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """Yield the parts to score."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            for part in parts:
+                number = part.number
+                finished = self._finished[number] if number < len(self._finished) else None
+                if number not in self._written and finished is None:
+                    self.keys.append("")  # set by `write`, from the images that were decoded
+                    yield part
+                    continue
+                key = part.key(_stamps(part.paths, pool, self._how))
+                self.keys.append(key)
+                if self._written.get(number) != key:
+                    table = self._earlier_table(part) if key == finished else None
+                    if table is None:
+                        yield part
+                        continue
+                    self._run.write(number, table, key=key)
+                self.earlier += len(part.rows)
+                self._show()
+
+    def count(self, rows: int) -> None:
+        """Count scored rows."""
+        self.scored += rows
+        self._show()
+
+    def write(self, part: Part, results: Scored, stamps: dict[str, str]) -> None:
+        """Write the scores of a part."""
+        unread = (path for path in part.paths if path not in stamps)
+        stamps |= {path: file_stamp(path, verify=self._how.verify) for path in unread}
+        self.keys[part.number] = part.key(stamps)
+        self._run.write(part.number, part_table(part, results, words=bool(self._how.worst)), key=self.keys[part.number])
+
+    def drop_others(self) -> None:
+        """Delete parts beyond the last."""
+        for number in self._written:
+            if number >= len(self.keys):
+                self._run.drop(number)
+        self._progress(self._kept.count, self._kept.count)
+
+    def _show(self) -> None:
+        self._progress(self.scored + self.earlier, max(self._kept.count, self._kept.total or 0))
+
+    @cached_property
+    def _earlier_rows(self) -> list[dict[str, Any]]:
+        with ExitStack() as stack:
+            return [record.values for record in open_records(self._run.output, format=None, until=stack).read()]
+
+    def _earlier_table(self, part: Part) -> pa.Table | None:
+        """Return the scores of a part from the output of a finished run; None if failed rows are to be retried."""
+        try:
+            results = [_earlier_result(self._earlier_rows[row.index], self._how.prefix) for row in part.rows]
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{self._run.output}: its numbers cannot be read again ({error}); {REMEDY}") from error
+        is_retried = self._how.retry and any(isinstance(result, RowError) for result in results)
+        return None if is_retried else part_table(part, results, words=bool(self._how.worst))
+
+
+def _stamps(paths: Sequence[str], pool: ThreadPoolExecutor, how: RunOptions) -> dict[str, str]:
+    """Return the stamps of image files, which several threads read: the disk may be slow or remote."""
+    shares = [paths[first::_READERS] for first in range(min(_READERS, len(paths)))]
+    stamps = pool.map(lambda share: [(path, file_stamp(path, verify=how.verify)) for path in share], shares)
+    return dict(chain.from_iterable(stamps))
+
+
+def _keys(source: RowSource, how: RunOptions) -> list[str]:
+    """Return the keys of all parts, from the rows and their images as they are now."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        parts = plan(source.read(), part_rows=how.part_rows)
+        return [part.key(_stamps(part.paths, pool, how)) for part in parts]
+
+
+def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:
+    """Return whether a source has the rows of these parts, whatever their images are now."""
+    parts = zip_longest((part.rows_key() for part in plan(source.read(), part_rows=how.part_rows)), keys)
+    return all(rows and key and key.startswith(rows) for rows, key in parts)
+
+
 def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
-    """Summary of a finished run that has nothing left to do."""
+    """Return the summary of a finished run that is up to date."""
     drop_parts(output)
     summary, signature, renamed = (
         Summary.of(notes),
@@ -175,16 +263,16 @@ def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=renamed)
 
 
-def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, work: Mapping[str, Any]) -> bool:
-    """Whether a finished run was made by the same scorer from the same input, as far as is known without loading it."""
+def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, settings: Mapping[str, Any]) -> bool:
+    """Return whether a finished run has the same scorer and settings, as far as is known without loading the scorer."""
     record, manifest = spec.record(), notes.get("manifest", {})
     if record is None or notes.get("spec") != record:
         return False
-    return all(manifest.get(name) == value for name, value in json.loads(json.dumps(work)).items())
+    return all(manifest.get(name) == value for name, value in json.loads(json.dumps(settings)).items())
 
 
-def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
-    """What a run is about, apart from the scorer."""
+def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
+    """Return everything that must be the same to resume a run, except the scorer."""
     return {
         "version": __version__,
         "input": source.fingerprint,
@@ -194,80 +282,19 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
         "prefix": how.prefix,
         "part_rows": how.part_rows,
         "worst_words": how.worst,
-        **({"excel_safe": True} if how.excel_safe else {}),
+        "excel_safe": how.excel_safe,
     }
 
 
-def _parts(rows: Iterable[Row], how: RunOptions) -> Iterator[Part]:
-    """The parts of an input."""
-    parts = plan(rows, part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
-    # An input without rows has one part, so that its output has the columns of any other.
-    return chain([first], parts) if (first := next(parts, None)) else iter([Part(0)])
-
-
 def _drop_failed(run: Run) -> None:
-    """Forget the parts that hold failed rows; those that were not even tried have no image."""
+    """Delete the parts with rows that failed; rows that could not be tried have no image."""
     if numbers := run.done():
         for number, table in zip(numbers, run.tables(["error", "image"]), strict=True):
             if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
                 run.drop(number)
 
 
-def _write_scores(
-    pipeline: Pipeline,
-    source: RowSource,
-    rows: KeptRows,
-    run: Run,
-    earlier: EarlierScores,
-    how: RunOptions,
-    progress: Progress,
-) -> tuple[list[str], int, int]:
-    """Score what no earlier run has; the parts' keys, and how many rows are new and earlier ones."""
-    total, done = source.count(), Counter[str]()
-
-    def count(which: str, rows: int) -> None:
-        done[which] += rows
-        progress(done.total(), total)
-
-    def compute(parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, pa.Table]]:
-        unfinished = (part for _, part in parts)
-        for part, scored in score_parts(pipeline, unfinished, worst=how.worst, scored=partial(count, "fresh")):
-            # Images that were replaced or lost since the part was planned: their numbers are not those of its key.
-            changed = part.warn_of_changed(partial(file_stamp, verify=how.verify), verify=how.verify)
-            yield _NEVER if changed else part.key, part_table(changed or part, scored, words=bool(how.worst))
-
-    progress(0, total)
-    parts = ((part.key, part) for part in _parts(rows.watch(source.read()), how))
-    keys = write_parts(
-        run, parts, compute, known=lambda _, part: earlier(part), reused=lambda part: count("earlier", len(part.rows))
-    )
-    progress(total, total)
-    return keys, done["fresh"], done["earlier"]
-
-
-def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> EarlierScores:
-    """Scores of parts that a finished run has from the same images; None for a part that it has not."""
-    keys = frozenset(notes.get("parts", ()))
-
-    @cache
-    def rows() -> list[dict[str, Any]]:
-        with ExitStack() as stack:
-            return [record.values for record in open_records(output, format=None, until=stack).read()]
-
-    def table(part: Part) -> pa.Table | None:
-        if part.key not in keys:
-            return None
-        try:
-            known = [_earlier_row(rows()[row.index], how.prefix) for row in part.rows]
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        is_retried = how.retry and any(isinstance(score, RowError) for score in known)
-        return None if is_retried else part_table(part, known, words=bool(how.worst))
-
-    return table
-
-
-def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
+def _earlier_result(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
     if error := values.get(f"{prefix}error"):
         return RowError(error)
     numbers: dict[str, Any] = {}

@@ -1,9 +1,11 @@
 """Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unk
 from msdscore.forms.base import Form
 from msdscore.forms.registry import columns_of
 from msdscore.io import stores
+from msdscore.io.inputs.ahead import read_ahead
 from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.rows import Row, image_tables, open_rows
 from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.run.plan import Part, plan, score_parts
+from msdscore.run.plan import plan, score_parts
 from msdscore.run.table import KEPT, WORST, collect, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -32,7 +35,7 @@ from msdscore.scoring.spec import ScorerSpec
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
 _REASONS = 3  # of failed rows, that a shard's facts name
-_SLIP = 0.8  # names of columns so much alike are taken for one
+_TYPO = 0.8  # similarity of column names from which one is taken for a typo of the other
 # Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
 THREADS = 2
 BuildPipeline = Callable[[], Pipeline]
@@ -123,11 +126,18 @@ def score_shard(
         return _finished(finished, name, target, how)
     rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
-        source_rows = _read(name, how, stack)
-        parts = _score(pipeline, rows.watch(watch(source_rows) if watch else source_rows), worst=how.worst)
+        read = _read(name, how, stack, ahead=pipeline.encoder.device.type == "cuda" and os.name == "posix")
+        parts = plan(
+            rows.watch(watch(read) if watch else read),
+            part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES,
+        )  # fmt: skip
+        # Parts stay in memory: a shard is scored completely or not at all.
+        tables = [
+            part_table(part, results, words=True) for part, results, _ in score_parts(pipeline, parts, worst=how.worst)
+        ]
     if _fingerprint(name, target, how) != fingerprint:
         raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
-    table = rows.table(parts, pipeline.config)
+    table = rows.table(tables, pipeline.config)
     reasons = table["error"].drop_null().to_pylist()
     facts = ShardFacts(
         source=name,
@@ -198,25 +208,20 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
     return _result(facts, target, fresh=False)
 
 
-def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
+def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False) -> Iterator[Row]:
+    """Open a shard and read its rows, with `ahead` those of a tar in another process."""
     path = until.enter_context(stores.fetched(name))
     if path != Path(name) and (beside := _beside(name)):
         table = until.enter_context(stores.fetched(beside))
         table.replace(path.with_suffix(".parquet"))
-    source = until.enter_context(open_rows(path, images=how.images, columns=how.columns))
-    # Where every row may have columns of its own, only what looks like a slip of the pen is refused.
+    open_source = partial(open_rows, path, images=how.images, columns=how.columns)
+    source = until.enter_context(open_source())
+    # If every row may have other columns, only a likely typo is an error.
     for column in how.copied if source.seen else ():
-        is_slip = source.columns is not None or get_close_matches(column, source.seen, cutoff=_SLIP)
-        if column not in source.seen and is_slip:
+        is_typo = source.columns is not None or get_close_matches(column, source.seen, cutoff=_TYPO)
+        if column not in source.seen and is_typo:
             raise unknown_name(f"column of {shortened(name)}", column, source.seen)
-    return source.read()
-
-
-def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
-    """Parts of a shard, which are kept in memory: a shard is scored whole or not at all."""
-    parts = plan(rows, part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
-    tables = [part_table(part, scored, words=True) for part, scored in score_parts(pipeline, parts, worst=worst)]
-    return tables or [part_table(Part(0), [], words=True)]
+    return read_ahead(open_source) if ahead and path.suffix.lower() == ".tar" else source.read()
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
@@ -234,14 +239,18 @@ class ShardRows:
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The same rows, remembered on their way."""
         keys, uids, captions = self._own.values()
+        names, key_name, uid_name = tuple[str, ...](), "key", "uid"
         for row in rows:
-            names = [first_of(row.columns, (name,)) for name in ("key", "uid")]
-            key, uid = (None if name is None else row.columns[name] for name in names)
-            keys.append(str(key or row.id))
+            columns = row.columns
+            if names != tuple(columns):
+                names = tuple(columns)
+                key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
+            keys.append(str(columns.get(key_name) or row.id))
+            uid = columns.get(uid_name)
             uids.append(None if uid is None else str(uid))
             captions.append(row.caption)
             if self._copied:
-                self._others.append({name: row.columns.get(name) for name in self._copied})
+                self._others.append({name: columns.get(name) for name in self._copied})
             yield row
 
     def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:

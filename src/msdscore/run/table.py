@@ -91,8 +91,9 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     if words:
         worst = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
         columns[WORST] = pa.array([*worst, *none], pa.list_(pa.string()))
+    numbers = [result.values if isinstance(result, Numbers) else {} for result in scored]
     for name in NUMBERS:
-        values = [result.values.get(name) if isinstance(result, Numbers) else None for result in scored]
+        values = [row.get(name) for row in numbers]
         columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
     return pa.table(columns)
 
@@ -157,7 +158,7 @@ class KeptRows:
     """
 
     def __init__(self, source: RowSource, output: Path) -> None:
-        self.names = set(source.seen)
+        self.names, self.total, self.count = set(source.seen), source.total, 0  # `count` rows were read so far
         self._source, self._as_json = source, is_json(output.suffix)
         self._schema: pa.Schema | None = source.schema
         if self._schema is None and source.columns is not None:
@@ -176,6 +177,7 @@ class KeptRows:
         """The same rows, remembered on their way."""
         passed: list[tuple[Mapping[str, Any], int, str | None]] = []
         for row in rows:
+            self.count += 1
             self.names.update(row.columns)
             passed.append((row.columns, row.index, None if row.has_id else row.id))
             if len(passed) >= TABLE_ROWS:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import __version__ as pillow_version
@@ -17,8 +16,8 @@ from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
-from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
-from msdscore.io.tar import File, TarImage
+from msdscore.io.images import ImageLimits, ImageSource, Stamp, open_image, read_stamped, source_name
+from msdscore.io.tar import File
 
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
@@ -28,13 +27,14 @@ if TYPE_CHECKING:  # imported when decoding processes are used
 class Decoded:
     """An image ready for the encoder.
 
-    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image if it was
-    requested.
+    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image and
+    `stamp` that of its file, if they were requested.
     """
 
     prepared: Prepared
     key: int = 0
     image: Image | None = None
+    stamp: str | None = None
 
 
 def open_prepared(
@@ -65,41 +65,55 @@ class Decoder:
     processes: int | None = None
 
     def decode(
-        self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
+        self,
+        sources: Iterable[ImageSource],
+        *,
+        pool: Executor | None = None,
+        keep: bool = False,
+        stamp: Stamp | None = None,
     ) -> list[Decoded | RowError]:
         """Return images ready for the encoder, in order, with errors in place of images that cannot be read.
 
-        A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size.
+        A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size. `stamp` is
+        computed from the bytes of each file that is given by its path.
         """
         items = list(sources)
 
         def read(source: ImageSource) -> Decoded | RowError:
             try:
-                return self._read(source, keep=keep)
+                return self._read(source, keep=keep, stamp=stamp)
             except RowError as error:
                 return error
 
         decoded = list(map(read, items) if pool is None else pool.map(read, items))
-        if not self._by_content(keep=keep):
-            self._finish_on_device(items, decoded)
-        return decoded
+        return decoded if self._by_content(keep=keep) else self.decode_on_device(items, decoded)
 
     def decode_on_device(
-        self, sources: Sequence[ImageSource], images: Sequence[Prepared | RowError]
-    ) -> list[Prepared | RowError]:
-        """Decode the images that are still files, on the device or, if it cannot, with Pillow; return all images."""
-        ready, steps = list(images), preprocessing_of(self.encoder)
+        self, sources: Sequence[ImageSource], decoded: Sequence[Decoded | RowError]
+    ) -> list[Decoded | RowError]:
+        """Decode the images that are still files, on the device or, if it cannot, with Pillow; return all images.
+
+        Errors name them by their `sources`.
+        """
+        ready, steps = list(decoded), preprocessing_of(self.encoder)
         if steps is None or not steps.jpeg_on_device:
             return ready
-        files = {n: image for n, image in enumerate(images) if isinstance(image, Prepared) and image.pixels.dim() == 1}
-        for number, canvas in zip(files, decode_jpegs(list(files.values()), steps, self.encoder.device), strict=True):
+        images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
+        files = {number: item for number, item in images.items() if item.prepared.pixels.dim() == 1}
+        jpegs, usual = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)
+        for (number, item), canvas in zip(files.items(), decode_jpegs(jpegs, steps, self.encoder.device), strict=True):
             try:
-                ready[number] = canvas or self._prepare(sources[number], steps=replace(steps, jpeg_on_device=False))
+                if canvas is None:
+                    content = item.prepared.pixels.numpy().tobytes()
+                    canvas = self._prepare(content, steps=usual, name=source_name(sources[number]))
+                ready[number] = replace(item, prepared=canvas)
             except RowError as error:
                 ready[number] = error
         return ready
 
-    def start_processes(self, threads: Executor, *, ahead: int) -> "DecodingProcesses | None":
+    def start_processes(
+        self, threads: Executor, *, ahead: int, stamp: Stamp | None = None
+    ) -> "DecodingProcesses | None":
         """Start decoding processes for a long run, at most `ahead` images ahead of their use; None if not possible."""
         prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
@@ -109,13 +123,13 @@ class Decoder:
             return None
         from msdscore.scoring.decoding import DecodingProcesses, reader, room_per_image
 
-        def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
-            decoded = self.decode(sources, pool=threads)
-            return [image.prepared if isinstance(image, Decoded) else image for image in decoded]
+        def otherwise(sources: Sequence[ImageSource]) -> list[tuple[Prepared, str | None] | RowError]:
+            decoded = self.decode(sources, pool=threads, stamp=stamp)
+            return [item if isinstance(item, RowError) else (item.prepared, item.stamp) for item in decoded]
 
         return DecodingProcesses(
             self.processes,
-            reader(prepare, steps=steps, limits=self.limits),
+            reader(prepare, steps=steps, limits=self.limits, stamp=stamp),
             room=room_per_image(steps),
             ahead=ahead,
             otherwise=otherwise,
@@ -125,34 +139,29 @@ class Decoder:
         """Return whether a cache on disk looks files up by their bytes; keys and full-size images need the pixels."""
         return isinstance(self.encoder, CachedEncoder) and self.encoder.is_lasting and not (keep or self.keyed)
 
-    def _read(self, source: ImageSource, *, keep: bool) -> Decoded:
-        if self._by_content(keep=keep) and isinstance(source, str | Path | bytes | TarImage):
-            return Decoded(self._prepare_file(source))
+    def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded:
+        name, mark = source_name(source), None
+        if isinstance(source, File):  # read once: the bytes of the stamp are those that are decoded
+            source, mark = read_stamped(source, stamp, limits=self.limits)
+            if self._by_content(keep=keep):
+                return Decoded(self._prepare_file(source, name), stamp=mark)
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.
         if not (keep or self.keyed):
-            return Decoded(self._prepare(source))
-        image = open_image(source, limits=self.limits)
+            return Decoded(self._prepare(source, name=name), stamp=mark)
+        image = open_image(source, limits=self.limits, name=name)
         # A reduced image is decoded again, so that its numbers do not depend on `keep`.
-        prepared = self._prepare(source if isinstance(source, File) else image)
-        return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None)
+        prepared = self._prepare(source if isinstance(source, bytes) else image, name=name)
+        return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None, mark)
 
-    def _finish_on_device(self, sources: Sequence[ImageSource], decoded: list[Decoded | RowError]) -> None:
-        images = [item.prepared if isinstance(item, Decoded) else item for item in decoded]
-        for number, image in enumerate(self.decode_on_device(sources, images)):
-            item = decoded[number]
-            if isinstance(item, Decoded):
-                decoded[number] = image if isinstance(image, RowError) else replace(item, prepared=image)
-
-    def _prepare_file(self, source: str | Path | bytes | TarImage) -> Prepared:
+    def _prepare_file(self, content: bytes, name: str) -> Prepared:
         assert isinstance(self.encoder, CachedEncoder), "files are looked up by content in a cache"
-        content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:
-            prepared = self._prepare(content, name=source_name(source))
-            (ready,) = self.decode_on_device([source], [prepared])
+            prepared = self._prepare(content, name=name)
+            (ready,) = self.decode_on_device([name], [Decoded(prepared)])
             if isinstance(ready, RowError):
                 raise ready
-            return ready
+            return ready.prepared
 
         # Everything that can change the pixels of a file, or reject it.
         return self.encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", make)

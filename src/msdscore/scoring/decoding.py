@@ -14,22 +14,22 @@ from msdscore.encoders.vision.canvas import Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
 from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
-from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.images import ImageLimits, ImageSource, Stamp, open_image, read_stamped, source_name
 from msdscore.io.tar import File
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
-Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
-Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
+Read: TypeAlias = Callable[[File], tuple[Pixels, tuple[View, str | None]]]
+Stamped: TypeAlias = tuple[Prepared, str | None]  # an image ready for the encoder, and the stamp of its file
+Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Stamped | RowError]]
 _ANY_SIZE = 1 << 20  # bytes of an image that is not resized; a larger one is sent through a pipe
 _FILE_SIZE = 1 << 18  # and of one that is not decoded
 MOST_PROCESSES = 32  # that decode for one GPU, unless more are requested
 
 
-def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
+def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, stamp: Stamp | None = None) -> Read:
     """Return `open_prepared` for another process; without torch there, if the encoder only needs `steps`."""
-    if steps is not None:
-        return partial(read_pixels, steps=steps, limits=limits)
-    return partial(_read_prepared, prepare=prepare, limits=limits)
+    decode = partial(_prepare, prepare=prepare) if steps is None else partial(read_pixels, steps=steps)
+    return partial(_read, decode=partial(decode, limits=limits), limits=limits, stamp=stamp)
 
 
 def room_per_image(steps: Preprocessing | None) -> int:
@@ -68,8 +68,8 @@ class DecodingProcesses:
                 future.cancel()  # a batch that a process has started is finished, and dropped
         give_back(self._decoders)
 
-    def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
-        """Return prepared images or errors, in order; may be called by several threads."""
+    def decode(self, sources: Sequence[ImageSource]) -> list[Stamped | RowError]:
+        """Return images ready for the encoder or errors, in order; may be called by several threads."""
         files = [source for source in sources if isinstance(source, File)]
         if len(files) < len(sources):
             return self._otherwise(sources)
@@ -77,12 +77,26 @@ class DecodingProcesses:
             futures = self._decoders.submit(self._read, files)
             with self._lock:
                 self._pending = {future for future in self._pending if not future.done()} | set(futures)
-            images = (image for part in futures for image in part.result())
-            return [image if isinstance(image, RowError) else as_prepared(*image) for image in images]
+            decoded = list[Stamped | RowError]()
+            for image in (image for part in futures for image in part.result()):
+                if isinstance(image, RowError):
+                    decoded.append(image)
+                else:
+                    pixels, (view, stamp) = image
+                    decoded.append((as_prepared(pixels, view), stamp))
+            return decoded
         except DecodersLostError:
             return self._otherwise(sources)
 
 
-def _read_prepared(source: File, *, prepare: Prepare, limits: ImageLimits) -> tuple[Pixels, View]:
-    prepared = prepare(open_image(source, limits=limits))
+def _read(
+    source: File, *, decode: Callable[..., tuple[Pixels, View]], limits: ImageLimits, stamp: Stamp | None
+) -> tuple[Pixels, tuple[View, str | None]]:
+    content, mark = read_stamped(source, stamp, limits=limits)
+    pixels, view = decode(content, name=source_name(source))
+    return pixels, (view, mark)
+
+
+def _prepare(content: bytes, *, prepare: Prepare, limits: ImageLimits, name: str) -> tuple[Pixels, View]:
+    prepared = prepare(open_image(content, limits=limits, name=name))
     return prepared.pixels.permute(1, 2, 0).contiguous().numpy(), prepared.view

@@ -23,7 +23,7 @@ from msdscore.encoders.cached import CachedEncoder, CacheSettings, CacheUse
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, form_of_bank, preset
-from msdscore.io.images import ImageLimits, ImageSource
+from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, own_bank
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
@@ -143,10 +143,15 @@ class Pipeline:
         return {"encoder": self.encoder.signature, "settings": settings, "bank": bank}
 
     def decode(
-        self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
+        self,
+        sources: Iterable[ImageSource],
+        *,
+        pool: Executor | None = None,
+        keep: bool = False,
+        stamp: Stamp | None = None,
     ) -> list[Decoded | RowError]:
         """Return images ready for the encoder, in order; see `Decoder.decode`."""
-        return self.decoder.decode(sources, pool=pool, keep=keep)
+        return self.decoder.decode(sources, pool=pool, keep=keep, stamp=stamp)
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Encode decoded images, batch by batch."""

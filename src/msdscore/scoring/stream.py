@@ -1,18 +1,18 @@
 """Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 import torch
 
-from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import RowError
-from msdscore.io.images import ImageSource
+from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -37,14 +37,29 @@ class Batch:
     references: Sequence[Sequence[str] | None] = ()
 
 
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
+# A batch, the numbers or errors of its captions, and the stamps of its images.
+Result: TypeAlias = tuple[AnyBatch, list[Numbers | RowError], list[str | None]]
+
+
 def score_batches(
     pipeline: Pipeline, batches: Iterable[Batch], *, worst: int = 0
 ) -> Iterator[list[Numbers | RowError]]:
-    """Yield numbers or an error for every caption of each batch, in order.
+    """Yield numbers or an error for every caption of each batch, in order; see `stream_batches`."""
+    with closing(stream_batches(pipeline, batches, worst=worst)) as stream:
+        for _, results, _ in stream:
+            yield results
+
+
+def stream_batches(
+    pipeline: Pipeline, batches: Iterable[AnyBatch], *, worst: int = 0, stamp: Stamp | None = None
+) -> Generator[Result[AnyBatch], None, None]:
+    """Yield each batch with numbers or an error for every caption, and the stamp of the file of every image.
 
     Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
     because recognising an image costs as much as encoding it. With `worst`, the numbers name up to that many of the
-    least supported words.
+    least supported words. `stamp` is computed from the bytes of each file that is given by its path; an image without
+    one has None.
     """
     # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores.
     on_gpu = pipeline.encoder.device.type == "cuda"
@@ -54,21 +69,28 @@ def score_batches(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_BATCHES) as scorers,
-        pipeline.decoder.start_processes(pool, ahead=pipeline.streams * (ahead + GPU_BATCHES) * pipeline.batch_size)
+        pipeline.decoder.start_processes(
+            pool, ahead=pipeline.streams * (ahead + GPU_BATCHES) * pipeline.batch_size, stamp=stamp
+        )
         or nullcontext() as processes,
     ):
-        waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
+        waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
 
-        def score(batch: Batch, decoded: Future[list[Decoded | RowError]]) -> list[Numbers | RowError]:
-            return remembering.score(
-                decoded.result(), batch.captions, batch.owner, worst=worst, references=batch.references
+        def score(batch: AnyBatch, decoded: Future[list[Decoded | RowError]]) -> Result[AnyBatch]:
+            images = decoded.result()
+            results = (
+                remembering.score(images, batch.captions, batch.owner, worst=worst, references=batch.references)
+                if batch.captions
+                else []
             )
+            return batch, results, [item.stamp if isinstance(item, Decoded) else None for item in images]
 
         def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
             if processes is None:
-                return pipeline.decode(sources, pool=pool)
-            ready = pipeline.decoder.decode_on_device(sources, processes.decode(sources))
-            return [Decoded(image) if isinstance(image, Prepared) else image for image in ready]
+                return pipeline.decode(sources, pool=pool, stamp=stamp)
+            items = processes.decode(sources)
+            decoded = [item if isinstance(item, RowError) else Decoded(item[0], stamp=item[1]) for item in items]
+            return pipeline.decoder.decode_on_device(sources, decoded)
 
         try:
             for batch in batches:

@@ -47,8 +47,9 @@ class Record:
 class Records:
     """Base class of input formats: one opened input, read as a stream.
 
-    `columns` is None if columns may differ between records, `schema` if the format has no types, `total` if the number
-    of records is unknown before reading. `files` are the files that it is read from.
+    `columns` is None if columns may differ between records, `schema` if the format has no types. `total` is the number
+    of records, for lines of text an upper bound that `fingerprint` counts; None if it is unknown before reading.
+    `files` are the files that it is read from.
     """
 
     columns: tuple[str, ...] | None = None
@@ -62,12 +63,6 @@ class Records:
     def read(self) -> Iterator[Record]:
         """Iterate over the records in order."""
         raise NotImplementedError
-
-    def count(self, rows: Callable[[Record], int] | None = None) -> int:
-        """Return the number of records; with `rows`, the sum of `rows(record)`."""
-        if rows is None and self.total is not None:
-            return self.total
-        return sum(1 if rows is None else rows(record) for record in self.read())
 
     def fingerprint(self) -> str:
         """Return a hash of the content."""

@@ -3,13 +3,13 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
-from msdscore.io.hashing import text_key
+from msdscore.io.hashing import file_key_and_lines, text_key
 from msdscore.io.inputs.formats import (
     JSON,
     Record,
@@ -37,11 +37,10 @@ _COCO = ("info", "licenses", "images", "annotations", "categories", "type")  # s
 class JsonLines(Records):
     """One JSON object per line; an unreadable line becomes a record with an error, blank lines are skipped."""
 
-    def count(self, rows: Callable[[Record], int] | None = None) -> int:
-        """Return the number of non-blank lines; `rows` counts the rows of lines that contain a list."""
-        if rows is None:
-            return sum(1 for _ in self._lines())
-        return sum(rows(_json_record(line, "")) if b"[" in line else 1 for _, line in self._lines())
+    def fingerprint(self) -> str:
+        """Return a hash of the content, and count the lines."""
+        key, self.total = file_key_and_lines(self.path)
+        return key
 
     def read(self) -> Iterator[Record]:
         """Iterate over the records in order."""
@@ -105,6 +104,12 @@ class Delimited(Records):
             raise InputError(f"{self.path}: line 1: not valid UTF-8; save the file as UTF-8")
         require_distinct(header, self.path)
         self.columns = tuple(header)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content, and count the lines below the header."""
+        key, lines = file_key_and_lines(self.path)
+        self.total = None if lines is None else max(lines - 1, 0)
+        return key
 
     def read(self) -> Iterator[Record]:
         """Iterate over the records below the header."""

@@ -1,11 +1,13 @@
 """Resumable runs that write finished parts and merge them into one output."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
 
+T = TypeVar("T")
 _REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
 _OWN = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files of a run's folder
@@ -69,6 +72,20 @@ class Run(ExitStack):
     def drop(self, number: int) -> None:
         """Delete a part that no longer belongs to the run."""
         self._part(number).unlink(missing_ok=True)
+
+    def missing(self, parts: Iterable[tuple[str, T]]) -> Iterator[tuple[int, str, T]]:
+        """Yield number, key and value of each part that is not written with this key; then delete later parts.
+
+        The key identifies the data that a part is computed from.
+        """
+        written, count = self.keys(), 0
+        for number, (key, part) in enumerate(parts):
+            count = number + 1
+            if written.get(number) != key:
+                yield number, key, part
+        for number in written:
+            if number >= count:
+                self.drop(number)
 
     def write(self, number: int, table: pa.Table, *, key: str | None = None) -> None:
         """Write one part atomically; `key` identifies the data that it was computed from."""
@@ -177,6 +194,29 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
     return run
+
+
+def keep_answers(
+    path: Path | None,
+    manifest: Mapping[str, Any],
+    batches: Sequence[T],
+    measure: Callable[[int, T], Any],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Any]:
+    """Return `measure(number, batch)` of every batch, plain values that are computed once and stored next to `path`.
+
+    They stay there until they are discarded; those of another manifest raise `RunError`.
+    """
+    with TemporaryDirectory() as folder:
+        target = Path(folder) / "answers.parquet" if path is None else path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open_run(target, manifest) as run:
+            for number, key, batch in run.missing(("", batch) for batch in batches):
+                progress(number, len(batches))
+                run.write(number, pa.table({"answer": [json.dumps(measure(number, batch))]}), key=key)
+            progress(len(batches), len(batches))
+            return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
 
 
 def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:

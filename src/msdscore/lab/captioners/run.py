@@ -19,7 +19,6 @@ from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import discard, finished, open_run, run_notes
 from msdscore.io.tar import is_image_name
 from msdscore.lab.captioners.writers import CaptioningSettings, CaptionWriter
-from msdscore.run.plan import write_parts
 from msdscore.version import __version__
 
 _SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
@@ -92,24 +91,11 @@ def caption_images(
         "version": __version__,
     }
     parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
-    keys, described, earlier = _keys(parts), 0, 0
+    keys, described = _keys(parts), 0
     writer: CaptionWriter | None = None
     done, before = finished(output, manifest), run_notes(output) or {}
     if done and before.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
-
-    def describe(missing: Iterator[tuple[str, Sequence[NamedImage]]]) -> Iterator[tuple[str, pa.Table]]:
-        nonlocal described, writer
-        for key, batch in missing:
-            first, writer = writer is None and not earlier, writer or load()
-            yield key, _table(batch, writer, settings, about.system, first=first)
-            described += len(batch)
-            progress(earlier + described, len(images))
-
-    def reused(batch: Sequence[NamedImage]) -> None:
-        nonlocal earlier
-        earlier += len(batch)
-        progress(earlier + described, len(images))
 
     def check_unchanged() -> None:
         if _keys(parts) != keys:
@@ -119,9 +105,14 @@ def caption_images(
 
     with open_run(output, manifest, again=done is not None) as run:
         known = _described(output, before, about.part) if done else {}
-        write_parts(
-            run, zip(keys, parts, strict=True), describe, known=lambda key, batch: known.get(key), reused=reused
-        )
+        for number, key, batch in run.missing(zip(keys, parts, strict=True)):
+            table = known.get(key)
+            if table is None:
+                writer = writer or load()
+                table = _table(batch, writer, settings, about.system, first=number == 0)
+                described += len(batch)
+            run.write(number, table, key=key)
+            progress(number * about.part + len(batch), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
         written = run.finish(
@@ -130,7 +121,7 @@ def caption_images(
             notes={**kept, **model, "parts": keys},
             check=check_unchanged,
         )
-    return CaptionedFile(written.rows, written.failed, earlier, written.reasons)
+    return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.io.outputs.run import keep_answers
 from msdscore.lab.cococf.changes import Counterfactual
 from msdscore.lab.cococf.knowledge import caption_model
 from msdscore.lab.cococf.sites import read_caption
@@ -249,8 +250,6 @@ def read_likelihoods(
     `source` is a folder, a hub name, `package:NAME/`, or any of these followed by the name of a `.gguf` file. An
     interrupted computation resumes from the parts next to `keep`.
     """
-    from msdscore.run.plan import keep_answers  # with torch, which a set without a reader does not need
-
     ordered = sorted(set(texts), key=lambda text: (len(text), text))
     turns = [ordered[start : start + TURN] for start in range(0, len(ordered), TURN)]
     load = cache(load_reader)  # on the first caption: a reading that is finished needs no weights

@@ -13,12 +13,11 @@ import numpy as np
 from msdscore.errors import ConfigError, InputError, RowError, unknown_name
 from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
-from msdscore.io.outputs.run import discard
+from msdscore.io.outputs.run import discard, keep_answers
 from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore.lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore.lab.benchmarks.registry import benchmarks, load
 from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
-from msdscore.run.plan import keep_answers
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec

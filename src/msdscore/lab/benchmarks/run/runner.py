@@ -4,13 +4,14 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -36,7 +37,6 @@ from msdscore.lab.benchmarks.run.cases import ItemBatch, fill, text_cases
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.lab.benchmarks.run.score_file import Kept, image_state, is_ours, keep, recorded_scorer, sources_of, write
 from msdscore.lab.metrics.base import Metric
-from msdscore.run.plan import write_parts
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
 
@@ -159,29 +159,21 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
     left = [
         (batch, labels) for numbers, labels in kept.tasks for batch in work.batches(work.plan.batch_images, numbers)
     ]
-    total, done = sum(len(batch.items) for batch, _ in left), 0
+    done = [0, *accumulate(len(batch.items) for batch, _ in left)]  # before each batch, and in all
     # Every distinct caption is embedded once over all batches.
     pipeline = work.pipeline().remembering() if work.encodes else None
     texts = text_cases(items)
 
-    def compute(missing: Iterator[tuple[str, tuple[ItemBatch, tuple[str, ...]]]]) -> Iterator[tuple[str, pa.Table]]:
-        for key, (batch, labels) in missing:
-            progress(done, total)
+    with open_run(*parts) as run:
+        for number, key, (batch, labels) in run.missing((_image_key(item[0]), item) for item in left):
+            progress(done[number], done[-1])
             metrics = [m for m in work.metrics if m.label in labels and m.row.scope == "part"]
             needs = {need for metric in metrics for need in metric.row.needs}
             cases, errors = fill(texts(batch, whole=False), batch, needs, pipeline)
             columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
             if needs & {"encoder", "pictures"}:
                 columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
-            yield key, pa.table(columns | tables.score_columns(metrics, cases))
-            count((batch, labels))
-
-    def count(part: tuple[ItemBatch, tuple[str, ...]]) -> None:
-        nonlocal done
-        done += len(part[0].items)
-
-    with open_run(*parts) as run:
-        write_parts(run, ((_image_key(batch), (batch, labels)) for batch, labels in left), compute, reused=count)
+            run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
         columns = tables.joined_columns(run.tables(), kept.columns, len(items))
     # Metrics over the whole corpus.
     asked = {label for _, labels in kept.tasks for label in labels}

@@ -1,0 +1,57 @@
+"""Rows that another process reads."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+
+from msdscore.errors import InputError
+from msdscore.io.decoders import Decoders, DecodersLostError
+from msdscore.io.inputs import ahead
+from msdscore.io.inputs.ahead import ROWS, read_ahead
+from msdscore.io.inputs.rows import open_rows
+from tar_shards import write_tar
+
+COUNT = 3 * ROWS + 7
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory):
+    return write_tar(tmp_path_factory.mktemp("tar") / "rows.tar", rows=COUNT)
+
+
+def rows_here(path):
+    with open_rows(path) as source:
+        return list(source.read())
+
+
+def test_rows_are_those_of_this_process(tar, tmp_path):
+    assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
+    exact = write_tar(tmp_path / "exact.tar", rows=ROWS)
+    assert list(read_ahead(partial(open_rows, exact))) == rows_here(exact)
+
+
+def test_a_process_that_dies_is_replaced_and_no_row_is_lost_or_repeated(tar):
+    rows = read_ahead(partial(open_rows, tar))
+    first = [next(rows) for _ in range(ROWS)]
+    for member in ahead._process()._members:
+        os.kill(member.process.pid, signal.SIGKILL)
+    assert [*first, *rows] == rows_here(tar)
+
+
+def test_rows_are_read_here_if_no_process_can_be_started(tar, monkeypatch):
+    def refuse(*_):
+        raise DecodersLostError
+
+    rows = read_ahead(partial(open_rows, tar))
+    first = next(rows)
+    monkeypatch.setattr(Decoders, "submit", refuse)
+    assert [first, *rows] == rows_here(tar)
+    assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "no.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
+        list(read_ahead(partial(open_rows, tmp_path / "no.tar")))
