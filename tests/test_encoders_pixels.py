@@ -16,7 +16,7 @@ from msdscore.encoders.vision.canvas import prepared_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
 from tiny_clip import make_tiny_clip
@@ -235,7 +235,7 @@ def test_files_decoded_by_the_device_score_nearly_as_usual_and_fail_for_the_same
             assert not pillow or others[0].msd == pytest.approx(first.msd, abs=1e-6)
 
 
-def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_there(clip, files):
+def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_there(clip, files, monkeypatch):
     plain, other = files[0], files[1].read_bytes()
     broken = other[:2] + bytes(len(other) - 4) + other[-2:]
     pipeline = Pipeline(load_encoder(clip, device="cpu", jpeg="device"))
@@ -244,9 +244,8 @@ def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_t
     assert first.prepared.pixels.shape == (3, 32, 32)
     assert str(reason) == str(usual.decode([broken])[0])
     # One that only the decoder of the device refuses: the bytes that were read are decoded with Pillow.
-    png = BytesIO()
-    Image.open(BytesIO(other)).save(png, "PNG")
-    unread = Decoded(Prepared(torch.frombuffer(bytearray(png.getvalue()), dtype=torch.uint8), first.prepared.view))
+    monkeypatch.setattr("msdscore.scoring.decoder.decode_jpegs", lambda files, *_: [None] * len(files))
+    unread = Decoded(Prepared(torch.frombuffer(bytearray(other), dtype=torch.uint8), first.prepared.view))
     (again,) = pipeline.decoder.decode_on_device(["no-such-file.jpg"], [unread])
     assert torch.equal(again.prepared.pixels, usual.decode([other])[0].prepared.pixels)
 

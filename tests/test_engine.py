@@ -810,6 +810,7 @@ def test_the_stamp_of_a_content_is_that_of_its_file(tmp_path, monkeypatch, verif
     assert stamp == file_stamp(file, verify=verify)
     assert stamp.endswith(str(file.stat().st_mtime_ns)) == (most == 10 and not verify)
 
+
 def test_rows_with_repeated_ids_are_all_scored(tmp_path):
     path, lines = make_input(tmp_path)
     path.write_text("\n".join(json.dumps({**line, "id": "same"}) for line in lines))
@@ -832,7 +833,7 @@ def test_a_full_temporary_folder_is_a_one_line_error_and_the_run_goes_on(tmp_pat
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
         patch.setattr(table_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
-        with pytest.raises(RunError, match=r"cannot be kept there meanwhile \(No space left on device\); set TMPDIR"):
+        with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\); set TMPDIR"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
@@ -908,6 +909,14 @@ def test_formulas_are_text_for_a_spreadsheet_on_request(tmp_path, suffix):
         ConfigError, match=r"--excel-safe is for outputs that spreadsheets open; expected \.csv or \.tsv"
     ):
         run(Scorer("toy"), path, tmp_path / "safe.parquet", excel_safe=True)
+    spec = ScorerSpec(encoder="toy")
+    for first in (True, False):
+        output = tmp_path / f"{first}.{suffix}"
+        with open_rows(path) as source:
+            score_rows(spec, source, output, RunOptions(excel_safe=first))
+            assert score_rows(spec, source, output, RunOptions(excel_safe=first)).scored == 0
+            with pytest.raises(RunError, match="belongs to a run with another excel_safe"):
+                score_rows(spec, source, output, RunOptions(excel_safe=not first))
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("s", tz="UTC"), pa.date32(), pa.duration("s")])

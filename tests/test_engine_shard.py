@@ -68,20 +68,18 @@ def test_a_finished_shard_is_left_unchanged_until_something_changes(tmp_path, mo
     assert not score_shard(Scorer("toy").pipeline, source, output).fresh
     assert output.stat().st_mtime_ns == before
     other = ScorerSpec(encoder="toy", changes={"kappa": 30.0})
-    with pytest.raises(RunError, match=r"holds scores of .*kappa:20.*not of .*kappa:30.*--overwrite"):
+    with pytest.raises(RunError, match=r"has scores of .*kappa:20.*not of .*kappa:30.*--overwrite"):
         score_shard(other, source, output)
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).fresh
     write_tar(source, rows=3)
     before = output.read_bytes()
-    with pytest.raises(
-        RunError, match=r"00000\.tar: was changed or touched after .* not scored again without --overwr"
-    ):
+    with pytest.raises(RunError, match=r"00000\.tar: was changed or touched after .* pass --overwr"):
         score_shard(other, source, output)
     with pytest.raises(RunError, match=r"was changed or touched"):
         score_shard(other, source, output, ShardOptions(copied=("sha256",)))
     assert output.read_bytes() == before
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).rows == 3
-    with pytest.raises(RunError, match=r"was scored with other worst; it is not scored again without --overwrite"):
+    with pytest.raises(RunError, match=r"was scored with other worst; pass --overwrite to score it again"):
         score_shard(other, source, output, ShardOptions(worst=5))
 
 

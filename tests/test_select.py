@@ -167,7 +167,7 @@ def test_every_group_gives_its_own_best(shards, tmp_path, keep):
         among = {row for row, own in enumerate(languages) if own == language and table.column("msd")[row].is_valid}
         expected += best(table, "msd", Quota.parse(keep).of(len(among)), among=among)
     found = pq.read_table(tmp_path / "kept.parquet")
-    assert found.equals(table.take(sorted(expected)).replace_schema_metadata())
+    assert found.drop_columns("source_file").equals(table.take(sorted(expected)).replace_schema_metadata())
     assert found.schema.metadata[b"msdscore"] == b"msd|enc:toy@1"
 
 
@@ -386,6 +386,37 @@ def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parqu
     assert (parquets / "kept/00001.parquet").exists()
     other = msdscore(*command[:-1], "0.5")
     assert (other.returncode, "contains another selection, or other shards" in other.stderr) == (2, True)
+
+
+def test_selected_rows_name_their_file_and_their_own_id(parquets):
+    answer = msdscore("select", parquets / "scores", "-o", parquets / "kept.parquet", "--keep", "1.0")
+    assert answer.returncode == 0, answer.stderr
+    kept = pq.read_table(parquets / "kept.parquet").to_pylist()
+    assert len(kept) == 9 + 12
+    for row in kept:
+        assert Path(row["source_file"]) == parquets / "data" / f"0000{row['uid'][0]}.parquet"
+        data = pq.read_table(row["source_file"]).to_pylist()
+        (own,) = (other for other in data if other["uid"] == row["uid"])
+        assert row["caption"] in (own["texts"] if isinstance(own["texts"], list) else [own["texts"]])
+
+
+def test_several_outputs_of_score_name_their_inputs_too(tmp_path):
+    image = picture(1)["bytes"]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(image)
+        rows = [{"image": f"{name}.png", "caption": f"a ball {n}", "source_file": "own"} for n in range(2)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        made = msdscore("score", tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}.parquet", "-e", "toy")
+        assert made.returncode == 0, made.stderr
+    both = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    answer = msdscore("select", *both, "-o", tmp_path / "kept.parquet", "--keep", "1.0")
+    assert answer.returncode == 0, answer.stderr
+    kept = pq.read_table(tmp_path / "kept.parquet")
+    assert kept["source_file"].to_pylist() == ["own"] * 4
+    sources = [str(tmp_path / f"{name}.jsonl") for name in "aabb"]
+    assert kept["scored_source_file"].to_pylist() == sources
+    assert msdscore("select", both[0], "-o", tmp_path / "one.parquet", "--keep", "1.0").returncode == 0
+    assert "scored_source_file" not in pq.read_schema(tmp_path / "one.parquet").names
 
 
 def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets):

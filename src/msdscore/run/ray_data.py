@@ -1,4 +1,4 @@
-"""Shards on a Ray cluster: Ray Data hands them to actors that keep their scorer; a lost one is scored elsewhere."""
+"""Score shards on a Ray cluster: Ray Data distributes them to actors, and retries those of a lost actor."""
 
 import faulthandler
 import logging
@@ -19,7 +19,7 @@ from msdscore.io.stores import is_address
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 
-_BLOCKS = 10_000  # what Ray is asked to keep track of, however many shards there are
+_BLOCKS = 10_000  # maximum number of blocks that Ray tracks
 _COLUMNS = pa.schema(
     [
         *((name, pa.string()) for name in ("source", "output", "signature", "error")),
@@ -33,11 +33,11 @@ _COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Where the cluster is, and what every actor asks of it.
+    """Address of the cluster, and resources of every actor.
 
-    Without an `address` the cluster that RAY_ADDRESS names is joined, else one of this machine alone is started. The
-    pool grows to `most` actors as the cluster does. `gpus` per actor may be a fraction; without it, it is 1 where the
-    scorer asks for CUDA or the cluster has GPUs.
+    The default `address` is RAY_ADDRESS; without it a cluster of this machine is started. The pool grows to `most`
+    actors as the cluster grows. `gpus` per actor may be a fraction; the default is 1 if the scorer uses CUDA or the
+    cluster has GPUs.
     """
 
     address: str | None = None
@@ -45,8 +45,8 @@ class RayOptions:
     most: int | None = None
     cpus: float = 1.0
     gpus: float | None = None
-    tries: int = 3  # of a shard whose actor is lost, beyond the first
-    time_limit: float | None = None  # seconds; an actor that has a shard for longer ends itself, and it is tried again
+    tries: int = 3  # additional tries of a shard whose actor is lost
+    time_limit: float | None = None  # seconds; an actor that takes longer for a shard exits, and the shard is retried
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
@@ -63,10 +63,10 @@ class RayOptions:
 def score_on_ray(
     spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, cluster: RayOptions | None = None
 ) -> Iterator[ShardResult]:
-    """Score shards on the actors of a Ray cluster and give their results as they are done.
+    """Score shards on the actors of a Ray cluster and yield their results as they are done.
 
-    Actors write the scores themselves, each shard's file in one step, so only results travel. The files are those of
-    the other engines, byte for byte. Paths must mean the same on every machine: a shared disk, or addresses.
+    Actors write the scores themselves, atomically, and only send results. The files are identical to those of the other
+    engines. Paths must be the same on every machine: a shared disk, or addresses.
     """
     how, ray = cluster or RayOptions(), require("ray", extra="ray")
     require("ray.data", extra="ray")
@@ -74,7 +74,7 @@ def score_on_ray(
     alone = _connect(ray, how.address) if started else False
     waiting = {job.output: job for job in jobs}
     try:
-        if alone:  # where no other machine can come, actors without room would wait for ever
+        if alone:  # no machine can join: an actor that does not fit would wait forever
             there, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
             cpus_there, gpus_there = there.get("CPU", 0.0), there.get("GPU", 0.0)
             if how.cpus > cpus_there or gpus > gpus_there:
@@ -95,11 +95,11 @@ def score_on_ray(
 
 
 def _connect(ray: Any, address: str | None) -> bool:
-    """Join a cluster, or start one; whether it is this machine alone."""
+    """Join a cluster, or start one; return whether it is a new one of this machine."""
     joined = address or os.environ.get("RAY_ADDRESS")
     more = {} if joined else {"include_dashboard": False}
     try:
-        # Try a host and its port once; Ray itself would go on for many minutes.
+        # Try host and port once; Ray itself would retry for many minutes.
         host, _, port = (joined or "").removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -122,12 +122,12 @@ def _rows(
     ray: Any, work: tuple[ScorerSpec, Sequence[ShardJob], ShardOptions], how: RayOptions
 ) -> Iterator[Mapping[str, Any]]:
     (spec, jobs, options), gpus = work, _gpus(ray, work[0], how)
-    if spec.decoders is None:  # an actor has as many cores as it asked for, whatever it sees
+    if spec.decoders is None:  # an actor may use the cores that it requested, although it sees all
         spec = replace(spec, decoders=max(1, int(how.cpus)) if gpus else 0)
     most = min(how.most or len(jobs), len(jobs))
     counter = _try_counter(ray, how.tries + 1)
     with _quiet_context(ray.data):
-        # One block per shard: a block is what Ray schedules, and what it runs again when an actor is lost.
+        # One block per shard: Ray schedules blocks, and runs those of a lost actor again.
         blocks = ray.data.from_items([asdict(job) for job in jobs], override_num_blocks=min(len(jobs), _BLOCKS))
         scored = blocks.map_batches(
             ShardActor,
@@ -153,9 +153,9 @@ def _rows(
 
 
 def _try_counter(ray: Any, most: int) -> Any:
-    """An actor that outlives those that score, and allows every shard so many tries; Ray alone would try for ever."""
+    """Start an actor that limits the tries of every shard; Ray itself would retry forever."""
 
-    class TryCounter:  # defined here, it travels by value, and its process imports nothing
+    class TryCounter:  # defined here to be sent by value, so that its process imports nothing
         def __init__(self) -> None:
             self._begun: dict[str, int] = {}
 
@@ -163,13 +163,13 @@ def _try_counter(ray: Any, most: int) -> Any:
             self._begun[output] = self._begun.get(output, 0) + 1
             return self._begun[output] <= most
 
-    # Started again where its machine is lost; it counts anew then.
+    # Restarted if its machine is lost; it then counts from zero.
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(TryCounter).remote()
 
 
 @contextmanager
 def _quiet_context(data: Any) -> Iterator[None]:
-    """No bars but ours, and no run that ends with the first lost shard; the user's own settings come back after it."""
+    """Disable Ray's progress bars, and do not stop at the first lost shard; restore the settings afterwards."""
     context, log = data.DataContext.get_current(), logging.getLogger("ray.data")
     before = context.enable_progress_bars, context.max_errored_blocks, log.level
     context.enable_progress_bars, context.max_errored_blocks = False, -1
@@ -189,10 +189,10 @@ def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
 
 
 class ShardActor:
-    """A worker inside a Ray actor: builds its scorer once, and takes one shard per call.
+    """A worker in a Ray actor: builds its scorer once, and scores one shard per call.
 
-    `may_try` is asked before every shard: one that ends every actor that begins it is given up. Relative paths are
-    those of `folder`, the driver's, which must be there under the same name.
+    `may_try` is called before every shard, to give up one that ends every actor. Relative paths are relative to
+    `folder`, that of the driver, which must exist under the same name.
     """
 
     def __init__(
@@ -206,21 +206,21 @@ class ShardActor:
         import torch
 
         if spec.device == "auto" and torch.cuda.is_available():
-            spec = replace(spec, device="cuda:0")  # the GPU that Ray has given to this actor is the first that it sees
+            spec = replace(spec, device="cuda:0")  # the actor only sees its own GPU
         self._worker, self._may_try = ShardWorker(spec, options), may_try
         self._folder, self._time_limit = folder, time_limit
         if folder is not None and Path(folder).is_dir():
             os.chdir(folder)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """The results of a batch of jobs."""
+        """Return the results of a batch of jobs."""
         return pa.Table.from_pylist([self._row(ShardJob(**job)) for job in batch.to_pylist()], schema=_COLUMNS)
 
     def _row(self, job: ShardJob) -> dict[str, Any]:
         unusable, folder = False, self._folder
         relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
         try:
-            if folder is not None and relative and not Path(folder).is_dir():  # they would mean other files
+            if folder is not None and relative and not Path(folder).is_dir():  # they would be other files
                 raise ConfigError(
                     f"{shortened(relative[0])}: a path relative to {folder}, which is not on "
                     f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
@@ -228,16 +228,16 @@ class ShardActor:
             if not self._may_try(job):
                 result = _lost(job, "was lost every time that it was tried")
             else:
-                if self._time_limit is not None:  # past it the process ends, even where it hangs outside of Python
+                if self._time_limit is not None:  # then the process exits, even if it hangs outside of Python
                     faulthandler.dump_traceback_later(self._time_limit, exit=True)
                 try:
                     result = self._worker(job)
                 finally:
                     if self._time_limit is not None:
                         faulthandler.cancel_dump_traceback_later()
-        except MSDScoreError as error:  # for every shard alike
+        except MSDScoreError as error:  # no shard can be scored
             result, unusable = ShardResult(job.source, job.output, error=str(error)), True
-        except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
+        except Exception as error:  # noqa: BLE001, Ray would silently drop the block
             reason = f"{job.source}: {type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}"
             result = ShardResult(job.source, job.output, error=reason)
         cache = None if result.cache is None else list(asdict(result.cache).values())

@@ -1,4 +1,4 @@
-"""A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
+"""Score a file of rows in resumable parts and merge them into one output."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,19 +33,19 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
 _READERS = 8  # threads that read image files of finished parts
-PART_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
+PART_ROWS = 256  # the most rows that a crash can lose; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a run treats what is there, and what it calls its columns.
+    """Options of a run, apart from the scorer.
 
-    `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
-    image file has changed, appeared or become readable since. `verify` knows image files of any size by their
-    content; without it those beyond 8 MiB by size and time. `excel_safe` puts ' before text that a spreadsheet would
-    compute, in CSV and TSV outputs. `worst` adds a column with up to that many of the least supported words.
+    `overwrite` discards an existing output. `retry` scores all failed rows again, not only those whose image file has
+    changed, appeared or become readable. `verify` hashes image files of any size; by default, those beyond 8 MiB are
+    identified by size and time. `excel_safe` puts ' before text that a spreadsheet would evaluate, in CSV and TSV
+    outputs. `worst` adds a column with up to that many of the least supported words.
     """
 
     overwrite: bool = False
@@ -62,16 +62,16 @@ class RunOptions:
         if self.worst < 0:
             raise ConfigError(f"worst must not be negative, got {self.worst}")
         if not self.prefix.isprintable():
-            raise ConfigError(f"a prefix must be printable, since it begins names of columns; got {self.prefix!r}")
+            raise ConfigError(f"a prefix must be printable, since column names start with it; got {self.prefix!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredFile:
-    """Summary of a run; `scored` rows were tried by this call, `earlier` ones by an earlier one.
+    """Summary of a run; `scored` rows were scored by this call, `earlier` ones by an earlier call.
 
-    The rest could not even be tried. `reasons` are the first reasons of failed rows, `warnings` the first of the
-    `warned` rows, `renamed` the input columns that are called otherwise in the output, `cache` what a cache on disk
-    has spared.
+    The other rows could not be scored at all. `reasons` are the first errors of failed rows, `warnings` the first of
+    the `warned` rows, `renamed` maps input columns to their names in the output, `cache` has the statistics of a cache
+    on disk.
     """
 
     rows: int
@@ -94,11 +94,12 @@ def score_rows(
     *,
     progress: Progress = lambda done, total: None,
 ) -> ScoredFile:
-    """Score every row of `source` into `output`; go on where an earlier run stopped.
+    """Score every row of `source` into `output`; resume an interrupted run.
 
-    A finished run is brought up to date: parts whose image files have changed are scored again. If none has,
-    there is nothing to do, and an encoder that is given by its description is not even loaded. `progress` is called
-    with the rows done and the rows in all.
+    Each row is read once, and each image file too: its part is identified by the bytes that were decoded. A finished
+    run is updated: parts whose image files have changed are scored again. If none has changed, the encoder of a
+    `ScorerSpec` is not loaded. `progress` is called with the number of rows done and in total, which grows while rows
+    are read if it is not known before.
     """
     how = options or RunOptions()
     check_output(output, inputs=[source.name])
@@ -299,9 +300,9 @@ def _earlier_result(values: Mapping[str, Any], prefix: str) -> Numbers | RowErro
         return RowError(error)
     numbers: dict[str, Any] = {}
     for name in NUMBERS:
-        # Those of another form, and what a bank cannot tell, are missing or empty. Text files give text; every
-        # number was written so that it reads back to the last bit.
-        is_optional = name in (*OPTIONAL, "similarity", "msd")  # a row without an image has neither of the two
+        # Numbers of another form, and those that a bank does not have, are missing or empty. In text files they are
+        # text, which reads back to the last bit.
+        is_optional = name in (*OPTIONAL, "similarity", "msd")  # a row without an image has neither
         if not is_optional or values.get(prefix + name) not in (None, ""):
             numbers[name] = float(values[prefix + name])
     numbers |= {name: int(numbers[name]) for name in COUNTS}

@@ -1,4 +1,4 @@
-"""Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
+"""Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,13 +30,13 @@ from msdscore.run.table import KEPT, WORST, collect, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
-# Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one image stand
-# together in shards.
+# Rows of a shard that are planned together, which a GPU waits for at first; captions of one image are next to each
+# other in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
-_REASONS = 3  # of failed rows, that a shard's facts name
+_REASONS = 3  # errors of failed rows in the facts of a shard
 _TYPO = 0.8  # similarity of column names from which one is taken for a typo of the other
-# Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
+# Per worker on the CPU, on every machine: sums over another number of threads differ in their last bits.
 THREADS = 2
 BuildPipeline = Callable[[], Pipeline]
 Watch = Callable[[Iterator[Row]], Iterator[Row]]
@@ -44,10 +44,10 @@ Watch = Callable[[Iterator[Row]], Iterator[Row]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """How rows of a shard are read, and what its scores hold besides the numbers.
+    """How rows of a shard are read, and which columns its scores have besides the numbers.
 
-    `copied` are input columns that the scores contain too; a finished shard gets and loses them without scoring.
-    `retry` scores a finished shard again if rows of it failed, `overwrite` any.
+    `copied` are input columns that are copied to the scores; they are added to or removed from a finished shard
+    without scoring it again. `retry` scores a finished shard with failed rows again, `overwrite` any shard.
     """
 
     columns: ColumnNames = field(default_factory=ColumnNames)
@@ -56,23 +56,23 @@ class ShardOptions:
     worst: int = 3  # least supported words per caption
     retry: bool = False
     overwrite: bool = False
-    verify: bool = False  # know inputs and finished outputs by all their bytes
+    verify: bool = False  # identify inputs and finished outputs by all their bytes
 
     def __post_init__(self) -> None:
         if self.worst < 0:
             raise ConfigError(f"worst must not be negative, got {self.worst}")
 
     def reading(self) -> dict[str, Any]:
-        """What changes the content of a score shard."""
+        """Return the options that change the content of a score shard."""
         own = {"images": self.images, "copied": list(self.copied), "worst": self.worst}
         return {"columns": asdict(self.columns), **own}
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What became of one shard; `fresh` ones were scored by this call, `error` says why none of it could be scored.
+    """Outcome of one shard; a `fresh` one was scored by this call, one with an `error` could not be scored at all.
 
-    `cache` is what a cache on disk has spared.
+    `cache` has the statistics of a cache on disk.
     """
 
     source: str
@@ -96,21 +96,21 @@ def score_shard(
     build: BuildPipeline | None = None,
     watch: Watch | None = None,
 ) -> ShardResult:
-    """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, put in place in one step.
+    """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, written atomically.
 
-    A finished output of the same scorer and the same input is left as it is, without loading the encoder; one of
-    another input or scorer is never replaced without `overwrite`. `build` gives the pipeline of a described scorer if a
-    worker has one for many shards; rows pass through `watch` as they are read; both names may be addresses (s3://…).
+    A finished output of the same scorer and input is left unchanged, without loading the encoder; one of another input
+    or scorer is only replaced with `overwrite`. `build` returns the pipeline of a `ScorerSpec`, for workers that use
+    one pipeline for many shards. Rows pass through `watch` as they are read. Both names may be addresses (s3://…).
 
     Raises:
         InputError: the shard cannot be read at all.
-        RunError: the output contains something else, or is what the shard is read from.
+        RunError: the output has other content, or is an input of the shard.
     """
     how, name, target = options or ShardOptions(), str(source), str(output)
     # The same for every worker on every device.
     record = replace(scorer, device="auto").record() if isinstance(scorer, ScorerSpec) else None
     fingerprint = _fingerprint(name, target, how)
-    refuse_inputs([Path(target)], [name])  # the shard itself, and the metadata beside it
+    refuse_inputs([Path(target)], [name])  # the shard and its metadata table
     facts = None if how.overwrite else read_facts(target)
     is_finished = facts is not None and not (how.retry and facts.failed) and is_intact(target, verify=how.verify)
     finished = facts if is_finished else None
@@ -120,8 +120,7 @@ def score_shard(
             return _finished(finished, name, target, how)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
     if facts is not None and facts.signature != pipeline.signature:
-        held = f"holds scores of {facts.signature}, not of {pipeline.signature}"
-        raise RunError(f"{shortened(target)}: {held}; {REMEDY}")
+        raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
     if finished is not None:
         return _finished(finished, name, target, how)
     rows, before = ShardRows(how.copied), pipeline.cache_use
@@ -156,7 +155,7 @@ def score_shard(
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
-    """Marks of a shard and of what is read with it: metadata beside a tar (scores that lie there are none), images."""
+    """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
     marks, beside = [stores.mark(name, verify=how.verify)], _beside(name)
     more = [] if beside is None or is_same_file(Path(target), beside) else [beside]
     more += map(str, image_tables(name)) if how.images is None else ()
@@ -172,8 +171,8 @@ def _beside(name: str) -> str | None:
 
 
 def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str, how: ShardOptions) -> None:
-    """Refuse to score a finished shard again because its input, or how it is read, is another one than it was."""
-    again = "it is not scored again without --overwrite"
+    """Raise if the input of a finished shard, or an option of reading it, has changed."""
+    again = "pass --overwrite to score it again"
     before, now = facts.fingerprint.split("+"), fingerprint.split("+")
     if len(before) != len(now) or not all(map(_is_same_input, before, now)):
         raise RunError(
@@ -185,13 +184,13 @@ def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str,
 
 
 def _is_same_input(before: str, now: str) -> bool:
-    """Whether two marks are of the same bytes; with hashes of all of them in both, the time does not matter."""
+    """Return whether two marks are of the same bytes; if both have hashes, the time does not matter."""
     (state, _, whole), (state_now, _, whole_now) = before.partition("#"), now.partition("#")
     return whole == whole_now if whole and whole_now else state == state_now
 
 
 def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
-    """The result of a finished shard, with the columns to copy added, and those of an earlier run removed."""
+    """Return the result of a finished shard, after replacing its copied columns if others are requested."""
     if facts.options.get("copied") != list(how.copied):
         rows = ShardRows(how.copied)
         with stores.reading(target) as file:
@@ -202,7 +201,7 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
             raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
         own = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.reading())
-        # Parquet calls the items of lists by another name than we do.
+        # Parquet has another name for the items of lists.
         lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST,)}
         write_shard(rows.with_copied({column: table[column] for column in own} | lists), target, facts)
     return _result(facts, target, fresh=False)
@@ -230,14 +229,14 @@ def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
 
 
 class ShardRows:
-    """What the scores of a shard say of its rows besides the numbers; grows as the rows are read."""
+    """Keys, captions and copied columns of a shard, stored as its rows are read."""
 
     def __init__(self, copied: Sequence[str] = ()) -> None:
         self._copied, self._others = tuple(copied), list[dict[str, Any]]()
         self._own: dict[str, list[str | None]] = {"key": [], "uid": [], "caption": []}
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The same rows, remembered on their way."""
+        """Yield the same rows, and store their columns."""
         keys, uids, captions = self._own.values()
         names, key_name, uid_name = tuple[str, ...](), "key", "uid"
         for row in rows:
@@ -254,7 +253,7 @@ class ShardRows:
             yield row
 
     def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
-        """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
+        """Return all rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
         scores = collect(parts, form)
         columns: dict[str, Any] = {
             **{name: pa.array(values, pa.string()) for name, values in self._own.items()},
@@ -267,7 +266,7 @@ class ShardRows:
         return self.with_copied(columns)
 
     def with_copied(self, columns: dict[str, Any]) -> pa.Table:
-        """A table of these columns, and behind them the copied ones of the input."""
+        """Return a table of these columns, followed by the copied ones of the input."""
         columns, copied = dict(columns), table_from_columns(self._others)
         for name in copied.column_names:
             kept = name
@@ -280,7 +279,7 @@ class ShardRows:
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """One input shard, and the file of its scores."""
+    """An input shard and the file of its scores."""
 
     source: str
     output: str
@@ -288,21 +287,21 @@ class ShardJob:
 
 @dataclass
 class ShardWorker:
-    """Scores shards with one scorer, which is built when the first unfinished shard comes."""
+    """Scores shards with one scorer, which is built for the first unfinished shard."""
 
     spec: ScorerSpec
     options: ShardOptions
-    at_once: int = 1  # shards that may be in work at a time
+    at_once: int = 1  # shards that are scored concurrently
     _built: Pipeline | None = None
     _broken: MSDScoreError | None = None
 
     def __call__(self, job: ShardJob, *, watch: Watch | None = None) -> ShardResult:
-        """Score one shard; what is wrong with it as a whole is told in the result, and the next one can come.
+        """Score one shard; if it cannot be scored at all, the error is in the result.
 
-        Its rows pass through `watch` as they are read. Several threads may call it, of which one at a time reads rows.
+        Its rows pass through `watch` as they are read. Several threads may call it; one at a time reads rows.
 
         Raises:
-            MSDScoreError: the scorer itself cannot be built, which is so for every shard.
+            MSDScoreError: the scorer cannot be built, so that no shard can be scored.
         """
         if torch.get_num_threads() != THREADS:
             torch.set_num_threads(THREADS)

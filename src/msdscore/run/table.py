@@ -1,4 +1,4 @@
-"""Tables of a run: numbers of every part, then all rows in order with their numbers."""
+"""Tables of a run: the numbers of each part, and the merged output with the columns of the input."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,30 +27,30 @@ from msdscore.scoring.measurement import Numbers, soften
 from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS
 from msdscore.text.form import FORM_WARNINGS
 
-TABLE_ROWS = 8192  # of one table of the output
-KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more lie in a temporary file
-SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
+TABLE_ROWS = 8192  # rows per table of the output
+KEPT_BYTES = 256 << 20  # of input columns that stay in memory; more are in a temporary file
+SOFTENED_ROWS = 1 << 16  # rows whose candidate sets are computed together
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 WORST = "worst_words"  # a list of the least supported words
-KEPT = "input_"  # put before the name of an input column that is called as one of ours
+KEPT = "input_"  # prefix of an input column with the name of an added one
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How columns are called in the output: ours with a prefix, the input's as they are.
+    """Column names of the output: added columns have a prefix, input columns their names.
 
-    An input column that is called as one of ours keeps its values under another name.
+    An input column with the name of an added one is renamed.
 
     >>> Naming().given("msd"), Naming(prefix="mini_").given("msd")
     ('input_msd', 'msd')
     """
 
     prefix: str = ""
-    taken: frozenset[str] = frozenset()  # the input's own names
+    taken: frozenset[str] = frozenset()  # names of the input columns
 
     def given(self, name: str) -> str:
-        """The name of an input column."""
+        """Return the name of an input column in the output."""
         if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in (*ALL_COLUMNS, WORST):
             return name
         new = KEPT + name
@@ -59,24 +59,24 @@ class Naming:
         return new
 
     def renamed(self) -> dict[str, str]:
-        """The input columns that are called otherwise in the output."""
+        """Return the input columns that have another name in the output."""
         return {name: self.given(name) for name in sorted(self.taken) if self.given(name) != name}
 
 
 def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
-    """Numbers or reasons of a part's rows, with their positions and the keys of their candidate sets and images.
+    """Return numbers or errors of the rows of a part, their indices, and the keys of their candidate sets and images.
 
-    Rows that were not even tried have no image. With `words` there is a column of the least supported words.
+    Rows that could not be scored have no image. With `words` there is a column of the least supported words.
     """
     rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
-    # A number that rows of one image share: its place in the tar, else a hash of its name.
+    # Shared by the rows of one image: its offset in the tar, else a hash of its name.
     keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
     images = [*(keys[image] if image >= 0 else None for image in part.owner), *none]
     groups = [
         image if row.group is None else text_key(f"group {row.group}") for row, image in zip(rows, images, strict=True)
     ]
     warnings = [
-        # What the input warns of, then what scoring does.
+        # Warnings of the input, then those of scoring.
         "; ".join(filter(None, (row.warning, *result.warnings))) or None if isinstance(result, Numbers) else None
         for row, result in zip(part.rows, scored, strict=True)
     ]
@@ -99,9 +99,9 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
 
 
 def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
-    """One table of all rows in order with the columns that scoring adds, and the worst words if the parts have them.
+    """Merge parts into one table of all rows in order, with the columns that scoring adds.
 
-    Uncertainty and Soft-MSD come from each candidate set.
+    Uncertainty and Soft-MSD are computed per candidate set; the worst words are included if the parts have them.
     """
     table = pa.concat_tables(parts).sort_by("row")
     count = len(table)
@@ -111,7 +111,7 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     softened = np.full((2, count), np.nan)
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
         softened[:, rows] = soften(similarity[rows].tolist(), msd[rows].tolist(), group[rows].tolist(), form)
-    # Rows whose candidate set holds captions of several images.
+    # Rows whose candidate set has captions of several images.
     sets, images = np.unique(np.unique(np.stack([group[good], image[good]]), axis=1)[0], return_counts=True)
     is_mixed = np.zeros(count, dtype=bool)
     is_mixed[good] = np.isin(group[good], sets[images > 1])
@@ -137,7 +137,7 @@ def _readings(match: Sequence[float], warnings: Sequence[str | None]) -> list[st
 
 
 def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
-    """Split rows without splitting a candidate set, at most so many rows together unless a set itself has more.
+    """Split rows into batches of at most `most` rows without splitting a candidate set, unless a set has more.
 
     >>> [rows.tolist() for rows in whole_sets(np.array([7, 5, 7, 5, 9]), np.arange(5), most=3)]
     [[1, 3], [0, 2, 4]]
@@ -152,9 +152,9 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
 
 
 class KeptRows:
-    """The input's own columns, kept while its rows are scored, for the tables of the output.
+    """The columns of the input, stored while its rows are scored, for the tables of the output.
 
-    For a JSON output, where every row may have names and types of its own, they are the texts of objects.
+    For a JSON output, where names and types may differ from row to row, they are stored as the text of objects.
     """
 
     def __init__(self, source: RowSource, output: Path) -> None:
@@ -165,16 +165,16 @@ class KeptRows:
             self._schema = pa.schema([(name, pa.string()) for name in source.columns])
         if self._schema is not None and source.id_name not in self._schema.names:
             self._schema = pa.schema([("id", pa.string()), *self._schema])
-        self._tables: list[tuple[int, pa.Schema]] = []  # where each begins in the file
+        self._tables: list[tuple[int, pa.Schema]] = []  # the offset of each in the file
         self._file = SpooledTemporaryFile(max_size=KEPT_BYTES)  # noqa: SIM115, closed with this
 
     def close(self) -> None:
-        """Give memory and disk back."""
-        with suppress(OSError):  # a full disk was told of when it was met
+        """Free memory and disk."""
+        with suppress(OSError):  # a full disk was already reported
             self._file.close()
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The same rows, remembered on their way."""
+        """Yield the same rows, and store their columns."""
         passed: list[tuple[Mapping[str, Any], int, str | None]] = []
         for row in rows:
             self.count += 1
@@ -188,7 +188,7 @@ class KeptRows:
             self._keep(passed)
 
     def tables(self, scores: pa.Table, naming: Naming) -> Iterator[pa.Table | JsonRows]:
-        """The output's tables: every input row in order, its own columns first, then what scoring adds."""
+        """Yield the tables of the output: all rows in order, input columns first, then the added ones."""
         scores, start = scores.rename_columns([naming.prefix + name for name in scores.column_names]), 0
         schemas = [schema for _, schema in self._tables]
         common = schemas[0] if self._source.schema is not None or self._as_json else unified(schemas)
@@ -208,7 +208,7 @@ class KeptRows:
                 yield pa.Table.from_arrays([*given.columns, *added.columns], names=names)
 
     def _keep(self, rows: list[tuple[Mapping[str, Any], int, str | None]]) -> None:
-        """Keep rows as they came; one without an id has its number there."""
+        """Store rows; the id of a row without one is its index."""
         name, given = self._source.id_name, list[Mapping[str, Any]]()
         as_number = self._has_numbers([columns[name] for columns, _, number in rows if number is None])
         for columns, index, number in rows:
@@ -228,12 +228,12 @@ class KeptRows:
             self._file.flush()
         except OSError as error:
             raise RunError(
-                f"{gettempdir()}: the columns of the input cannot be kept there meanwhile ({error.strerror or error}); "
-                "set TMPDIR to a folder with more room, and the same command goes on"
+                f"{gettempdir()}: the columns of the input cannot be stored there ({error.strerror or error}); "
+                "set TMPDIR to a folder with more space and run the command again, which resumes"
             ) from error
 
     def _has_numbers(self, ids: list[Any]) -> bool | None:
-        """Whether the ids of rows are numbers; None where the input's own type holds neither numbers nor text."""
+        """Return whether the ids of rows are numbers; None if their type is neither a number nor text."""
         schema = self._source.schema
         if schema is None or self._source.id_name not in schema.names:
             return bool(ids) and all(type(value) is int for value in ids)

@@ -1,4 +1,4 @@
-"""Shards on the processes of this machine: one per GPU, or several on its cores; one that dies loses nothing."""
+"""Score shards on worker processes of this machine: one per GPU, or one for every two cores."""
 
 import os
 import signal
@@ -30,16 +30,16 @@ from msdscore.io.stores import expand_all, score_names
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 
-TRIES = 3  # of one shard, whose worker dies
-# Shards in work beside a GPU: one whose last rows are scored and written, and the next one, which is read meanwhile.
+TRIES = 3  # of a shard whose worker dies
+# Concurrent shards per GPU: one whose last rows are scored and written, and the next one, which is read meanwhile.
 GPU_SHARDS = 2
 
 
 def plan_jobs(patterns: Sequence[str], folder: str) -> list[ShardJob]:
-    """One job per shard that the patterns name, with its scores in a folder or under an address."""
+    """Return one job per shard that matches the patterns, with its scores in a folder or under an address."""
     shards = expand_all(patterns)
     outputs = [stores.join(folder, name) for name in score_names(shards)]
-    # Every input of every shard: scores of one may have the name of another's table of images.
+    # All inputs of all shards: the scores of one may have the name of another's table of images.
     refuse_inputs([] if stores.is_address(folder) else map(Path, outputs), shards)
     return [ShardJob(shard, output) for shard, output in zip(shards, outputs, strict=True)]
 
@@ -53,11 +53,11 @@ def score_on_workers(
     at_once: int | None = None,
     time_limit: float | None = None,
 ) -> Iterator[ShardResult]:
-    """Score shards on worker processes and give their results as they are done.
+    """Score shards on worker processes and yield their results as they are done.
 
-    A worker that dies is replaced, and its shards tried again. Without `workers` there is one per GPU, else one for
-    every two cores; with one, everything runs in this process. Each has `at_once` shards in work, see `score_jobs`.
-    With a `time_limit` (in seconds) a worker that has a shard for longer is ended, as if it had died.
+    A worker that dies is replaced, and its shards are tried again. The default number of `workers` is one per GPU, else
+    one for every two cores; a single one is this process. Each scores `at_once` shards concurrently, see `score_jobs`.
+    With a `time_limit` (in seconds) a worker that takes longer for a shard is killed, as if it had died.
     """
     if time_limit is not None and not 0 < time_limit < inf:
         raise ConfigError(f"a time limit must be a positive number of seconds, got {time_limit:g}")
@@ -76,14 +76,14 @@ def score_on_workers(
 
 
 def default_workers(spec: ScorerSpec) -> int:
-    """One process per GPU where the scorer may choose its device; else one for every two cores."""
+    """Return one process per GPU if the scorer may choose its device, else one for every two cores."""
     if spec.device == "auto" and torch.cuda.is_available():
         return torch.cuda.device_count()
     return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
 
 
 def spec_of_worker(spec: ScorerSpec, number: int, workers: int) -> ScorerSpec:
-    """The scorer of one of several workers: on its GPU, with its share of the cores to decode unless it is given."""
+    """Return the scorer of one of several workers: on its GPU, with its share of the cores for decoding by default."""
     if spec.decoders is None:
         spec = replace(spec, decoders=max(1, cores() // workers) if is_on_gpu(spec) else 0)
     if spec.device == "auto" and torch.cuda.is_available():
@@ -93,20 +93,20 @@ def spec_of_worker(spec: ScorerSpec, number: int, workers: int) -> ScorerSpec:
 
 @dataclass
 class _Member:
-    """A worker process, the pipe to it, and the jobs that it has."""
+    """A worker process, the pipe to it, and its jobs."""
 
     process: BaseProcess
     pipe: Connection
     number: int
     jobs: list[ShardJob] = field(default_factory=list)
-    since: float = 0.0  # when it last got a shard, or finished one
+    since: float = 0.0  # time of the last shard that it received or finished
     overdue: bool = False
 
 
 class _Pool:
-    """Worker processes that get few shards at a time, so that it is known which ones a dead worker had.
+    """Worker processes that receive few shards at a time, so that the shards of a dead worker are known.
 
-    What such a one had is tried again alone: no shard is given up for the sake of the one beside it.
+    They are tried again one by one: a shard is never given up because of another one.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class _Pool:
         self._members = [self._start(number) for number in range(len(self._specs))]
         while waiting or any(member.jobs for member in self._members):
             for most, member in product(range(self._at_once), self._members):
-                # Beside its others a worker may have a shard only where none of them was lost before.
+                # A shard that was lost before runs alone.
                 was_lost = waiting and (self._tries[waiting[0]] or any(self._tries[job] > 1 for job in member.jobs))
                 if waiting and len(member.jobs) <= most and not (member.jobs and was_lost):
                     self._give(member, waiting.popleft())
@@ -132,16 +132,16 @@ class _Pool:
                     yield result
 
     def stop(self) -> None:
-        """End all workers: they leave no half-written file behind."""
+        """End all workers; they leave no partial file."""
         for member in self._members:
             member.process.terminate()
         for member in self._members:
             member.process.join(timeout=10)
-            member.process.kill()  # one that hangs hears of nothing else
+            member.process.kill()  # a process that hangs ignores SIGTERM
             member.pipe.close()
 
     def _end_overdue(self) -> float | None:
-        """End workers that have had a shard for too long; the seconds until the next one may be."""
+        """Kill workers that exceed the time limit; return the seconds until the next check."""
         if self._limit is None:
             return None
         now, left = monotonic(), [self._limit]
@@ -157,16 +157,16 @@ class _Pool:
         member.jobs.append(job)
         member.since = monotonic()
         self._tries[job] += 1
-        with suppress(BrokenPipeError):  # it has died; receiving from it will tell
+        with suppress(BrokenPipeError):  # it has died, which `_receive` notices
             member.pipe.send(job)
 
     def _receive(self, member: _Member, waiting: deque[ShardJob]) -> ShardResult | None:
-        """The result of a worker; where it has died, a new one in its place and its shards back among the waiting."""
+        """Return the result of a worker; if it has died, replace it and requeue its shards."""
         try:
             result = member.pipe.recv()
         except (EOFError, ConnectionError):
             result = None
-        if isinstance(result, MSDScoreError):  # such as an encoder that is not there: it is so for every shard
+        if isinstance(result, MSDScoreError):  # such as a missing encoder: no shard can be scored
             raise result
         if result is not None:
             member.jobs = [job for job in member.jobs if job.output != result.output]
@@ -179,7 +179,7 @@ class _Pool:
         waiting.extendleft(reversed(again))
         if again:
             return None
-        (job,) = member.jobs  # one that was tried before was alone
+        (job,) = member.jobs  # a shard that was tried before runs alone
         code, again_lost = member.process.exitcode or 0, "and again when it was tried again"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         reason = f"its worker process ended ({how}), {again_lost}; out of memory?"
@@ -198,8 +198,8 @@ class _Pool:
 
 
 def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connection) -> None:
-    """Score the shards that come through a pipe, and end with the process at its other end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked us ends us
+    """Score the shards received through a pipe; exit with the process at its other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends this one
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sending = Lock()
 
@@ -207,7 +207,7 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or isinstance(error, StoppedError):
             return
-        if error is not None and not isinstance(error, MSDScoreError):  # a mistake of ours ends the worker
+        if error is not None and not isinstance(error, MSDScoreError):  # a bug ends the worker
             traceback.print_exception(error)
             os._exit(1)
         with sending, suppress(BrokenPipeError):
@@ -218,18 +218,18 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
             while True:
                 shards.submit(pipe.recv()).add_done_callback(answer)
         except (EOFError, ConnectionError):
-            # It was killed: at once, since another run may have finished these shards before this one has.
+            # The parent was killed: exit at once, since another run may finish these shards first.
             os._exit(1)
 
 
 class StoppedError(Exception):
-    """Nobody waits for the scores any more."""
+    """The run was cancelled."""
 
 
 class Overlapping:
-    """Shards in threads: the next one begins when all rows of the one before are read; a context manager.
+    """Scores shards in threads: the next one starts when all rows of the previous one are read; a context manager.
 
-    At its end shards that are in work are left as soon as they ask for another row.
+    On exit, unfinished shards are cancelled when they read their next row.
     """
 
     def __init__(self, worker: ShardWorker) -> None:
@@ -244,7 +244,7 @@ class Overlapping:
         self._pool.shutdown(cancel_futures=True)
 
     def submit(self, job: ShardJob) -> "Future[ShardResult]":
-        """Have a shard scored, after those that were submitted before."""
+        """Score a shard after those that were submitted before."""
         return self._pool.submit(self._score, job)
 
     def _score(self, job: ShardJob) -> ShardResult:
@@ -266,10 +266,10 @@ class Overlapping:
 def score_jobs(
     spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, *, at_once: int | None = None
 ) -> Iterator[ShardResult]:
-    """Score shards in this process, and give their results in order.
+    """Score shards in this process, and yield their results in order.
 
-    At most `at_once` shards are in work: the next one begins when all rows of the one before are read. Without it there
-    are two beside a GPU, which then does not wait at the end of a shard, else one.
+    At most `at_once` shards run concurrently: the next one starts when all rows of the previous one are read. The
+    default is two on a GPU, which then does not wait at the end of a shard, else one.
     """
     count = min(shards_at_once(spec) if at_once is None else at_once, len(jobs))
     worker, before = ShardWorker(spec, options, max(1, count)), torch.get_num_threads()
@@ -292,11 +292,11 @@ def score_jobs(
 
 
 def is_on_gpu(spec: ScorerSpec) -> bool:
-    """Whether a described scorer will compute on a GPU."""
+    """Return whether a scorer will run on a GPU."""
     return spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
 
 
 def shards_at_once(spec: ScorerSpec) -> int:
-    """How many shards one process has in work unless it is told."""
-    # A cache counts what it has spared shard by shard, and knows of one at a time.
+    """Return the default number of concurrent shards of one process."""
+    # The statistics of a cache are per shard, and count one shard at a time.
     return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1

@@ -34,6 +34,7 @@ from msdscore.select.scores import UID, ScoreFile, open_scores
 from msdscore.select.survey import Survey, survey
 
 SUFFIXES = (".npy", ".txt", ".parquet")
+SOURCE_FILE = "source_file"  # column of the file that was scored, as it was named
 NOTES = "selection.json"  # the rule and the scores that the shards of a folder were selected by
 _UID_TYPE = np.dtype("u8,u8")  # the format of DataComp's resharder
 _UID = re.compile("[0-9a-f]{32}")
@@ -205,17 +206,26 @@ def _refuse_shared_keys(table: ScoreTable) -> None:
 
 
 def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
-    """Write the selected rows with all their columns, as Parquet with the signature."""
+    """Write the selected rows with all their columns, as Parquet with the signature.
+
+    Rows of score shards, or of several files, also get the column `source_file`, since keys may repeat among them.
+    """
     first = table.files[0]
     schema = first.schema.with_metadata({SIGNATURE_KEY: first.signature.encode()} if first.signature else {})
+    written, name = schema, SOURCE_FILE
+    if len(table.files) > 1 or first.facts is not None:
+        while name in schema.names:
+            name = f"scored_{name}"
+        written = schema.append(pa.field(name, pa.string()))
     for scores in table.files:
         if not scores.schema.equals(schema):
             names = shortened(", ".join(scores.schema.names), 300)
             raise InputError(f"{shortened(scores.name)}: its columns differ from those of the first file ({names})")
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, written, compression="zstd") as writer:
         for number, scores in enumerate(table.files):
             for batch in _taken(scores, None, table.kept_of(number)):
-                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+                source = [pa.array([scores.source] * len(batch))] if written is not schema else []
+                writer.write_batch(pa.RecordBatch.from_arrays([*batch.columns, *source], schema=written))
             progress(number + 1, len(table.files))
     return 0
 
@@ -242,7 +252,7 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
     """
     names: list[str] = []
     for file in files:
-        source = "" if file.facts is None else file.facts.source
+        source = "" if file.facts is None else file.source
         if not stores.parted(source)[0].lower().endswith((".tar", ".parquet")):
             what = "was not scored from a tar or Parquet file into a folder"
             raise InputError(f"{shortened(file.name)}: {what}; write a list of keys: -o keys.txt")

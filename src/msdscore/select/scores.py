@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +37,15 @@ class ScoreFile:
     schema: pa.Schema
     signature: str
     facts: ShardFacts | None
+
+    @property
+    def source(self) -> str:
+        """The file that was scored; the name of the scores if it is unknown."""
+        if self.facts is not None:
+            return self.facts.source
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(_notes(self.name)["source"])
+        return self.name
 
     @property
     def key_name(self) -> str:
@@ -125,11 +135,16 @@ def _from_text(name: str, copy: Path) -> ScoreFile:
                 texts = [{column: as_text(row.get(column)) or None for column in names} for row in batch]
                 writer.write_table(pa.Table.from_pylist(texts, schema))
                 count += len(batch)
-    signature, path = "", Path(name)
+    signature = ""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
-        signature = str(notes["manifest"]["signature"])
+        signature = str(_notes(name)["manifest"]["signature"])
     return ScoreFile(name, copy, count, schema, signature, None)
+
+
+def _notes(name: str) -> Any:
+    """Load the run metadata of an output."""
+    path = Path(name)
+    return json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
 
 
 def _is_parquet(name: str) -> bool:
