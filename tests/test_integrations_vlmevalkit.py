@@ -61,7 +61,6 @@ def test_predictions_find_their_images_by_index(dataset, tmp_path, kind):
     WRITERS[kind](tmp_path / f"model_DATA.{kind}")
     with open_rows(tmp_path / f"model_DATA.{kind}", images=tmp_path / "images") as source:
         rows = list(source.read())
-        assert source.count() == 3
     assert [row.caption for row in rows[:2]] == ["a red square", "a blue square"]
     assert [Path(row.image).name for row in rows] == ["7.jpg", "12.jpg", "15.jpg"]
     assert "prediction reports that the model did not answer: Failed to obtain" in rows[2].error
