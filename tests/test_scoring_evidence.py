@@ -208,9 +208,12 @@ def test_words_that_are_distinguished_are_reliable():
     evidence = np.where(stems == "dog", np.where(present, 8.0, 0.0), 3.0) + rng.normal(0, 1, 400)
     values, other = reliabilities(stems, evidence, present)
     assert values["dog"] > 0.8 > 0.1 > values["thing"]
-    calibration = word_calibration(stems, evidence, present, spread=2.0)
+    calibration = word_calibration(stems, evidence, present, np.ones_like(present), spread=2.0)
     kind = calibration.kinds[calibration.kind_of("dog")]
     assert 6 < kind.zero < 8  # one true mention in ten of N(8, 1)
+    slips = present & (np.arange(400) % 8 == 0)  # words of one caption alone do not move the zero
+    slipped = word_calibration(stems, np.where(slips, 0.0, evidence), present, ~slips, spread=2.0)
+    assert 6 < slipped.kinds[slipped.kind_of("dog")].zero < 8
     assert kind.slope > 0
     assert calibration.kind_of("thing") is None
     assert 0 <= other <= 1

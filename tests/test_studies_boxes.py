@@ -60,10 +60,10 @@ def test_maps_of_words_are_on_what_they_name(boxed, tmp_path):
     words, captions = json.loads((tmp_path / "b.json").read_text())["tables"]
     found = {row["map"]: row for row in words["rows"]}
     assert found["even"]["mass"]["value"] == pytest.approx(0.25, abs=0.02)
-    assert found["leaning"]["pointing"]["value"] > 0.9
-    assert found["leaning"]["mass"]["value"] > found["even"]["mass"]["value"]
-    sharper = found["leaning, four times kappa"]["mass"]["value"]
-    assert sharper > found["leaning"]["mass"]["value"]
+    assert found["affinity"]["pointing"]["value"] > 0.9
+    assert found["affinity"]["mass"]["value"] > found["even"]["mass"]["value"]
+    sharper = found["where the word looks"]["mass"]["value"]
+    assert sharper > found["affinity"]["mass"]["value"]
     assert {"influence", "carried", "even", "centre"} <= {row["map"] for row in captions["rows"]}
 
 

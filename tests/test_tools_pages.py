@@ -52,9 +52,12 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
     shares = dict.fromkeys(
         ("terms", "occlusion", "wrong_picture", "chance", "right", "first", "frequent"), interval(0.5)
     )
-    shares |= dict.fromkeys(("true", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25))
+    shares |= dict.fromkeys(
+        ("true", "once", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25)
+    )
+    shares |= dict.fromkeys(("changed", "original", "lower", "auc", "pointing", "mass"), interval(0.75))
     row = {"set": "thumb", "subset": "replace_obj", "depth": 1, "items": 3, "name": "AUC", "n": 7, "chance": 0.5}
-    row = shares | row | {"words": "all", "level": 0.1, "captions": 2}
+    row = shares | row | {"words": "all", "level": 0.1, "captions": 2, "map": "even"}
     rows = {"name": "rows", "rows": [row], "captions": 8}
     tables = {
         "form": [
@@ -70,6 +73,8 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
             {"name": "bins", "rows": [{"predicted": 0.5, "observed": interval(0.4)}], "error": interval(0.2)},
         ],
         "localisation": [{**rows, "rows": [{**row, "chance": interval(0.5)}]}],
+        "changed": [{"name": "changed", "rows": [row]}],
+        "boxes": [{"name": name, "rows": [row]} for name in ("words", "captions")],
         "chair": [rows],
         "suggestions": [rows],
         "missing": [{**rows, "rows": [{**row, "words": 1.9}]}],
@@ -92,6 +97,8 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
         "off by 20.0 [10.0, 30.0] points on average (lower is better), most where 0.50 is predicted" in parts["words"]
     )
     assert "| replace_obj, first 1 | 3 | 50.0 [40.0, 60.0] |" in parts["localisation"]
+    assert "| replace_obj | 7 | 75.0 [65.0, 85.0] |" in parts["changed"]
+    assert parts["boxes"].count("| even | 7 | 75.0 [65.0, 85.0] |") == 2
     assert "median match: own 0.78" in parts["match"]
     with pytest.raises(InputError, match="expected result files such as sugarcrepe.json"):
         evidence_page.parts(tmp_path / "nothing")

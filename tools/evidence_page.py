@@ -89,7 +89,7 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
     table, bins = tables["p_values"], tables["bins"]
     rows = [row for row in table["rows"] if row["words"] == "all"]
     kinds = [row["true"]["value"] for row in table["rows"] if row["words"] != "all"]
-    cells = tuple((f"{row['level']:g}", _bounded(row["true"]), _bounded(row["absent"])) for row in rows)
+    cells = tuple((f"{row['level']:g}", *(_bounded(row[side]) for side in ("true", "once", "absent"))) for row in rows)
     worst = max(bins["rows"], key=lambda row: abs(row["predicted"] - row["observed"]["value"]))
     spread = f"; by kind of word {_PER_CENT * min(kinds):.1f} to {_PER_CENT * max(kinds):.1f} at 0.1" if kinds else ""
     notes = (
@@ -97,8 +97,17 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
         f"probabilities are off by {_bounded(bins['error'])} points on average (lower is better), most where "
         f"{worst['predicted']:.2f} is predicted and {worst['observed']['value']:.2f} observed",
     )
-    columns = ("level", "true words below it, %", "likely and absent, %")
+    columns = ("level", "true words below it, %", "words of one caption, %", "likely and absent, %")
     return [Grid(f"Words with a p-value below a level ({table['pictures']} images)", columns, cells, notes)]
+
+
+def _changed(tables: Mapping[str, Json]) -> list[Grid]:
+    keys = ("changed", "original", "lower", "auc")
+    rows = tuple(
+        (row["subset"], str(row["n"]), *(_bounded(row[key]) for key in keys)) for row in tables["changed"]["rows"]
+    )
+    columns = ("subset", "pairs", "changed word below 0.1", "original below 0.1", "changed below original", "AUC")
+    return [Grid("P-values of changed words and of the words they replace, %", columns, rows)]
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
@@ -120,6 +129,19 @@ def _chair(tables: Mapping[str, Json]) -> list[Grid]:
     )
     columns = ("figure", "n", "terms", "wrong image", "chance")
     return [Grid(f"Invented objects in {table['captions']} long captions, %; higher is better", columns, rows)]
+
+
+def _boxes(tables: Mapping[str, Json]) -> list[Grid]:
+    columns = ("map", "n", "highest patch in a box", "mass in the boxes")
+    titles = {"words": "Maps of words that name an annotated object, %", "captions": "Maps of whole captions, %"}
+    return [
+        Grid(
+            f"{title}; higher is better", columns,
+            tuple((row["map"], str(row["n"]), _bounded(row["pointing"]), _bounded(row["mass"]))
+                  for row in tables[name]["rows"]),
+        )
+        for name, title in titles.items()
+    ]  # fmt: skip
 
 
 def _suggestions(tables: Mapping[str, Json]) -> list[Grid]:
@@ -158,8 +180,10 @@ def _match(tables: Mapping[str, Json]) -> list[Grid]:
 STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "form": _form,
     "words": _words,
+    "changed": _changed,
     "localisation": _localisation,
     "chair": _chair,
+    "boxes": _boxes,
     "suggestions": _suggestions,
     "missing": _missing,
     "match": _match,

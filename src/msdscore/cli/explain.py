@@ -25,11 +25,14 @@ class FigureOptions:
         Path | None, option_in(OUTPUT, "--words", help="A second figure: the regions of each word (.png, .svg, .pdf).")
     ] = None
     maps: Annotated[
-        str,
+        str | None,
         option_in(
-            OUTPUT, "--map", help="influence: how the score changes without a region; carried: token terms (paper)."
+            OUTPUT,
+            "--map",
+            help="carried: terms of words where they look (default); influence: how the score changes without a region "
+            "(default under the paper's presets).",
         ),
-    ] = "influence"
+    ] = None
     also: Annotated[
         list[str], option_in(SCORING, "--also", help="Another encoder, shown next to the first. Repeatable.")
     ] = field(default_factory=list)
@@ -63,7 +66,8 @@ def explain(
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
-    check_projection(target.maps)
+    if target.maps is not None:
+        check_projection(target.maps)
     output, words, as_json = target.output, target.words, target.json
     if output is not None and is_standard_output(output):
         output, as_json = None, True
@@ -77,7 +81,9 @@ def explain(
     explained = joined_explanations(
         Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
         for spec in specs
-    ).with_maps(target.maps)
+    )
+    if target.maps is not None:
+        explained = explained.with_maps(target.maps)
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=target.overwrite)

@@ -185,7 +185,7 @@ def explain_embedded(
         tuple(
             Explanation(
                 score, image, layout, measured.tokens[number], terms[number], visible, form,
-                units[number], *named[number], doubt,
+                units[number], *named[number], doubt, form.projection,
             )
             for number, score in enumerate(scores)
         )

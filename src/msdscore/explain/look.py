@@ -28,11 +28,12 @@ Colour = tuple[int, int, int]
 FULL = 0.01  # p-value at which a word in doubt has full colour
 PALEST = 0.2  # strength of the least colour that is seen as one
 TITLES: dict[Role, str] = {
-    "support": "backs the caption",
-    "penalty": "speaks against it",
+    "support": "where supported words look",
+    "penalty": "where words in doubt look",
     "omission": "not mentioned",
     "leaning": "where the word looks",
 }
+_EFFECTS: dict[Role, str] = {"support": "raises the score", "penalty": "lowers the score"}  # titles of other maps
 _ENDS: dict[Role, Colour] = {
     "support": (0, 90, 160),  # blue
     "penalty": (196, 72, 0),  # vermilion
@@ -257,7 +258,9 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
         together = shown if scored else (role,) if omits else ("support", "penalty")
         limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
         signed = omits and any(tells)
-        low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} nats")
+        carried = items[0].projection == "carried"
+        unit = "MSD" if carried and not items[0].form.text_fit else "nats"
+        low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} {unit}")
         for number in range(len(items)):
             odd = (
                 "not mentioned (unscored)"
@@ -266,7 +269,7 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
                 if tells[number]
                 else TITLES[role]
             )
-            title = odd if omits else TITLES[role]
+            title = odd if omits else TITLES[role] if carried else _EFFECTS[role]
             below: Role | None = "support" if signed else None
             maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)
     return maps

@@ -33,6 +33,17 @@ def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
     return spread
 
 
+def sharpened(affinity: Floats, times: float) -> Floats:
+    """Return the affinities of `times` the concentration.
+
+    >>> sharpened(affinities(np.eye(2), np.array([[1.0, 0.0]]), kappa=1.0), 2).round(3).tolist()
+    [[0.881, 0.119]]
+    """
+    weights = (affinity / affinity.max(axis=1, keepdims=True)) ** times
+    spread: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return spread
+
+
 def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
     r"""Return the first-order change of the image's log density at each token (rows) if a patch (columns) is removed.
 

@@ -21,8 +21,7 @@ from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
 
-# Chosen on the faithfulness study; docs/evidence.md, Maps, lists the alternatives.
-PROJECTION = "influence"
+_SHARPER = 4  # maps of words are as of so many times kappa: more of their mass lies on the object (docs/explain.md)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots, for cached properties
@@ -46,7 +45,7 @@ class Attribution:
     missing: tuple[NamedWord, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     doubt: float = ZERO  # words with a p-value below it are in doubt
-    projection: str = PROJECTION  # how terms become maps, by name: see `maps.PROJECTIONS`
+    projection: str = "influence"  # how terms become maps, by name: see `maps.PROJECTIONS`
 
     @property
     def caption(self) -> str:
@@ -97,12 +96,12 @@ class Attribution:
 
     @property
     def support_map(self) -> Floats:
-        """How much each patch supports the caption, rows by columns; zero if it does not."""
+        """What each patch has of the side for the caption, rows by columns; never below zero."""
         return np.maximum(self.regions.support, 0).reshape(self.patches.grid)
 
     @property
     def penalty_map(self) -> Floats:
-        """How much each patch contradicts the caption, rows by columns; zero if it does not."""
+        """What each patch has of the side against the caption, rows by columns; never below zero."""
         return np.maximum(self.regions.penalty, 0).reshape(self.patches.grid)
 
     @property
@@ -111,10 +110,10 @@ class Attribution:
         return self.coverage_terms.reshape(self.patches.grid)
 
     def leaning(self, unit: Unit) -> Floats:
-        """Return the affinity of a word's tokens to the patches, rows by columns, adding up to 1."""
+        """Return where a word's tokens look: their sharpened affinity to patches, rows by columns, adding up to 1."""
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
-        return self.affinity[list(unit.tokens)].mean(axis=0).reshape(self.patches.grid)
+        return maps.sharpened(self.affinity[list(unit.tokens)], _SHARPER).mean(axis=0).reshape(self.patches.grid)
 
 
 def image_of(decoded: Decoded | RowError) -> Image:

@@ -201,6 +201,7 @@ class Form(Protocol):
     name: ClassVar[str]  # of the score; its signatures begin with it in lower case
     columns: ClassVar[tuple[str, ...]]
     maps: ClassVar[tuple[Role, ...]]  # that an explanation draws
+    projection: ClassVar[str]  # how terms become maps unless chosen, by name: see `explain.maps.PROJECTIONS`
     word_columns: ClassVar[tuple[WordColumn, ...]]  # numbers of words in the tables of an explanation
     word_note: ClassVar[str]  # meaning of the number next to a word in a figure
     explained: ClassVar[tuple[str, ...]]  # settings that an explanation includes

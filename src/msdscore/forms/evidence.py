@@ -145,6 +145,7 @@ class Evidence:
     name: ClassVar[str] = "MSD-E"  # a separate name, since the paper does not define this form
     columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
+    projection: ClassVar[str] = "carried"  # docs/explain.md has the comparison with boxes
     word_columns: ClassVar[tuple[WordColumn, ...]] = (
         WordColumn("p_value", "p-value", ".3f"),
         WordColumn("probability", "probably true", ".0%", phrases=False),

@@ -75,6 +75,7 @@ class Paper:
     name: ClassVar[str] = "MSD"  # the paper's
     columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
+    projection: ClassVar[str] = "influence"  # has coverage too, which token terms do not
     word_columns: ClassVar[tuple[WordColumn, ...]] = (WordColumn("gap", "gap, nats", "+.2f"),)
     word_note: ClassVar[str] = "the word's gap in nats; above 0 the image does not support it"
     explained: ClassVar[tuple[str, ...]] = ("alpha",)

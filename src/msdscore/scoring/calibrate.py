@@ -1,8 +1,9 @@
 """Calibration of the evidence of words for an encoder, on captioned images that it was not trained on.
 
 Every word of an image's captions is present. Words in captions of similar images that no caption of this image has are
-hard absent words: likely, but false. The evidence of both determines how reliably each word can be judged, and the
-distribution of present and absent words of each kind; the scores of true and similar captions determine the probability
+hard absent words: likely, but false. The evidence of both determines how reliably each word can be judged. The
+distribution of true words of each kind is that of words that at least two captions of an image have: what one person
+alone says may be a slip, or nothing that can be seen. The scores of true and similar captions determine the probability
 that a caption belongs to an image.
 """
 
@@ -34,9 +35,10 @@ Flags = npt.NDArray[np.bool_]
 Shown = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
 SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
+CONFIRMED = 2  # captions of an image that have a word, from which it counts as true when kinds are fitted
 LEAST = 50  # captioned images; fewer are too few to calibrate words
 STEPS = 200  # of probability at which quantiles of evidence are stored
-KINDS = (JUDGED, 0.25, 0.45, 0.65)  # least reliability of each kind of words
+KINDS = (JUDGED, 0.3, 0.5)  # least reliability of each kind of words
 _RARE = 40  # labelled mentions under which a word counts as rare
 _SHRINK = 10.0  # weight of the prior of a rare word, in mentions
 _FEWEST = 100  # present and absent mentions that a kind is fitted on; with fewer it is joined with the next
@@ -52,17 +54,18 @@ _RIDGE = 1e-6  # of standardised features: bounds the slopes if the two classes 
 
 
 class _Mentions(NamedTuple):
-    """Mentions of words: stem, evidence, whether the word is true of the image, and the image."""
+    """Mentions of words: stem, evidence, whether a caption of the image has it, whether others do, and the image."""
 
     stem: npt.NDArray[np.str_]
     evidence: Floats
     present: Flags
+    confirmed: Flags
     image: npt.NDArray[np.int64]
 
-    def of(self, chosen: Flags) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
-        """Return stems, evidence and truth of the mentions of chosen images."""
+    def of(self, chosen: Flags) -> "_Mentions":
+        """Return the mentions of chosen images."""
         here = chosen[self.image]
-        return self.stem[here], self.evidence[here], self.present[here]
+        return _Mentions(*(column[here] for column in self))
 
 
 class _MatchRows(NamedTuple):
@@ -110,7 +113,7 @@ def calibrated_bank(
 
     def fit(chosen: Flags) -> tuple[Bank, _MatchRows]:
         """Fit words on chosen images; also return the rows that `match` is fitted on, as these words score them."""
-        words = word_calibration(*mentions.of(chosen), spread=spread)
+        words = word_calibration(*mentions.of(chosen)[:4], spread=spread)
         judged = replace(bank, words=words)
         scoring = Pipeline(encoder, form, bank=named(judged, encoder), batch_size=batch_size)
         return judged, _match_rows(scoring, embedded, matched, rows)
@@ -130,7 +133,7 @@ def _quality(trial: Bank, scored: _MatchRows, mentions: _Mentions, held_out: Fla
     fitted = fit_logistic(scored.features[~row_held_out], scored.true[~row_held_out])
     values = scored.features @ np.array(fitted)
     return BankQuality(
-        words=_word_auc(trial.words, *mentions.of(held_out)),
+        words=_word_auc(trial.words, *mentions.of(held_out)[:3]),
         match=share_above(values[row_held_out & scored.true], values[row_held_out & ~scored.true]),
         images=int(held_out.sum()),
     )
@@ -180,11 +183,11 @@ def stems_of(captions: Sequence[str]) -> frozenset[str]:
 def _labelled(
     pipeline: Pipeline, captions: Sequence[Sequence[str]], images: Embedded, texts: Embedded, shown: Sequence[Shown]
 ) -> _Mentions:
-    """Return the mentions of judged words; unclear ones are omitted."""
+    """Return the mentions of judged words; words that own captions and those of similar images have are omitted."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]
     measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
-    known = [stems_of(own) for own in captions]
-    stems, values, present, numbers = [], [], [], []
+    known = [Counter(word for text in own for word in stems_of([text])) for own in captions]
+    stems, values, present, confirmed, numbers = [], [], [], [], []
     for item, spoken, judged, row in zip(
         good, measured.spoken, measured.judged, measured.evidence.tolist(), strict=True
     ):
@@ -194,32 +197,35 @@ def _labelled(
                 stems.append(spoken[number].stem)
                 values.append(value)
                 present.append(own)
+                confirmed.append(known[image][spoken[number].stem] >= min(CONFIRMED, len(captions[image])))
                 numbers.append(image)
-    return _Mentions(np.array(stems), np.array(values), np.array(present, dtype=bool), np.array(numbers))
+    return _Mentions(np.array(stems), np.array(values), np.array(present), np.array(confirmed), np.array(numbers))
 
 
 def word_calibration(
-    stems: npt.NDArray[np.str_], evidence: Floats, present: Flags, *, spread: float
+    stems: npt.NDArray[np.str_], evidence: Floats, present: Flags, confirmed: Flags, *, spread: float
 ) -> WordCalibration:
-    """Fit the reliability of every word, and the distribution of present and absent words of each kind.
+    """Fit the reliability of every word, and the distribution of true and absent words of each kind.
 
-    Every mention has a stem, its evidence, and whether the word is true of the image (`present`).
+    Every mention has a stem, its evidence, whether a caption of the image has the word (`present`), and whether others
+    confirm it. Reliability rests on all mentions: rare words are seldom confirmed.
     """
     if present.all() or not present.any():
         raise ConfigError("calibration needs captions that share words and differ in others; these do not")
     reliability, other = reliabilities(stems, evidence, present)
     values = np.array([reliability.get(word, other) for word in stems.tolist()])
+    true = present & confirmed
     kinds: list[WordKind] = []
     upper = np.inf
     for least in reversed(KINDS):
-        here = (values >= least) & (values < upper)
-        if min((here & present).sum(), (here & ~present).sum()) < _FEWEST:
+        here = (true | ~present) & (values >= least) & (values < upper)
+        if min((here & true).sum(), (here & ~true).sum()) < _FEWEST:
             if least > KINDS[0]:
                 continue  # too few: they join the next kind
-            here = np.ones(len(values), dtype=bool)  # the last kind: as all words together
+            here = true | ~present  # the last kind: as all words together
         features = np.stack([np.ones(here.sum()), evidence[here]], axis=1)
-        intercept, slope = fit_logistic(features, present[here])
-        levels = np.quantile(evidence[here & present], np.linspace(0, 1, STEPS + 1))
+        intercept, slope = fit_logistic(features, true[here])
+        levels = np.quantile(evidence[here & true], np.linspace(0, 1, STEPS + 1))
         kinds.append(WordKind(least, tuple(np.round(levels, 4).tolist()), max(slope, 0.0), intercept))
         upper = least
     return WordCalibration(reliability, other, tuple(reversed(kinds)), spread)

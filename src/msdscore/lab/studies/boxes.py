@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import PROJECTIONS, MapTerms, project
+from msdscore.explain.maps import PROJECTIONS, MapTerms, project, sharpened
 from msdscore.explain.terms import terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import bootstrap_mean
@@ -121,10 +121,9 @@ def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) ->
 def word_maps(terms: MapTerms, unit: Unit) -> dict[str, Floats]:
     """Return the maps of one word: affinity of its tokens, and patches that raise the density at its tokens."""
     own = list(unit.tokens)
-    sharp = terms.affinity[own] ** 4  # the affinity of four times the concentration
     return {
-        "leaning": terms.affinity[own].mean(axis=0),
-        "leaning, four times kappa": (sharp / sharp.sum(axis=1, keepdims=True)).mean(axis=0),
+        "where the word looks": sharpened(terms.affinity[own], 4).mean(axis=0),
+        "affinity": terms.affinity[own].mean(axis=0),
         "influence": -terms.removal[own].mean(axis=0),
     }
 

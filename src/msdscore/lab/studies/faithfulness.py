@@ -19,7 +19,7 @@ from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS, Regions, project
-from msdscore.explain.terms import PROJECTION, image_of, terms_of
+from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Pair, clusters, image_key, image_source
@@ -31,6 +31,7 @@ from msdscore.scoring.pipeline import Pipeline
 Floats = npt.NDArray[np.float64]
 Patches = npt.NDArray[np.int64]  # numbers of patches
 BENCHMARK = "sugarcrepe"
+PROJECTION = "influence"  # the maps that claim to show what moves the score
 KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
 ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")

@@ -6,19 +6,22 @@ The changed word of a wrong caption as the least supported one, suggestions for 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from math import comb
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.evidence import Vocabulary
+from msdscore.core.evidence import ZERO, Vocabulary
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import explain
 from msdscore.explain.terms import rank_key
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
-from msdscore.lab.studies.context import Study, drawn_pairs, every_nth
+from msdscore.lab.stats.ranks import Columns, auc, prepare
+from msdscore.lab.stats.resample import bootstrap
+from msdscore.lab.studies.context import Study, drawn_pairs, every_nth, measure_readable
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
@@ -138,15 +141,76 @@ def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]])
     return {"subset": subset, "items": len(answers), "depth": depth, **shares}
 
 
-def suggestions(study: Study) -> list[Table]:
-    """How often the original word is among the suggestions for its replacement, in wrong captions."""
-    pipeline = study.pipeline()
-    _vocabulary(pipeline)
+def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
+    """Pairs in which one content word is replaced, and the original and the replacing word of each by its id."""
     pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
     words = {pair.id: both for pair in pairs if (both := replaced_word(pair.positive, pair.negative))}
     if not words:
         raise InputError("expected wrong captions in which one word is replaced by another, got none")
-    chosen = drawn_pairs([pair for pair in pairs if pair.id in words], study.limit, study.seed)
+    return drawn_pairs([pair for pair in pairs if pair.id in words], study.limit, study.seed), words
+
+
+def changed(study: Study) -> list[Table]:
+    """P-values of the words that replace others in wrong captions, and of the words they replace."""
+    pipeline = study.pipeline()
+    chosen, words = replacements(study)
+    answers = study.rows(
+        "changed", chosen, lambda batch: _replaced_values(pipeline, batch, [words[pair.id] for pair in batch]), pipeline
+    )
+    values, names = np.array(answers, dtype=np.float64), clusters(chosen)
+    judged = ~np.isnan(values).any(axis=1)
+    subsets = np.array([pair.subset for pair in chosen])
+    rows: list[Row] = []
+    for subset in (*SUBSETS, "both"):
+        here = judged & ((subsets == subset) | (subset == "both"))
+        if not here.any():
+            continue
+        true, false = values[here, 0], values[here, 1]
+        marks = np.repeat([0.0, 1.0], len(true))
+        area = bootstrap(partial(_area, prepare(np.concatenate([true, false]), marks)), len(true), clusters=names[here])
+        rows.append({
+            "subset": subset, "n": int(here.sum()),
+            "changed": bootstrap_mean((-false < ZERO).astype(float), clusters=names[here]),
+            "original": bootstrap_mean((-true < ZERO).astype(float), clusters=names[here]),
+            "lower": bootstrap_mean((false > true) + 0.5 * (false == true), clusters=names[here]),
+            "auc": area,
+        })  # fmt: skip
+    columns = [Column("subset"), Column("n", "pairs"), per_cent("changed", f"changed word below {ZERO:g}"),
+               per_cent("original", "original below it"), per_cent("lower", "changed below original"),
+               per_cent("auc", "AUC")]  # fmt: skip
+    return [Table(
+        name="changed", title="P-values of changed words of SugarCrepe and of the words they replace, per cent",
+        columns=columns, rows=rows, signature=pipeline.signature,
+        notes=[f"{int((~judged).sum())} of {len(chosen)} pairs are left out: one of the words is not judged"],
+    )]  # fmt: skip
+
+
+def _area(columns: Columns, weights: npt.NDArray[np.float64]) -> float:
+    return auc(columns, np.tile(weights, 2))
+
+
+def _replaced_values(
+    pipeline: Pipeline, pairs: Sequence[Pair], words: Sequence[tuple[str, str]]
+) -> list[tuple[float, float]]:
+    """How little the image supports the original and the changed word of each pair; NaN for those not judged."""
+    texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
+    owners = [(number // 2, number) for number in range(len(texts))]
+    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, owners)
+    values = np.full(len(texts), np.nan)
+    for row, number in enumerate(readable):
+        assert measured is not None, "some pairs are readable"
+        word = stem(words[number // 2][number % 2].casefold())
+        for unit in pipeline.config.units(measured, row):
+            if stem(unit.text.casefold()) == word and (value := rank_key(unit)) is not None:
+                values[number] = value
+    return [(float(true), float(false)) for true, false in values.reshape(-1, 2)]
+
+
+def suggestions(study: Study) -> list[Table]:
+    """How often the original word is among the suggestions for the word that replaced it, in wrong captions."""
+    pipeline = study.pipeline()
+    _vocabulary(pipeline)
+    chosen, words = replacements(study)
     answers = study.rows(
         "suggestions", chosen, lambda batch: [_suggested(pipeline, each, *words[each.id]) for each in batch], pipeline
     )

@@ -2,10 +2,11 @@
 
 Every image is paired with its own captions, those of the images with the most similar captions, and those of an image
 far away in the list, each by itself and joined into paragraphs, as in the fit of `match`; own captions have the same
-total weight as all others. True words are those of its own captions; likely but absent words are in captions of
-similar images and not in its own. The images must not be those of the bank.
+total weight as all others. True words are in two of its own captions; likely but absent words are in captions
+of similar images and not in its own. The images must not be those of the bank.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +24,14 @@ from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap, bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_some
 from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
-from msdscore.scoring.calibrate import similar_texts, stems_of
+from msdscore.scoring.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import joined
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Matched = tuple[int, int, int, float]  # image, kind of caption, number of joined captions, match
-JudgedWord = tuple[int, int, bool, float, float]  # image, kind of word, whether it is true, p-value, probability
+JudgedWord = tuple[int, int, int, float, float]  # image, kind of word, captions that have it, p-value, probability
 BINS = 10
 KINDS = ("own", "similar", "other")
 PARAGRAPHS = (1, 2, 4)  # numbers of joined captions
@@ -129,13 +130,13 @@ def _judged_words(
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    known = [stems_of(entry.captions) for entry in entries]
+    known = [Counter(word for text in entry.captions for word in stems_of([text])) for entry in entries]
     rows: list[JudgedWord] = []
     for pair, (at, own, _) in enumerate(texts[number] for number in good):
         for unit, word in zip(pipeline.config.units(measured, pair), words.spoken[pair], strict=True):
             if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
                 kind = words.calibration.kind_of(word.stem) or 0
-                rows.append((at, kind, own, unit.p_value, unit.probability))
+                rows.append((at, kind, known[at][word.stem], unit.p_value, unit.probability))
     return rows
 
 
@@ -185,20 +186,21 @@ def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signatu
 
 def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
     """Return the shares of words with a p-value below each level, and the reliability diagram of word probabilities."""
-    image, kind, truth, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
-    if truth.all() or not truth.any():
+    image, kind, said, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
+    truth, once, absent = said >= CONFIRMED, said == 1, said == 0
+    if not truth.any() or not absent.any():
         raise InputError("expected words that are true of their images and words that are not")
     everything = np.ones(len(truth), dtype=bool)
     groups = {"all": everything} | {f"kind {number}": kind == number for number in np.unique(kind).tolist()}
     shares: list[Row] = []
     for name, here in groups.items():
         for level in LEVELS if name == "all" else (0.1,):
-            below, sides = p_values < level, {"true": here & truth, "absent": here & ~truth}
+            below, sides = p_values < level, {"true": here & truth, "once": here & once, "absent": here & absent}
             row = {side: bootstrap_share(below[own].astype(float), clusters=image[own]) if own.any() else None
                    for side, own in sides.items()}  # fmt: skip
             shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **row})
-    area = auc(prepare(p_values, truth.astype(float)))
-    predictions = Predictions(probabilities.astype(np.float64), truth, image, PRIOR)
+    area = auc(prepare(p_values[~once], truth[~once].astype(float)))
+    predictions = Predictions(probabilities.astype(np.float64), truth, image, PRIOR).take(~once)
     error = calibration_error(predictions)
     notes = [f"true words count as {PRIOR:.0%} of all",
              f"mean distance between predicted and observed: {cell(error, per_cent('error'))}"]  # fmt: skip
@@ -206,9 +208,10 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
         name="p_values",
         title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images)",
         columns=[Column("words"), Column("level", "", "g"), Column("n", "true words"), per_cent("true"),
-                 per_cent("absent", "likely but absent")],
+                 per_cent("once", "in one caption only"), per_cent("absent", "likely but absent")],
         rows=shares,
-        notes=["the share of true words below a level should equal the level", f"AUC of the p-value: {100 * area:.1f}"],
+        notes=["the share of true words (in two captions) below a level should equal the level",
+               f"AUC of the p-value: {100 * area:.1f}"],
         signature=signature,
         facts={"auc": area, "pictures": len(np.unique(image))},
     )  # fmt: skip

@@ -18,6 +18,7 @@ from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap
 from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.localisation import changed
 from msdscore.lab.studies.match import word_reliability
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.pipeline import Pipeline
@@ -41,12 +42,15 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
 
     `marks` are words marked by people (`hat`), spans that experts marked as mistakes in long captions (`docent`), or
     names of absent objects (`chair`), with a file of `synonyms`, one line per class. `captions` reads rows of images
-    and captions and checks p-values and probabilities of words.
+    and captions and checks p-values and probabilities of words; `changed` compares the p-values of words that were
+    changed in SugarCrepe's wrong captions with those of the original words.
     """
     if marks == "captions":
         return word_reliability(study)
+    if marks == "changed":
+        return changed(study)
     if marks not in MARKS:
-        raise unknown_name("kind of marks", marks, [*MARKS, "captions"])
+        raise unknown_name("kind of marks", marks, [*MARKS, "captions", "changed"])
     captions = every_nth(MARKS[marks](study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
     mentions = [mentions_of(caption, names) for caption in captions]
