@@ -211,9 +211,9 @@ def test_words_that_are_distinguished_are_reliable():
     calibration = word_calibration(stems, evidence, present, np.ones_like(present), spread=2.0)
     kind = calibration.kinds[calibration.kind_of("dog")]
     assert 6 < kind.zero < 8  # one true mention in ten of N(8, 1)
-    slips = present & (np.arange(400) % 8 == 0)  # words of one caption alone do not move the zero
-    slipped = word_calibration(stems, np.where(slips, 0.0, evidence), present, ~slips, spread=2.0)
-    assert 6 < slipped.kinds[slipped.kind_of("dog")].zero < 8
+    slips = np.concatenate([np.zeros(400, dtype=bool), np.ones(30, dtype=bool)])  # of one person alone: the zero stays
+    more = np.append(stems, ["dog"] * 30), np.append(evidence, [0.0] * 30), np.append(present, [True] * 30)
+    assert word_calibration(*more, ~slips, spread=2.0).kinds[-1].zero == kind.zero
     assert kind.slope > 0
     assert calibration.kind_of("thing") is None
     assert 0 <= other <= 1
