@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from msdscore.core.evidence import WordCalibration
 from msdscore.errors import ConfigError, InputError, RowError, unknown_name
 from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
@@ -39,6 +40,18 @@ def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
     if not isinstance(pipeline.config, Paper):
         raise ConfigError("this study needs the caption mixtures of the paper's form; add --preset short")
     return replace(pipeline.config, **changes)
+
+
+def require_words(pipeline: Pipeline) -> WordCalibration:
+    """Return the word calibration of the pipeline's bank.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    words = None if pipeline.bank is None else pipeline.bank.bank.words
+    if words is None:
+        raise ConfigError("this study needs the evidence form and a bank with words; choose --preset evidence")
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

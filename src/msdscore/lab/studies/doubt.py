@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.lab.benchmarks.base import Pair, clusters
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap_share
-from msdscore.lab.studies.context import Study, measure_readable
+from msdscore.lab.studies.context import Study, measure_readable, require_words
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.pipeline import Pipeline
 
@@ -32,8 +32,7 @@ def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
     if not pairs:
         raise InputError(f"expected pairs of a true and a false caption in {name}, got none")
     pipeline = study.pipeline()
-    if pipeline.bank is None or pipeline.bank.bank.words is None:
-        raise ConfigError("expected the evidence form and a bank with words; choose --preset evidence")
+    require_words(pipeline)
     rows = study.rows("doubt", pairs, lambda batch: smallest_p_values(pipeline, batch), pipeline, benchmark=name)
     return [curve(np.array(rows, dtype=np.float64), clusters(pairs), name, pipeline.signature)]
 

@@ -22,7 +22,7 @@ from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap, bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_some
+from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_some, require_words
 from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.scoring.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore.scoring.pipeline import Pipeline
@@ -70,8 +70,7 @@ def match(study: Study) -> list[Table]:
 def word_reliability(study: Study) -> list[Table]:
     """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
     pipeline = study.pipeline()
-    if pipeline.bank is None or pipeline.bank.bank.words is None:
-        raise ConfigError("expected the evidence form and a bank with words; choose --preset evidence")
+    require_words(pipeline)
     return word_tables(_over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
 
 

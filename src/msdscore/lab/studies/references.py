@@ -1,4 +1,4 @@
-"""References: what their number is worth, and whether p-values of words that rest on them mean what they say."""
+"""References: agreement with people by their number, and calibration of word p-values that use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import InputError
 from msdscore.explain.references import references_with
 from msdscore.forms.references import log_shares, p_value_with_references
 from msdscore.lab.benchmarks.protocols.counting import Figure
@@ -21,7 +21,7 @@ from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for, prepar
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, measure_readable
+from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_words
 from msdscore.lab.studies.match import LEVELS
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.calibrate import similar_texts, stems_of
@@ -31,8 +31,8 @@ from msdscore.scoring.references import compare_texts
 BENCHMARKS = ("flickr8k-expert", "composite", "pascal50s")
 COUNTS = (1, 2, 3, 5, 10, 48)
 SEEDS = 5
-SHAPES = tuple(0.05 * 1.2**step for step in range(25))  # tried for the Beta distributions of words, up to 4
-JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-value, references behind it, and all
+SHAPES = tuple(0.05 * 1.2**step for step in range(25))  # grid for the Beta distributions of words, up to 4
+JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-value, references with the word, and all
 
 
 def curve(
@@ -43,9 +43,9 @@ def curve(
     seeds: int = SEEDS,
     samples: int = 1000,
 ) -> list[Table]:
-    """Agreement of `ref-msd` with people by the number of references, the mean over `seeds` draws of each number.
+    """Agreement of `ref-msd` with people by the number of references, averaged over `seeds` draws of each number.
 
-    `references` is a file of them, for benchmarks whose items have none.
+    `references` is a file for benchmarks whose items have none.
     """
     rows, signatures = list[Row](), list[str]()
     for name in study.present(benchmark):
@@ -98,13 +98,12 @@ def _mean(heads: Sequence[Figure]) -> Row:
 
 
 def word_reliability(study: Study) -> list[Table]:
-    """How often words of a person's caption, with the image's other captions as references, lie below each level.
+    """Shares of words below each level of the p-value, with the image's other captions as references.
 
-    Words that are likely and not there are those of captions of similar images that no caption of the image has.
+    Likely but absent words are in captions of similar images and in no caption of the image.
     """
     pipeline = study.pipeline()
-    if pipeline.bank is None or pipeline.bank.bank.words is None:
-        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+    require_words(pipeline)
     entries = [entry for entry in captioned_images(study.root) if len(entry.captions) > 1]
     if len(entries) < 2:
         raise InputError(f"expected at least 2 images with several captions, got {len(entries)}")
@@ -120,7 +119,7 @@ def word_reliability(study: Study) -> list[Table]:
 
 
 def _judged_words(pipeline: Pipeline, shown: Sequence[tuple[int, CaptionedImage, Sequence[str]]]) -> list[JudgedWord]:
-    """Judged words of one caption of every image, and of captions of similar images; the others are references."""
+    """Return the judged words of one caption per image and of similar images' captions; the others are references."""
     texts, references = list[tuple[int, bool, str]](), list[Sequence[str]]()
     for at, (number, entry, similar) in enumerate(shown):
         candidate = entry.captions[number % len(entry.captions)]
@@ -144,7 +143,7 @@ def _judged_words(pipeline: Pipeline, shown: Sequence[tuple[int, CaptionedImage,
 
 
 def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
-    """Shares of words with a p-value below each level, with the image alone and with references."""
+    """Return the shares of words with a p-value below each level, from the image only and with references."""
     image, truth, alone, having, counts = (np.array(column) for column in zip(*rows, strict=True))
     if truth.all() or not truth.any():
         raise InputError("expected words that are true of their images and words that are not")
@@ -161,7 +160,7 @@ def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
     areas = {name: auc(prepare(values, truth.astype(float))) for name, values in kinds.items()}
     fitted = {name: fit_shares(having[own], counts[own]) for name, own in (("true", truth), ("absent", ~truth))}
     notes = [
-        "true words should lie below a level as often as it says",
+        "the share of true words below a level should equal the level",
         "AUC of the p-value: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
         "share of references that have a word, as a Beta distribution fitted here: "
         + ", ".join(f"{name} ({a:.2f}, {b:.2f})" for name, (a, b) in fitted.items()),
@@ -171,7 +170,7 @@ def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
         title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images, "
         f"{int(truth.sum())} true and {int((~truth).sum())} absent words)",
         columns=[Column("evidence"), Column("level", "", "g"), per_cent("true"),
-                 per_cent("absent", "likely and not there")],
+                 per_cent("absent", "likely but absent")],
         rows=shares,
         notes=notes,
         signature=signature,

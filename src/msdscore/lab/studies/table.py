@@ -45,9 +45,9 @@ class Column:
         return self.title or self.name
 
 
-def per_cent(name: str, title: str = "", *, signed: bool = False, ends: bool = True) -> Column:
+def per_cent(name: str, title: str = "", *, signed: bool = False) -> Column:
     """Return a column of shares, printed in per cent with one digit."""
-    return Column(name, title, "+.1f" if signed else ".1f", 100, ends)
+    return Column(name, title, "+.1f" if signed else ".1f", 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
 
 
 def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
-    """Items with the references of a file; items without any are left out, and an item's captions are no references."""
+    """Return the items with references from a file, without their own captions; items without any are excluded."""
     known, items = ReferenceFile(path), list[Item]()
     for item in item_set.items:
         references = all_tidy(known.find({"image": item.image.name}))
