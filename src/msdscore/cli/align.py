@@ -92,12 +92,12 @@ def run_training(
     """Train a recipe of this kind with this trainer, and print the report."""
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
-    from msdscore.lab.align.recipe import load_recipe
+    from msdscore.lab.align.recipe import load_as
     from msdscore.lab.align.run.session import TrainOptions
 
     check_folder(output)
-    changes, ablated = training.change, training.no_reconstruction
-    recipe = load_recipe(training.recipe, changes=changes, no_reconstruction=ablated, kind=kind)
+    ablated = training.no_reconstruction
+    recipe = load_as(kind, training.recipe, changes=training.change, no_reconstruction=ablated)
     validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with events() as show:
         how = TrainOptions(

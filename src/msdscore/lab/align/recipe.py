@@ -214,13 +214,7 @@ def list_recipes() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
-def load_recipe(
-    name: str | Path,
-    *,
-    changes: Iterable[str] = (),
-    no_reconstruction: bool = False,
-    kind: type[AnyRecipe] = Recipe,  # type: ignore[assignment]
-) -> AnyRecipe:
+def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
     """Load a recipe by name or from a TOML file, with changes such as `train.steps=100`.
 
     >>> load_recipe("paper", changes=["train.lr=0.002"]).train.lr
@@ -231,6 +225,13 @@ def load_recipe(
         InputError: the file is not TOML.
         ConfigError: a setting that cannot work.
     """
+    return load_as(Recipe, name, changes=changes, no_reconstruction=no_reconstruction)
+
+
+def load_as(
+    kind: type[AnyRecipe], name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False
+) -> AnyRecipe:
+    """Load a recipe of this kind, such as one with the settings of another trainer; see `load_recipe`."""
     values = _read(name)
     for change in changes:
         _set(values, change)
