@@ -99,14 +99,13 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
         (row["mixture"], f"{row['ari']['value']:.3f} ± {row['deviation']:.3f}", _papers_index(row["mixture"]))
         for row in tables["clusterings"]["rows"]
     ]
-    drawn, fixed, over_seeds, moved, between = tables["scores"]["rows"]
+    drawn, fixed, over_seeds, moved, _ = tables["scores"]["rows"]
     mean, deviation = (_PER_CENT * drawn[name] for name in ("value", "deviation"))
     facts = (
         ("accuracy, `sample`, mean ± deviation over seeds", f"{mean:.1f} ± {deviation:.1f}"),
         ("accuracy, `spread`", _interval(fixed["value"])),
         (over_seeds["figure"], f"{over_seeds['value']['value']:.4f}"),
         (moved["figure"], f"{moved['value']['value']:+.4f}"),
-        (between["figure"], f"{between['value']:.4f}"),
     )
     title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
     return [
