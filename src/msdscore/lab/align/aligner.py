@@ -37,7 +37,7 @@ class Aligner(nn.Module):
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
         self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
-        self.prefix = None
+        self.prefix: nn.Linear | None = None
         if language_width and recipe.lm.prefix == "linear":
             self.prefix = nn.Linear(recipe.heads.dim, language_width)
         elif language_width and recipe.heads.dim != language_width:
