@@ -108,7 +108,8 @@ def calibrated_bank(
     mentions = _labelled(pipeline, captions, embedded, texts, shown)
     spread = _spread(plain.bank.images, texts)
     bank = replace(plain.bank, vocabulary=build_vocabulary(pipeline, embedded, captions, others))
-    rows = list(_matching(captions, similar))
+    # Of the images at hand alone: the nearest of many thousand captions are often true of the image too.
+    rows = list(_matching(captions, similar_texts(captions)))
     matched = pipeline.embed_texts([text for text, _, _ in rows])
 
     def fit(chosen: Flags) -> tuple[Bank, _MatchRows]:
