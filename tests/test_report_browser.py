@@ -100,6 +100,7 @@ def test_the_page_opens_from_disk_without_complaint(browser, small):
     assert browser.complaints == []
     assert "17 rows" in text(browser, "#summary")
     assert "msd|enc:toy@1" in text(browser, "#signature")
+    click(browser, "#more summary")
     assert all(
         painted(browser, plot) > 3 for plot in ("score", "similarity", "coverage", "support", "scatter", "length")
     )

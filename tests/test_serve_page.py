@@ -5,9 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO, StringIO
 from pathlib import Path
 
@@ -212,12 +216,18 @@ def test_references_one_per_line_add_ref_msd_to_the_numbers(browser):
     names = "[...document.querySelectorAll('table.numbers th')].map(cell => cell.textContent)"
     browser.click("[data-tool=numbers]")
     browser.wait("document.querySelector('table.numbers')")
-    assert "ref_msd" not in browser.run(f"return {names}")
+    assert "Ref-MSD" not in browser.run(f"return {names}")
     browser.run(
         "document.getElementById('references').open = true; const lines = document.getElementById('reference-lines');"
         "lines.value = 'a cat\\n\\na small animal'; lines.dispatchEvent(new Event('input', { bubbles: true }))"
     )
-    browser.wait(f"{names}.includes('ref_msd')")
+    browser.wait(f"{names}.includes('Ref-MSD')")
+    shown, foot = browser.run(
+        "return ['.match .refs', 'tfoot tr:last-child td:last-child'].map(s => document.querySelector(s).textContent)"
+    )
+    assert float(shown.removeprefix("Ref-MSD ").replace("−", "-")) == pytest.approx(
+        float(foot.replace("−", "-")), abs=0.006
+    )
     assert "reference_count" in browser.run(f"return {names}")
 
 
@@ -602,7 +612,7 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
     assert "of 1 (22 rows" in browser.run("return document.getElementById('rows-place').textContent")
     browser.run("document.getElementById('rows-images').removeAttribute('webkitdirectory')")
     browser.choose("#rows-images", picture)
-    browser.wait("document.querySelector('#rows button')")
+    browser.wait("document.querySelector('#rows button') && document.querySelector('#rows .said .w.tinted[title]')")
     shot(browser, "scored-file")
     browser.click("#rows button")
     browser.wait(f"document.querySelectorAll('#captions .card').length === 1 && {READY}")
@@ -910,10 +920,66 @@ def test_several_images_are_scored_here_with_captions_from_texts_and_saved_as_cs
     while not (tmp_path / "scores.csv").is_file():
         assert time.monotonic() < until
         time.sleep(0.05)
+    browser.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.click("#copy-table")
+    browser.wait("document.getElementById('rows-note').textContent.startsWith('Copied')")
+    pasted = browser.run("return navigator.clipboard.readText()").split("\n")
+    assert [line.split("\t")[0] for line in pasted] == ["image", "one.png", "two.png", "three.png"]
     rows = list(csv.DictReader(StringIO((tmp_path / "scores.csv").read_text())))
     assert [row["image"] for row in rows] == ["one.png", "two.png", "three.png"]
     assert rows[1]["caption"] == "'=a blue, square"  # a spreadsheet must not read it as a formula
     assert float(rows[0]["msd"]) == pytest.approx(Scorer("toy").score(picture, "a red square").msd, abs=1e-5)
+
+
+def test_a_folder_is_scored_with_the_captions_in_it(browser, picture, tmp_path):
+    folder = tmp_path / "photos" / "first"
+    folder.mkdir(parents=True)
+    for name in ("one", "two"):
+        (folder / f"{name}.png").write_bytes(picture.read_bytes())
+        (folder / f"{name}.txt").write_text(f"a red square, number {name}\n")
+    browser.click("#to-file")
+    browser.wait("document.getElementById('many-folder')")
+    browser.choose("#many-folder", tmp_path / "photos")
+    browser.wait("document.querySelectorAll('#here .said').length === 2")
+    captions = browser.run("return [...document.querySelectorAll('#here .said')].map(p => p.textContent).sort()")
+    assert captions == ["a red square, number one", "a red square, number two"]
+
+
+@contextmanager
+def notebook(folder: Path) -> Iterator[str]:
+    """The origin of a site that serves a folder."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_a_page_of_the_named_origin_shows_the_service_in_a_frame_and_another_does_not(running, tmp_path):
+    with notebook(tmp_path) as named, notebook(tmp_path) as other, served(embed=(named,)) as address:
+        (tmp_path / "index.html").write_text(f"<iframe src='{address}' width=900 height=700></iframe>")
+        running.view(1360, 900)
+
+        def words() -> int:
+            """The number of words in the frame."""
+            frame = running.call("Page.getFrameTree")["frameTree"]["childFrames"][0]["frame"]["id"]
+            world = running.call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
+            expression = "document.querySelectorAll('.w').length"
+            return running.call("Runtime.evaluate", expression=expression, contextId=world)["result"]["value"]
+
+        running.open(f"{named}/index.html")
+        until = time.monotonic() + 60
+        while not words():
+            assert time.monotonic() < until, running.complaints
+            time.sleep(0.1)
+        shot(running, "embedded")
+        running.open(f"{other}/index.html")
+        time.sleep(1)
+        assert words() == 0
+        assert any("frame-ancestors" in text for text in running.complaints), running.complaints
 
 
 def test_behind_a_prefix_the_page_and_the_tries_of_the_api_call_the_right_paths(running):

@@ -77,6 +77,7 @@ function order() {
 // Plots: the whole file in grey, the selected rows in colour.
 const extents = {};
 function extent(name) {
+  if (name === "match") return [0, 1];
   if (!extents[name]) {
     let low = Infinity,
       high = -Infinity;
@@ -105,13 +106,15 @@ function prepare(canvas) {
   return [pen, box.width, box.height];
 }
 
-function axis(pen, width, height, [low, high], left = 0) {
+const end = (name, value) => (name === "match" ? show(name, value) : value.toPrecision(3));
+function axis(pen, width, height, name) {
+  const [low, high] = extent(name);
   pen.fillStyle = shade("soft");
   pen.textBaseline = "bottom";
   pen.textAlign = "left";
-  pen.fillText(low.toPrecision(3), left, height);
+  pen.fillText(end(name, low), 0, height);
   pen.textAlign = "right";
-  pen.fillText(high.toPrecision(3), width, height);
+  pen.fillText(end(name, high), width, height);
 }
 
 function histogram(canvas) {
@@ -134,21 +137,21 @@ function histogram(canvas) {
     some = tally(visible, visible.length),
     top = Math.max(1, ...all);
   const bars = (heights, colour) => {
-    pen.fillStyle = colour;
     heights.forEach((count, bin) => {
+      pen.fillStyle = shade(colour ?? (name === "match" ? readingOf((bin + 0.5) / bins) : "accent"));
       const tall = (count / top) * (floor - 4);
       pen.fillRect((bin / bins) * width, floor - tall, width / bins - 1, tall);
     });
   };
-  bars(all, shade("line"));
-  bars(some, shade("accent"));
+  bars(all, "line");
+  bars(some);
   const range = state.ranges[name];
   if (range) {
     const at = (value) => ((value - low) / (high - low)) * width;
     pen.strokeStyle = shade("ink");
     pen.strokeRect(at(range[0]), 1, at(range[1]) - at(range[0]), floor - 1);
   }
-  axis(pen, width, height, [low, high]);
+  axis(pen, width, height, name);
 }
 
 const inset = { left: 46, bottom: 28, top: 6, right: 8 };
@@ -618,7 +621,7 @@ function refresh() {
   $("count").textContent = visible.length.toLocaleString("en") + " of " + total.toLocaleString("en") + " rows";
   $("chips").replaceChildren(
     ...Object.entries(state.ranges).map(([name, range]) =>
-      make("span", "chip", (names[name] || name) + " " + range.map((v) => v.toPrecision(3)).join(" to ")),
+      make("span", "chip", (names[name] || name) + " " + range.map((value) => end(name, value)).join(" to ")),
     ),
   );
   tiles();
@@ -696,6 +699,7 @@ function start() {
     rows();
     paint();
   });
+  $("more").addEventListener("toggle", paint);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   header();
   captioners();

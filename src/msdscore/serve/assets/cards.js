@@ -100,9 +100,11 @@ function discard(caption) {
 
 function Headline({ caption }) {
   const { number, verdict, kind } = headline(caption);
+  const { ref_msd } = caption.result.score;
   const change = store.moved(caption);
   return html`<div class=${`match ${kind}`}>
     <b>${number}</b><small>${verdict}</small>
+    ${ref_msd != null && html`<small class="refs">Ref-MSD ${signed(ref_msd, 2)}</small>`}
     ${change && html`<small class="moved">${change}</small>`}
   </div>`;
 }
@@ -185,7 +187,9 @@ function pieces(caption, shown) {
     const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
     nodes.push(
       text.slice(end, start),
-      html`<span class=${kind} style=${style} data-word=${number}>${text.slice(start, stop)}</span>`,
+      html`<span class=${kind} style=${style} data-word=${number} title=${caption.id === null && meaning(word, look)}
+        >${text.slice(start, stop)}</span
+      >`,
     );
     end = stop;
   });
@@ -304,7 +308,7 @@ export function replace(caption, word, text) {
   document.execCommand("insertText", false, word ? text : ` ${text}`);
 }
 
-const HIDDEN = ["msd", "match", "reading", "alpha", "gamma", "balance", "candidates", "soft_msd", "uncertainty"];
+const HIDDEN = "msd match reading alpha gamma delta balance candidates soft_msd uncertainty ref_msd".split(" ");
 
 // The parts of the sum by name, as they are added up to MSD.
 function partsOf(caption) {
@@ -334,6 +338,10 @@ function Numbers({ caption }) {
     </tbody>
     <tfoot>
       <tr><th scope="row">MSD</th><td></td><td>${signed(score.msd)}</td></tr>
+      ${
+        score.ref_msd != null &&
+        html`<tr><th scope="row">Ref-MSD</th><td></td><td>${signed(score.ref_msd)}</td></tr>`
+      }
     </tfoot>
   </table>`;
 }

@@ -48,7 +48,8 @@ const view = {
   name: null, // its name at the service
   table: null,
   images: new Map(),
-  scored: null, // rows that are scored here: { file, caption, result, error }
+  results: new Map(), // explanations of its rows, by number
+  scored: null, // rows that are scored here: { row, file, caption, result, problem }
   start: 0,
   by: "",
   ...ALL,
@@ -72,14 +73,29 @@ async function read(values) {
   const { by, start, low, high, contains } = view;
   try {
     const table = await service.rows(view, { by, start, low, high, contains, count: PAGE });
-    if (number === asked) change({ table, name: table.file, note: "" });
+    if (number !== asked) return;
+    change({ table, name: table.file, note: "" });
+    colourRows();
   } catch (error) {
     if (number === asked) change({ note: `${view.file.name}: ${error.message}`, wrong: true });
   }
 }
 
 export function openRows(file) {
-  if (file) read({ file, name: null, table: null, scored: null, by: "", ...ALL });
+  if (file) read({ file, name: null, table: null, scored: null, results: new Map(), by: "", ...ALL });
+}
+
+// The words of rows in sight are coloured if their images are here.
+function colourRows() {
+  const { table, results } = view;
+  for (const row of table.rows) {
+    row.file = fileOf(row.image, view.images);
+    if (!results.has(row.row)) results.set(row.row, { file: row.file, caption: row.caption });
+    row.explained = results.get(row.row);
+    row.explained.file = row.file;
+  }
+  const explained = table.rows.map((row) => row.explained).filter(({ file, caption }) => file && caption);
+  explainAll(explained, () => view.table === table);
 }
 
 // Images that are scored here --------------------------------------------------------------------
@@ -125,10 +141,15 @@ export async function openImages(files) {
   const captions = await captionsIn(files);
   const rows = files.filter(isImage).flatMap((file) => {
     const own = captions.get(file.name) ?? captions.get(stem(file.name)) ?? [""];
-    return own.map((caption) => ({ file, caption, result: null, error: null }));
+    return own.map((caption) => ({ file, caption }));
   });
-  const note = rows.length ? "" : "There is no image among these files.";
-  change({ scored: rows.length ? rows : null, table: null, file: null, note, wrong: Boolean(note), start: 0, ...ALL });
+  if (rows.length) scoreHere(rows);
+  else change({ note: "There is no image among these files.", wrong: true });
+}
+
+function scoreHere(rows) {
+  rows.forEach((row, number) => (row.row = number));
+  change({ scored: rows, table: null, file: null, note: "", wrong: false, start: 0, ...ALL });
   scoreAll();
 }
 
@@ -139,31 +160,40 @@ async function openExamples() {
       return captions.map((caption) => [new File([bytes], file, { type: bytes.type }), caption]);
     }),
   ).catch((error) => change({ note: error.message, wrong: true }));
-  if (!loaded) return;
-  const rows = loaded.flat().map(([file, caption]) => ({ file, caption, result: null, error: null }));
-  change({ scored: rows, table: null, file: null, note: "", wrong: false, start: 0, ...ALL });
-  scoreAll();
+  if (loaded) scoreHere(loaded.flat().map(([file, caption]) => ({ file, caption })));
 }
 
-// One image at a time by each of a few workers; rows that changed since are scored again.
-async function scoreAll() {
-  const rows = view.scored ?? [];
+const scoreAll = () => {
+  const rows = view.scored;
+  return explainAll(rows, () => view.scored === rows);
+};
+
+// Every image is prepared and sent once, however many captions it has.
+const prepared = new WeakMap();
+async function imageOf(file) {
+  if (!prepared.has(file)) {
+    const { sent } = await images.prepare(file, state.look.limits);
+    prepared.set(file, { file, sent, id: null });
+  }
+  return prepared.get(file);
+}
+
+// One row at a time by each of a few workers, while they are wanted; rows that changed since are explained again.
+async function explainAll(rows, wanted) {
   const due = () => rows.find((row) => row.caption.trim() && row.at !== row.caption && !row.busy);
   const work = async () => {
-    for (let row = due(); row && view.scored === rows; row = due()) {
+    for (let row = due(); row && wanted(); row = due()) {
       const { caption } = row;
       row.busy = true;
       try {
-        row.image ??= { file: row.file, ...(await images.prepare(row.file, state.look.limits)), id: null };
-        const [item] = await service.explain(row.image, [caption]);
+        const [item] = await service.explain(await imageOf(row.file), [caption]);
         row.result = item.explanations[0];
-        row.error = item.error ?? item.errors[0];
+        row.problem = item.error ?? item.errors[0];
       } catch (error) {
         row.result = null;
-        row.error = error.message;
+        row.problem = error.message;
         if (error.status === 401) state.needsToken = true;
       }
-      if (row.image) row.image.bitmap = null; // not needed any more
       row.busy = false;
       row.at = caption;
       changed();
@@ -178,7 +208,7 @@ function cells(row) {
   const { score = {}, warnings = [], readable } = row.result ?? {};
   const known = readable === false ? {} : score;
   const { match = "", reading = "", msd = "", similarity = "" } = known;
-  return [row.file.name, row.caption, match, reading, msd, similarity, warnings.join("; "), row.error ?? ""];
+  return [row.file.name, row.caption, match, reading, msd, similarity, warnings.join("; "), row.problem ?? ""];
 }
 
 // A cell that a spreadsheet would read as a formula is made a text.
@@ -301,15 +331,18 @@ function ScoredFile({ table }) {
           type="file"
           webkitdirectory
           multiple
-          onChange=${(event) => change({ images: indexed(event.target.files) })}
+          onChange=${(event) => {
+            change({ images: indexed(event.target.files) });
+            colourRows();
+          }}
         />
       </label>
-      <span class="small">They stay in the browser until you open one.</span>
+      <span class="small">Those in sight are sent to colour their words.</span>
     </p>
     ${table.readings && html`<${Tiles} counts=${table.readings} picked=${picked} onPick=${pick} />`}
     <${Filters} table=${table} />
     <ol id="rows" aria-label="Worst rows first">
-      ${table.rows.map((row) => html`<${FileRow} key=${row.row} row=${row} by=${table.by} />`)}
+      ${table.rows.map((row) => html`<${Row} key=${row.row} row=${row} ...${shownRow(row, table.by)} />`)}
     </ol>
     <${Pages} table=${table} />`;
 }
@@ -384,24 +417,58 @@ const openCard = async (file, caption) => {
   scrollTo(0, 0);
 };
 
-function FileRow({ row, by }) {
-  const file = fileOf(row.image, view.images);
-  const number = row[by] === undefined ? "no score" : shownNumber(by, row[by]);
+// A row of a file: its number in the order of the view, and the match if that is another one.
+function shownRow(row, by) {
+  const { result, problem } = row.explained ?? {};
+  const { match } = row;
+  const kind = readingOf(match);
+  const value = row[by] === undefined ? "no score" : shownNumber(by, row[by]);
+  const verdict = by === "match" ? `${kind} match` : by;
+  const other = by !== "match" && match != null ? `${percent(match)} match` : "";
+  return { number: value, verdict, other, kind, result, notes: [row.error, problem, row.warnings] };
+}
+
+// A row that is scored here, with the headline of a card.
+function shownHere(row) {
+  const current = row.result && row.at === row.caption;
+  const shown = current ? store.headline(row) : { number: "", verdict: "", kind: "none" };
+  const notes = [row.problem, ...(row.result?.warnings ?? [])];
+  return { ...shown, number: row.busy ? "…" : shown.number, result: current && row.result, notes, editable: !current };
+}
+
+// One row: image, caption with its words in colour, number.
+function Row({ row, number, verdict, other, kind, result, notes, editable }) {
+  const { caption, file } = row;
+  const edit = (event) => {
+    row.caption = event.target.value;
+    changed();
+  };
   return html`<li class="card">
     ${file && html`<${Thumbnail} file=${file} />`}
     <div class="body">
-      <p dir="auto">${row.caption ?? ""}</p>
-      <small>row ${row.row}${row.image ? ` · ${row.image}` : ""}</small>
-      ${[row.error, row.warnings].filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
+      ${
+        editable
+          ? html`<input
+            class="describe"
+            value=${caption}
+            placeholder=${`Describe ${file.name}`}
+            aria-label=${`Caption of ${file.name}`}
+            onInput=${edit}
+            onChange=${scoreAll}
+          />`
+          : html`<p dir="auto" class="said">${result ? coloured({ caption, result }) : caption}</p>`
+      }
+      <small>row ${row.row} ${(row.image ?? file?.name) && `· ${row.image ?? file.name}`}</small>
+      ${notes.filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
     </div>
-    <div class=${`match ${readingOf(row.match)}`}><b>${number}</b><small>${by}</small></div>
+    <div class=${`match ${kind}`}><b>${number}</b><small>${verdict}</small>${other && html`<small>${other}</small>`}</div>
     ${
       file &&
       html`<button
         type="button"
         class="small"
         aria-label=${`Open row ${row.row}`}
-        onClick=${() => openCard(file, row.caption)}
+        onClick=${() => openCard(file, caption)}
       >
         Open
       </button>`
@@ -425,46 +492,8 @@ function ScoredHere({ rows }) {
       <button type="button" id="copy-table" disabled=${!known.length} onClick=${copyTable}>Copy table</button>
     </p>
     <ol id="here" aria-label="Images and captions">
-      ${shown.map((row) => html`<${HereRow} key=${rows.indexOf(row)} row=${row} number=${rows.indexOf(row)} />`)}
+      ${shown.map((row) => html`<${Row} key=${row.row} row=${row} ...${shownHere(row)} />`)}
     </ol>`;
-}
-
-function HereRow({ row, number }) {
-  const { result } = row;
-  const current = result && row.at === row.caption;
-  const { number: text, verdict, kind } = current ? store.headline(row) : { number: "", verdict: "", kind: "none" };
-  const edit = (event) => {
-    row.caption = event.target.value;
-    changed();
-  };
-  return html`<li class="card">
-    <${Thumbnail} file=${row.file} />
-    <div class="body">
-      ${
-        current
-          ? html`<p dir="auto" class="said">${coloured(row)}</p>`
-          : html`<input
-            class="describe"
-            value=${row.caption}
-            placeholder=${`Describe ${row.file.name}`}
-            aria-label=${`Caption of ${row.file.name}`}
-            onInput=${edit}
-            onChange=${scoreAll}
-          />`
-      }
-      <small>row ${number} · ${row.file.name}</small>
-      ${[row.error, ...(result?.warnings ?? [])].filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
-    </div>
-    <div class=${`match ${kind}`}><b>${row.busy ? "…" : text}</b><small>${verdict}</small></div>
-    <button
-      type="button"
-      class="small"
-      aria-label=${`Open row ${number}`}
-      onClick=${() => openCard(row.file, row.caption)}
-    >
-      Open
-    </button>
-  </li>`;
 }
 
 function Thumbnail({ file }) {
