@@ -21,9 +21,14 @@ from msdscore.report import demo  # noqa: E402
 from serving import served  # type: ignore[import-not-found]  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-QUALITY = 85
+QUALITY = 75
 DESK, PHONE, TALL = (1360, 900), (390, 844), (1120, 1260)
 CAT = ["a close up of an orange cat looking at the camera", "an orange cat wearing a blue hat next to a dog"]
+PEOPLE = ["a red cup of espresso on a saucer", "coffee in a cup with a spoon on a wooden table"]
+REFER = (
+    "const lines = document.getElementById('reference-lines'); lines.value = arguments[0];"
+    " lines.dispatchEvent(new Event('input', { bubbles: true }))"
+)
 READY = (
     "document.querySelector('.w') && !document.querySelector('.stale') && !document.querySelector('#progress.on') "
     "&& document.querySelectorAll('#captions .match').length === document.querySelectorAll('#captions .card').length"
@@ -51,6 +56,11 @@ def main() -> None:
         browser.wait("document.querySelector('.veil.on')")
         write(browser, "page-word")
         browser.hover("h1")
+        browser.click("#references summary")
+        browser.run(REFER, "\n".join(PEOPLE))
+        browser.wait("document.querySelectorAll('.refs').length === 3", seconds=120)
+        browser.click(".card:nth-child(2) [data-tool=numbers]")
+        write(browser, "page-references")
         browser.click("#to-file")
         browser.click("#try-examples")
         browser.wait(ALL_SCORED, seconds=300)
