@@ -118,6 +118,7 @@ train-mini: setup
 
 notebooks: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
+	$(BIN)/python tools/slim_notebooks.py docs/notebooks/*.ipynb
 
 docs: setup
 	$(PIP) --editable '.[docs]'
