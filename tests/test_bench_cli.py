@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ def test_lists_name_everything():
 def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
     page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for row in benchmarks():
-        assert f"| `{row.name}` |" in page, row.name
+        assert re.search(rf"^\| .*`{row.name}`", page, re.MULTILINE), row.name
     for metric in list_metrics():
         assert f"`{metric.name}" in page, metric.name
 

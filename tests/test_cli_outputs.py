@@ -270,7 +270,9 @@ def test_files_that_hold_something_else_are_one_line_errors(folder):
         error = msdscore(*command)
         assert error, command
         assert "\n" not in error, command
-    assert "deep.json: a file; expected the folder" in msdscore("study", "words", "--rows", deep, "-e", "toy")
+    assert "deep.json: expected the folder of the benchmark's files, got a file" in msdscore(
+        "study", "words", "--rows", deep, "-e", "toy"
+    )
     assert "https://x.org/a.jsonl: an address; score it as a shard into a folder" in msdscore(
         "score", "https://x.org/a.jsonl", "-e", "toy", "-o", folder / "out.jsonl"
     )

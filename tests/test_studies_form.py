@@ -14,6 +14,7 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.forms.evidence import Evidence
 from msdscore.lab.studies.ablations.form import CURVES, Words, ablations, doubt, information, precision
 from msdscore.lab.studies.match import word_tables
+from msdscore.scoring.calibrate import CONFIRMED
 from test_scoring_evidence import coloured
 
 
@@ -106,7 +107,7 @@ def drawn(count=4000):
     p_values = np.where(truth, rng.uniform(size=count), rng.beta(1, 4, size=count))
     odds = 9 / (4 * (1 - p_values) ** 3)  # densities of the two, and the prior
     return [
-        (number // 4, number % 2, bool(true), float(p), float(o / (1 + o)))
+        (number // 4, number % 2, CONFIRMED if true else 0, float(p), float(o / (1 + o)))
         for number, (true, p, o) in enumerate(zip(truth, p_values, odds, strict=True))
     ]
 
@@ -136,4 +137,4 @@ def test_words_of_captions_by_command(evidence, tmp_path):
     refused = CliRunner().invoke(
         app, ["study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "-p", "short"]
     )
-    assert "expected the evidence form" in str(refused.exception)
+    assert "needs the evidence form" in str(refused.exception)

@@ -117,7 +117,7 @@ load_ref_msd = _reference_loader("ref_msd")
 def drawn(references: Sequence[str], seed: str) -> Sequence[str]:
     """Return references in an order drawn by the seed; without one, in their own.
 
-    >>> drawn(["a dog", "a cat"], "1"), drawn(["a dog", "a cat"], "3")
+    >>> drawn(["a dog", "a cat"], "1"), drawn(["a dog", "a cat"], "4")
     (['a dog', 'a cat'], ['a cat', 'a dog'])
     """
     return sorted(references, key=lambda text: blake2b(f"{seed} {text}".encode()).digest()) if seed else references

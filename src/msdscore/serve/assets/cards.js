@@ -338,10 +338,7 @@ function Numbers({ caption }) {
     </tbody>
     <tfoot>
       <tr><th scope="row">MSD</th><td></td><td>${signed(score.msd)}</td></tr>
-      ${
-        score.ref_msd != null &&
-        html`<tr><th scope="row">Ref-MSD</th><td></td><td>${signed(score.ref_msd)}</td></tr>`
-      }
+      ${score.ref_msd != null && html`<tr><th scope="row">Ref-MSD</th><td></td><td>${signed(score.ref_msd)}</td></tr>`}
     </tfoot>
   </table>`;
 }

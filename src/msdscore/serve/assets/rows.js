@@ -461,7 +461,9 @@ function Row({ row, number, verdict, other, kind, result, notes, editable }) {
       <small>row ${row.row} ${(row.image ?? file?.name) && `· ${row.image ?? file.name}`}</small>
       ${notes.filter(Boolean).map((note) => html`<p class="note">${note}</p>`)}
     </div>
-    <div class=${`match ${kind}`}><b>${number}</b><small>${verdict}</small>${other && html`<small>${other}</small>`}</div>
+    <div class=${`match ${kind}`}>
+      <b>${number}</b><small>${verdict}</small>${other && html`<small>${other}</small>`}
+    </div>
     ${
       file &&
       html`<button
