@@ -3,22 +3,21 @@
 Run it as `python tools/slim_notebooks.py FILE…`; `make notebooks` does, after it has executed them.
 """
 
+import json
 import sys
 from pathlib import Path
-
-import nbformat
 
 
 def main(paths: list[str]) -> None:
     """Rewrite each notebook without redundant images."""
     for path in map(Path, paths):
-        notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-        for cell in notebook.cells:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
             for output in cell.get("outputs", ()):
                 data = output.get("data", {})
                 if "text/html" in data or "image/jpeg" in data:
                     data.pop("image/png", None)
-        path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -68,11 +68,11 @@ def _sugarcrepe() -> list[Published]:
     return cosines + papers
 
 
-def _pascal(encoder: str, metric: str, values: tuple[float, ...], **more: str) -> list[Published]:
+def _pascal(encoder: str, metric: str, values: tuple[float, ...], *, reason: str, source: str) -> list[Published]:
     return [
         Published(
             encoder=encoder, benchmark="pascal50s", metric=metric, figure=f"accuracy/{category}", value=value, digits=1,
-            **more,
+            reason=reason, source=source,
         )
         for category, value in zip(_CATEGORIES, values, strict=True)
     ]  # fmt: skip

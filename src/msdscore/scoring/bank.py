@@ -65,7 +65,7 @@ class NamedBank:
         if self.encoder != unrounded(encoder.signature):
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
-                "build one with: msdscore bank IMAGES -o bank.safetensors --encoder NAME"
+                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this run"
             )
         sides = (("image", self.bank.images, form.image_fit), ("text", self.bank.texts, form.text_fit))
         for side, mixtures, fit in sides:
@@ -75,8 +75,8 @@ class NamedBank:
                 raise ConfigError(
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
                     f"{mixtures.kappa:g}, the configuration needs {fit.components} with {fit.kappa:g}; "
-                    "build a matching one with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
-                    "--preset short"
+                    "build a matching one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the "
+                    "--encoder and --preset of this run, or score without a bank: --preset short"
                 )
         form.check_bank(self.bank, self.name)
 

@@ -286,7 +286,7 @@ def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | 
     if named is None:
         raise ConfigError(
             f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
-            f"msdscore bank IMAGES -o bank.safetensors --encoder {encoder.name}"
+            "msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder and --preset of this run"
         )
     named.require(encoder, form)
     return named

@@ -44,7 +44,7 @@ class Row(NamedTuple):  # a tuple is created in a quarter of the time of a froze
     tar: the name within it) or None. A row with an `error` cannot be scored.
     """
 
-    index: int  # position in the input, from 0
+    index: int  # type: ignore[assignment]  # position in the input, from 0; nobody searches the tuple
     id: str  # from the input, else the position
     source: File | None  # of the image; a path is text, to avoid an object per row
     caption: str | None
