@@ -65,7 +65,8 @@ class NamedBank:
         if self.encoder != unrounded(encoder.signature):
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
-                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this run"
+                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this "
+                "run"
             )
         sides = (("image", self.bank.images, form.image_fit), ("text", self.bank.texts, form.text_fit))
         for side, mixtures, fit in sides:

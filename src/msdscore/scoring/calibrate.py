@@ -65,7 +65,9 @@ class _Mentions(NamedTuple):
     def of(self, chosen: Flags) -> "_Mentions":
         """Return the mentions of chosen images."""
         here = chosen[self.image]
-        return _Mentions(*(column[here] for column in self))
+        return _Mentions(
+            self.stem[here], self.evidence[here], self.present[here], self.confirmed[here], self.image[here]
+        )
 
 
 class _MatchRows(NamedTuple):
