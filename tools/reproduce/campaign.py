@@ -269,8 +269,8 @@ def _tolerance(known: Published, found: Figure, result: Result, metric: MetricRe
     matrix = None if scores is None else score_matrix(scores, metric.label)
     if scores is None or matrix is None:
         return tolerance.repeated(found, None, digits=known.digits)
-    whole = ~np.isnan(matrix).any(axis=1)
-    items = [item for item, kept in zip(items_of(scores, result.kind), whole.tolist(), strict=True) if kept]
+    whole = np.asarray(~np.isnan(matrix).any(axis=1))
+    items = [item for item, kept in zip(items_of(scores, result.kind), whole, strict=True) if kept]
     sign = 1 if metric.higher_is_better else -1
     again = tolerance.halved(result.benchmark, items, matrix[whole], result.protocol, sign)
     return tolerance.repeated(found, again.get(found.name), digits=known.digits)
