@@ -30,8 +30,9 @@ def start(recipe_, rows, run, *, pause=0.0, **environment):
     file = run.with_suffix(".toml")
     file.write_text(dump_recipe(recipe_), encoding="utf-8")
     command = [sys.executable, str(TESTS / "align_worker.py"), str(file), str(rows), str(run), str(pause)]
-    threads = str(torch.get_num_threads())
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": threads, **environment}, cwd=TESTS)
+    # The worker imports align_data, which needs the recipes of tools/train_mini; pytest's own path does not reach it.
+    settings = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": str(TESTS.parent / "tools")}
+    return subprocess.Popen(command, env={**os.environ, **settings, **environment}, cwd=TESTS)
 
 
 def wait_for(path, process, seconds=60):
