@@ -273,9 +273,11 @@ def test_a_gpu_decodes_nearly_the_same_pixels_and_refuses_single_files(clip, fil
     plain = files[0].read_bytes()
     broken = plain[:700] + b"\xff\xd9"
     sources = [*files, *[jpeg(photograph(200 + number, 150 + number)) for number in range(60)], broken, plain]
-    for left, right in zip(usual.decode(sources), there.decode(sources), strict=True):
+    for source, left, right in zip(sources, usual.decode(sources), there.decode(sources), strict=True):
         if isinstance(left, ImageError):
             assert str(left) == str(right)
+        elif source is broken:  # missing blocks are black on the GPU, and another colour with some versions of Pillow
+            assert right.prepared.pixels.shape == left.prepared.pixels.shape
         else:
             moved = left.prepared.pixels.int() - right.prepared.pixels.cpu().int()
             assert moved.abs().float().mean() < 2
