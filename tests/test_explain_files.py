@@ -16,7 +16,6 @@ from hostile import Tags
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
-from msdscore.explain.figure import figure as figure_of
 from msdscore.explain.figure import lacks_letters, ruler, set_lines
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
@@ -286,19 +285,3 @@ def test_two_encoders_are_shown_in_one_figure_each_with_its_name(image, tmp_path
     page = (tmp_path / "maps.html").read_text()
     assert "encoder mini@" in page
     assert page.count("|enc:") == 2
-
-
-def test_texts_of_a_figure_stand_below_each_other_without_overlap(explained):
-    pytest.importorskip("matplotlib")
-    figure = figure_of([explained[0]])
-    figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in figure.texts if text.get_text().strip()]
-    assert len(boxes) > 4
-    inside = figure.bbox
-    for box in boxes:
-        assert inside.x0 - 1 <= box.x0 <= box.x1 <= inside.x1 + 1
-        assert inside.y0 - 1 <= box.y0 <= box.y1 <= inside.y1 + 1
-    panels = [axes.get_window_extent() for axes in figure.axes]
-    for one in range(len(panels)):
-        for other in range(one):
-            assert not panels[one].shrunk(0.98, 0.98).overlaps(panels[other].shrunk(0.98, 0.98))

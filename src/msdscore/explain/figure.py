@@ -48,7 +48,7 @@ FURTHER = (
     "Noto Sans CJK", "Noto Sans", "Noto Emoji", "Arial Unicode", "PingFang", "Hiragino Sans", "Microsoft YaHei",
     "Malgun Gothic", "Nirmala UI", "Segoe UI", "Symbola", "WenQuanYi", "Droid Sans Fallback",
 )  # fmt: skip
-NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or save a page (.html)"
+NO_GLYPH = "some letters are in no installed font; install Noto fonts, or save as .html"
 
 
 class Page:

@@ -1,0 +1,262 @@
+"""Layout of figures: every text and image is inside the page, nothing overlaps, and no space is wasted."""
+
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coloured_pairs import two_coloured
+from msdscore import Scorer
+from msdscore.explain.figure import NO_GLYPH, any_letters, figure, set_lines, sheet_pixels, word_figure
+from msdscore.explain.look import css, legend, maps_of, overlay, spans, thumbnail, waterfall, word_limit
+
+pytest.importorskip("matplotlib")
+
+SHORT = "green on the left"
+LONG = "a red bird and a very small dog on the big grass by the lake on a sunny day"
+MISSING = "green \U000f0000 dog"  # a letter for private use: in no font
+CLOSE = 0.11  # inches: the largest vertical space between two items
+SLACK = 0.01  # glyphs of neighbours may touch
+
+
+@pytest.fixture(scope="module")
+def explained():
+    return Scorer("toy").contrast(two_coloured("green", "red"), [SHORT, LONG, "a dog"])
+
+
+def explain(caption, size=(48, 32)):
+    return Scorer("toy").explain(two_coloured("green", "red", size), caption)
+
+
+def boxes(drawn):
+    """Left, top, right and bottom of every text and image in inches from the top left corner of the page."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with any_letters():
+        FigureCanvasAgg(drawn).draw()
+        items = [(text.get_text(), text) for text in drawn.texts] + [("", axes) for axes in drawn.axes]
+        extents = [(name, item.get_window_extent()) for name, item in items]
+    height = drawn.bbox.height
+    return [(name, np.array([box.x0, height - box.y1, box.x1, height - box.y0]) / drawn.dpi) for name, box in extents]
+
+
+def assert_clean(drawn, *, close=CLOSE):
+    placed = boxes(drawn)
+    width, height = drawn.bbox.width / drawn.dpi, drawn.bbox.height / drawn.dpi
+    for name, (left, top, right, bottom) in placed:
+        assert left >= 0.05 - SLACK, name
+        assert top >= 0, name
+        assert right <= width - 0.05 + SLACK, name
+        assert bottom <= height, name
+    for (first, one), (second, other) in itertools.combinations(placed, 2):
+        shared = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+        assert shared.min() <= SLACK, (first, second)
+    end = 0.0
+    for name, (_, top, _, bottom) in sorted(placed, key=lambda item: item[1][1]):
+        assert top - end <= close, f"empty space above {name!r}"
+        end = max(end, bottom)
+    assert height - end <= close
+
+
+def texts(drawn):
+    return [text.get_text() for text in drawn.texts]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_figures_are_filled_without_overlap(explained, count):
+    assert_clean(figure(explained[:count]))
+
+
+@pytest.mark.parametrize("size", [(64, 64), (400, 20), (20, 400)])
+def test_figures_of_any_image_are_filled_without_overlap(size):
+    item = explain(LONG, size)
+    assert_clean(figure([item]))
+    assert_clean(word_figure(item))
+
+
+@pytest.mark.parametrize("caption", [MISSING, "dog " * 200, "a dog and a cat $x^2$ − naïve"])
+def test_figures_of_odd_captions_are_filled_without_overlap(caption):
+    assert_clean(figure([explain(caption)]))
+
+
+def test_a_figure_has_the_caption_the_maps_the_sum_and_the_remarks_in_this_order(explained):
+    item = explained[0]
+    drawn = figure([item])
+    placed = dict(boxes(drawn))
+    words = SHORT.split()
+    assert texts(drawn)[:4] == words
+    lefts = [placed[word][0] for word in words]
+    assert lefts == sorted(lefts)
+    maps = list(maps_of([item])[0].values())
+    steps = [f"{step.name} {step.size:+.3f}".replace("-", "−") for step in waterfall(item)]
+    rows = [
+        words,
+        [text for text, _, _ in legend([item])],
+        [drawn.title for drawn in maps],
+        [maps[0].high],
+        [f"Soft-MSD {item.score.soft_msd:+.3f}"],
+        steps,
+        [text for text in texts(drawn) if text.startswith("least supported, nats: left")],
+    ]
+    tops = [max(placed[text][1] for text in row) for row in rows]
+    assert tops == sorted(tops)
+    assert texts(drawn)[-1] == rows[-1][0]
+    # The parts of the sum: from the left edge, in the middle, up to the right edge.
+    assert placed[steps[0]][0] == pytest.approx(0.06)
+    assert (placed[steps[1]][0] + placed[steps[1]][2]) / 2 == pytest.approx(1.7, abs=0.01)
+    assert placed[steps[2]][2] == pytest.approx(3.34)
+    styles = {text.get_text(): text for text in drawn.texts}
+    assert styles[rows[4][0]].get_fontweight() == "bold"
+    assert styles[rows[4][0]].get_fontsize() > styles[steps[0]].get_fontsize()
+
+
+def test_a_figure_draws_every_map_with_its_legend_and_the_sum_as_bars(explained):
+    item = explained[0]
+    drawn = figure([item])
+    maps = list(maps_of([item])[0].values())
+    images = [axes.images[0].get_array() for axes in drawn.axes if axes.images]
+    for number, own in enumerate(maps):
+        picture, shades = images[2 * number : 2 * number + 2]
+        assert (picture == np.asarray(overlay(thumbnail(item.image, 480), item.patches, own))).all()
+        assert (shades[0, 0] == own.shades(2)[0]).all()
+        assert (shades[0, -1] == own.shades(2)[-1]).all()
+    (bars,) = [axes for axes in drawn.axes if axes.patches]
+    steps = waterfall(item)
+    drawn_steps = [(bar.get_x(), bar.get_width()) for bar in bars.patches]
+    assert drawn_steps == [(pytest.approx(step.start), pytest.approx(step.size)) for step in steps]
+    lanes = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in bars.patches]
+    assert lanes == [(0, 1), (1, 2), (2, 3)]
+    assert bars.get_ylim() == (3, 0)
+    low, high = bars.get_xlim()
+    assert low < 0 < item.score.soft_msd < high
+    assert [line.get_xdata()[0] for line in bars.lines] == [0, item.score.soft_msd]
+
+
+def test_words_have_the_colours_of_their_support(explained):
+    drawn = figure(explained[:1])
+    limit = word_limit(explained[:1])
+    pieces = [piece for piece in spans(explained[0], limit) if piece.number >= 0]
+    for piece, text in zip(pieces, drawn.texts, strict=False):
+        box = text.get_bbox_patch()
+        assert (box is None) == (not piece.back)
+        if box is not None:
+            assert np.round(np.array(box.get_facecolor()[:3]) * 255).tolist() == list(bytes.fromhex(piece.back[1:]))
+            assert text.get_color() == piece.ink
+
+
+def test_a_line_under_all_captions_names_missing_letters_unless_it_is_turned_off():
+    item = explain(MISSING)
+    drawn = figure([item])
+    assert texts(drawn)[-1] == NO_GLYPH
+    lowest = max(boxes(drawn), key=lambda box: box[1][3])
+    assert lowest[0] == NO_GLYPH
+    plain = figure([item], warn=False)
+    assert NO_GLYPH not in texts(plain)
+    assert plain.get_figheight() < drawn.get_figheight()
+    assert NO_GLYPH not in texts(figure([explain(SHORT)]))
+
+
+def test_captions_are_in_rows_of_two_each_as_high_as_its_longest(explained):
+    drawn = figure(explained)
+    assert drawn.get_figwidth() == pytest.approx(6.8)
+    heads = [box for name, box in boxes(drawn) if name.startswith("Soft-MSD")]
+    assert heads[0][1] == heads[1][1] < heads[2][1]
+    assert heads[1][0] - heads[0][0] == pytest.approx(3.4)
+    assert heads[2][0] == heads[0][0]
+    alone = [figure([item]).get_figheight() for item in explained]
+    # The rows share a legend with longer numbers, and nothing else.
+    assert drawn.get_figheight() == pytest.approx(max(alone[:2]) + alone[2])
+
+
+def test_a_figure_of_words_has_one_map_per_judged_word_and_the_least_supported_first(explained):
+    item = explained[1]
+    drawn = word_figure(item)
+    assert_clean(drawn)
+    titles = texts(drawn)[:-2]
+    assert [title.split("  ")[0] for title in titles] == [unit.text for unit in item.ranked]
+    assert [title.split("  ")[1] for title in titles] == [f"{unit.gap:+.1f}".replace("-", "−") for unit in item.ranked]
+    panels = [axes.get_position() for axes in drawn.axes]
+    assert len(panels) == len(item.ranked)
+    assert len({round(panel.y0, 3) for panel in panels}) == -(-len(panels) // 4)
+    assert len({round(panel.x0, 3) for panel in panels}) == 4
+    assert {text.get_fontweight() for text in drawn.texts[: len(titles)]} == {"bold"}
+    assert len(texts(word_figure(item, columns=2))) == len(texts(drawn))
+    assert word_figure(item, columns=2).get_figheight() > drawn.get_figheight()
+
+
+def test_a_figure_of_words_shortens_long_words():
+    drawn = texts(word_figure(explain("a greenhousesxx and a greenhousesxyz")))
+    assert {text.split("  ")[0] for text in drawn[:2]} == {"greenhouses…"}
+    assert "greenhousesx  " in texts(word_figure(explain("a greenhousesx")))[0]
+
+
+def sheet(items, monkeypatch):
+    """The figure of a sheet, and its pixels."""
+    from matplotlib.figure import Figure
+
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda own, *args, **more: (drawn.append(own), save(own, *args, **more))[1])
+    pixels = sheet_pixels(items)
+    return drawn[0], pixels
+
+
+def test_a_sheet_has_one_row_per_image_next_to_its_caption_and_score(explained, monkeypatch):
+    tall = explain("a dog", (32, 48))
+    items = [explained[0], tall, explained[1]]
+    drawn, pixels = sheet(items, monkeypatch)
+    assert_clean(drawn, close=0.18)
+    assert pixels.shape == (int(drawn.get_figheight() * 110), int(drawn.get_figwidth() * 110), 3)
+    placed = boxes(drawn)
+    images = [box for name, box in placed if not name]
+    assert [round((right - left) / (bottom - top), 2) for left, top, right, bottom in images] == [1.5, 0.67, 1.5]
+    scores = [(name, box) for name, box in placed if name.startswith("MSD")]
+    assert [name for name, _ in scores] == [f"MSD {item.score.msd:+.3f}" for item in items]
+    for (_, (left, top, _, bottom)), image in zip(scores, images, strict=True):
+        assert left > image[2]
+        assert image[1] < top < bottom < image[3] + SLACK
+    words = [text for text in texts(drawn) if not text.startswith("MSD")]
+    assert " ".join(words).startswith(f"{SHORT} a dog {LONG}")
+    assert words[-3:] == [text for text, _, _ in legend(items)]
+
+
+def test_lines_are_as_wide_as_the_column_and_words_are_apart(explained):
+    lines = set_lines(spans(explained[1], 1.0), 3.0, 9.0)
+    assert len(lines) == 2
+    assert " ".join(piece.text for line in lines for _, piece in line) == LONG
+    for name, (left, _, right, _) in boxes(figure([explained[1]])):
+        assert 0 <= left <= right <= 3.4, name
+    row = [box for name, box in boxes(figure([explained[1]])) if name in LONG.split()]
+    for one, other in itertools.pairwise(row):
+        if one[1] == pytest.approx(other[1], abs=0.02):
+            assert 0.02 <= other[0] - one[2] <= 0.06
+    assert len(set_lines(spans(explained[1], 1.0), 100.0, 9.0)) == 1
+
+
+def test_a_caption_of_more_than_twelve_lines_is_cut_with_a_note():
+    drawn = [" ".join(piece.text for _, piece in line) for line in set_lines(spans(explain("dog " * 200), 1), 3.0, 9.0)]
+    assert len(drawn) == 12
+    assert drawn[-1] == "… (the page form shows all)"
+    assert set(drawn[:-1]) == {drawn[0]}
+    fits = drawn[0].count("dog")
+    assert len(set_lines(spans(explain("dog " * 12 * fits), 1), 3.0, 9.0)[-1]) == fits
+
+
+def test_titles_of_maps_have_their_colours(explained):
+    drawn = figure(explained[:1])
+    own = {text.get_text(): text.get_color() for text in drawn.texts}
+    for shown in maps_of(explained[:1])[0].values():
+        assert own[shown.title] == css(shown.role, 1.0)
+
+
+def test_figures_of_explanations_with_a_match_begin_with_it(monkeypatch):
+    item = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "a green field")
+    drawn = figure([item])
+    assert_clean(drawn)
+    match = item.score.match
+    heads = [f"{100 * match:.0f} %: {item.score.reading} match", f"MSD {item.score.soft_msd:+.3f}"]
+    assert [text for text in texts(drawn) if text in heads] == heads
+    named, _ = sheet([item], monkeypatch)
+    assert f"match {match:.2f}, {item.score.reading}; MSD {item.score.msd:+.3f}" in texts(named)
+    foreign = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "ein grünes Feld mit einem Hund und Katzen")
+    assert "cannot be judged" in texts(figure([foreign]))
