@@ -1,8 +1,8 @@
-"""From JPEG files to numbers per pair: MSD by us and CLIPScore by torchmetrics, same weights and images, one run.
+"""Time from JPEG files to scores: MSD, and CLIPScore of torchmetrics with the same weights and images.
 
 python perf/against_torchmetrics.py [--pairs 32] [--captions 5]      CLIP ViT-B/32 with random weights, one thread
 
-Both ways take turns; the figure is processor time, so that other work on the machine hardly counts.
+Both run alternately; CPU time is measured, which depends little on other load.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from msdscore.scoring.stream import score_batches, split_pairs
 
 
 def clip_scores(folder, *, device, batch=64):
-    """A function from files and captions to CLIPScore per pair, by torchmetrics, in the precision that we use."""
+    """Return a function that computes CLIPScore per pair with torchmetrics, in our precision."""
     from torchmetrics.functional.multimodal.clip_score import _clip_score_update
     from transformers import CLIPProcessor
 
@@ -33,7 +33,7 @@ def clip_scores(folder, *, device, batch=64):
     processor = CLIPProcessor.from_pretrained(folder)
 
     class Adapted:
-        """What torchmetrics asks of a model, with the tensors that it expects of older libraries."""
+        """Model interface of torchmetrics, with the outputs of older library versions."""
 
         config = model.config
 
@@ -55,8 +55,8 @@ def clip_scores(folder, *, device, batch=64):
         scores = []
         with ThreadPoolExecutor(cpu_count()) as pool:
             for first in range(0, len(paths), batch):
-                pictures = list(pool.map(tensor, paths[first : first + batch]))
-                found, _ = _clip_score_update(pictures, captions[first : first + batch], Adapted(), processor)
+                images = list(pool.map(tensor, paths[first : first + batch]))
+                found, _ = _clip_score_update(images, captions[first : first + batch], Adapted(), processor)
                 scores += found.tolist()
         return scores
 
@@ -64,13 +64,13 @@ def clip_scores(folder, *, device, batch=64):
 
 
 def ours(pipeline, paths, captions):
-    """All numbers of every pair, as a run over files makes them: captions of one image together."""
-    pictures = list(dict.fromkeys(paths))
-    owner = [pictures.index(path) for path in paths]
-    asked = split_pairs(pictures, captions, owner, size=pipeline.batch_size)
-    numbers = score_batches(pipeline, [one for _, one in asked])
+    """Score every pair as a run over files does, with the captions of one image together."""
+    images = list(dict.fromkeys(paths))
+    owner = [images.index(path) for path in paths]
+    requests = split_pairs(images, captions, owner, size=pipeline.batch_size)
+    numbers = score_batches(pipeline, [one for _, one in requests])
     found = {
-        row: one for (rows, _), some in zip(asked, numbers, strict=True) for row, one in zip(rows, some, strict=True)
+        row: one for (rows, _), some in zip(requests, numbers, strict=True) for row, one in zip(rows, some, strict=True)
     }
     return [found[row] for row in range(len(paths))]
 
@@ -86,30 +86,28 @@ def main():
     parser.add_argument("--pairs", type=int, default=32)
     parser.add_argument("--captions", type=int, default=1, help="of every picture")
     parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_checkpoint(folder / "clip", "cpu", BASE)
-        paths, captions = make_rows(folder, asked.pairs)
-        paths = [paths[number // asked.captions] for number in range(asked.pairs)]
+        paths, captions = make_rows(folder, args.pairs)
+        paths = [paths[number // args.captions] for number in range(args.pairs)]
         pipeline = Pipeline(load_encoder(str(folder / "clip"), device="cpu", dtype="float32"))
         theirs, times = clip_scores(folder / "clip", device="cpu", batch=pipeline.batch_size), []
         ours(pipeline, paths[:2], captions[:2]), theirs(paths[:2], captions[:2])
-        for _ in range(asked.turns):
+        for _ in range(args.turns):
             (mine, numbers), (other, scores) = (
                 taken(lambda: ours(pipeline, paths, captions)),
                 taken(lambda: theirs(paths, captions)),
             )
             times.append((mine, other))
-    mine, other = (1e3 * min(some) / asked.pairs for some in zip(*times, strict=True))
+    mine, other = (1e3 * min(some) / args.pairs for some in zip(*times, strict=True))
     gap = max(abs(100 * max(one.similarity, 0) - max(score, 0)) for one, score in zip(numbers, scores, strict=True))
-    print(
-        f"{asked.pairs} pairs, {asked.captions} per picture, CLIP ViT-B/32, float32; processor time per pair, best turn"
-    )
-    print(f"MSD and all its numbers {mine:.1f} ms, torchmetrics' CLIPScore {other:.1f} ms")
-    print(f"{other / mine:.2f} times as fast")
-    print(f"cosine similarities differ by {gap / 100:.1e} at most (torchmetrics' processor may resize otherwise)")
+    print(f"{args.pairs} pairs, {args.captions} per image, CLIP ViT-B/32, float32; CPU time per pair, best run")
+    print(f"MSD with all columns {mine:.1f} ms, torchmetrics' CLIPScore {other:.1f} ms")
+    print(f"{other / mine:.2f} times faster")
+    print(f"cosine similarities differ by at most {gap / 100:.1e} (torchmetrics' processor may resize differently)")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What `--cache` saves: a first run, the same with an empty cache, and one with another kappa that finds all vectors.
+"""Time saved by `--cache`: without a cache, with an empty cache, and with another kappa and a full cache.
 
-Processor time over all threads, from files to the scored file, weights loaded before; and what half precision changes.
+CPU time over all threads, from files to the scored file, without loading weights; and the effect of half precision.
 
 python perf/cache.py                          needs msdscore[mini]
 python perf/cache.py --images 200 --captions 5 --encoder toy
@@ -22,10 +22,10 @@ from msdscore.run.rows import score_rows
 from msdscore.scoring.spec import ScorerSpec
 
 
-def write_rows(folder, pictures, captions):
-    """JPEG files of coloured clouds, with captions."""
+def write_rows(folder, images, captions):
+    """Write JPEG files of coloured clouds, and rows with captions."""
     noise, lines = np.random.RandomState(0), []
-    for number in range(pictures):
+    for number in range(images):
         cloud = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
         cloud.save(folder / f"{number}.jpg", quality=90)
         for other in range(captions):
@@ -45,13 +45,13 @@ def run(spec, rows, output):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", default="mini")
-    parser.add_argument("--pictures", type=int, default=100)
+    parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--captions", type=int, default=5)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        rows = write_rows(folder, asked.pictures, asked.captions)
-        spec = ScorerSpec(encoder=asked.encoder, config="short")
+        rows = write_rows(folder, args.images, args.captions)
+        spec = ScorerSpec(encoder=args.encoder, config="short")
         full = replace(spec, cache=CacheSettings(folder=str(folder / "full")))
         half = replace(spec, cache=CacheSettings(folder=str(folder / "half"), half=True))
         runs = {
@@ -68,11 +68,11 @@ def main():
             print(f"{name:22} {seconds:8.2f} s  {first / seconds:6.1f} times as fast  {use or ''}")
         for name in ("full", "half"):
             size = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
-            print(f"{name}: {size / asked.pictures / 1e3:.0f} kB per picture with its captions")
+            print(f"{name}: {size / args.images / 1e3:.0f} kB per image with its captions")
         msd = {name: table.column("msd").to_numpy() for name, table in tables.items()}
         assert (msd["no cache"] == msd["empty cache"]).all()
         change = np.abs(msd["no cache"] - msd["empty cache, half"]).max() / msd["no cache"].std()
-        print(f"half precision moves MSD by at most {change:.1e} standard deviations; a full cache by none")
+        print(f"half precision changes MSD by at most {change:.1e} standard deviations; full precision not at all")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How often captions are warned about: other languages, English ones by mistake, and the time it takes.
+"""Rates of caption warnings for other languages (hits) and English captions (false alarms), and their cost.
 
     python perf/caption_warnings.py FOLDER
 
 FOLDER contains files of rows (`*.jsonl`) with English captions. The captions in other languages are in
-`foreign_captions.json`; the word lists and limits in the code were chosen with `chosen_on` and `shared_words` in view,
-`written_after` was written when they were fixed.
+`foreign_captions.json`; the word lists and thresholds in the code were tuned on `chosen_on` and `shared_words`, and
+`written_after` is a test set.
 """
 
 import json
@@ -21,7 +21,7 @@ from msdscore.text.words import content_words, each_word
 
 
 def english_captions(folder: Path) -> dict[str, list[str]]:
-    """The captions of every file of rows: people's, captioners' and references."""
+    """Return all captions and references of every file of rows."""
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         captions: list[str] = []
@@ -35,7 +35,7 @@ def english_captions(folder: Path) -> dict[str, list[str]]:
 
 
 def without_form(rows: Path) -> dict[str, list[str]]:
-    """Texts that are not captions, from rows with several captions per image; lists are words of these captions."""
+    """Return texts that are not captions, such as lists of the words of several captions of an image."""
     made: dict[str, list[str]] = {}
     chance = Random(0)
     for row in map(json.loads, rows.read_text(encoding="utf-8").splitlines()):
@@ -63,12 +63,12 @@ def main() -> None:
         missed = [caption for caption in captions if "not English" not in text_warnings(caption, english=True)]
         caught = len(captions) - len(missed)
         print(
-            f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are noticed; missed: {missed}"
+            f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are detected; missed: {missed}"
         )
     for name, texts in without_form(Path(sys.argv[1]) / "val_flickr8k.jsonl").items():
         noticed = [warnings_of(tokens(text.lower()), english=True) for text in texts]
         share, guarded = (sum(map(bool, found)) / len(texts) for found in (noticed, map(guarded_warnings, texts)))
-        print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are noticed, {100 * guarded:.1f} % guarded")
+        print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are detected, {100 * guarded:.1f} % guarded")
     count, total, seconds = 0, Counter[str](), 0.0
     for name, captions in english_captions(Path(sys.argv[1])).items():
         begin = time.process_time()

@@ -1,10 +1,10 @@
-"""Throughput against batch, tokens, patches, candidates and workers, on a CPU, each relative to a usual point.
+"""CPU throughput by batch size, tokens, patches, candidates and workers, each relative to a reference point.
 
 python perf/curves.py [-o docs/images/throughput.svg] [--workers]            needs msdscore[mini] and matplotlib
 
-Scoring runs on random unit vectors (D = 768, K = 3 and 2), encoding with `mini`; processor time of one thread, so that
-other work on the machine hardly counts. `--workers` scores tars with the toy encoder on 1, 2 and 4 processes by the
-clock and means something on a quiet machine only.
+Scoring runs on random unit vectors (D = 768, K = 3 and 2), encoding with `mini`; CPU time of one thread, which depends
+little on other load. `--workers` scores tars with the toy encoder on 1, 2 and 4 processes and measures wall time, which
+requires an idle machine.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from scoring import side
 from msdscore.core.mixture import FitSettings
 from msdscore.core.schedule import diverge
 
-PAIRS = 60  # of one measurement, about
+PAIRS = 60  # approximately, per measurement
 FITS = {"image_fit": FitSettings(components=3), "text_fit": FitSettings(components=2)}
 USUAL = {"patches": 144, "tokens": 12, "candidates": 1, "batch": 32}
 RANGES = {
@@ -32,7 +32,7 @@ RANGES = {
 
 
 def scoring(*, patches, tokens, candidates, batch):
-    """Seconds per pair of the scoring step."""
+    """Return the seconds per pair of the scoring step."""
     count = max(1, batch // candidates)
     images, texts = side(count, patches, 768, "cpu"), side(count * candidates, tokens, 768, "cpu")
     image_of, text_of = torch.arange(count).repeat_interleave(candidates), torch.arange(count * candidates)
@@ -46,12 +46,12 @@ def scoring(*, patches, tokens, candidates, batch):
 
 
 def encoding():
-    """Seconds per image and per caption of `mini`, by how many go through it at once."""
+    """Return the seconds per image and per caption of `mini`, by batch size."""
     from msdscore.encoders.registry import load_encoder
 
     mini, noise = load_encoder("mini", device="cpu"), np.random.RandomState(0)
-    pictures = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(16)]
-    ready = [mini.prepare(picture) for picture in pictures]
+    images = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(16)]
+    ready = [mini.prepare(image) for image in images]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(64)]
     seen = {size: cost(lambda: mini.encode_images(ready[:size]), 2) / size for size in (1, 2, 4, 8, 16)}  # noqa: B023
     read = {size: cost(lambda: mini.encode_texts(captions[:size]), 2) / size for size in (1, 2, 4, 8, 16, 32, 64)}  # noqa: B023
@@ -59,7 +59,7 @@ def encoding():
 
 
 def workers():
-    """Rows per second of tars by the number of processes, while every one of them has shards to do."""
+    """Return rows per second of tars by number of processes, while all of them are busy."""
     from end_to_end_more import workers_rate
     from made_up_clip import SMALL, make_checkpoint, make_rows, make_tars
 
@@ -75,7 +75,7 @@ def workers():
 
 
 def relative(curve, usual):
-    """Throughput against the usual point, from seconds per item."""
+    """Return the throughput relative to the reference point, from seconds per item."""
     return {size: curve[usual] / taken for size, taken in curve.items()}
 
 
@@ -85,7 +85,7 @@ def measure(with_workers):
         taken = {size: scoring(**{**USUAL, name: size}) for size in sizes}
         curves[f"scoring: {name}"] = relative(taken, USUAL[name])
     seen, read = encoding()
-    curves["mini, pictures: batch"], curves["mini, captions: batch"] = relative(seen, 4), relative(read, 16)
+    curves["mini, images: batch"], curves["mini, captions: batch"] = relative(seen, 4), relative(read, 16)
     if with_workers:
         curves["workers"] = relative(workers(), 1)
     return curves
@@ -95,7 +95,7 @@ def draw(curves, path):
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "msdscore"  # the same bytes every time
+    mpl.rcParams["svg.hashsalt"] = "msdscore"  # reproducible bytes
     from matplotlib import pyplot as plt
 
     figure, panels = plt.subplots(2, -(-len(curves) // 2), figsize=(12, 5.5), constrained_layout=True)
@@ -109,7 +109,7 @@ def draw(curves, path):
         panel.set_title(name, fontsize=10)
     for panel in panels.flat[len(curves) :]:
         panel.set_visible(False)
-    figure.supylabel("throughput, relative to the usual point", fontsize=10)
+    figure.supylabel("throughput, relative to the reference point", fontsize=10)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -117,15 +117,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--workers", action="store_true")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    curves = measure(asked.workers)
-    print(f"usual point of scoring: {USUAL}; mini: 4 pictures, 16 captions at once")
+    curves = measure(args.workers)
+    print(f"reference point of scoring: {USUAL}; mini: 4 images, 16 captions per batch")
     for name, curve in curves.items():
         print(f"| {name} | " + " · ".join(f"{size}: {value:.2f}" for size, value in curve.items()) + " |")
-    if asked.output:
-        draw(curves, asked.output)
+    if args.output:
+        draw(curves, args.output)
 
 
 if __name__ == "__main__":

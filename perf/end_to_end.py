@@ -1,13 +1,13 @@
-"""From files to scores: the whole way against the encoder's own peak, the decode rate, plain cosine and torchmetrics.
+"""End-to-end throughput against the encoder's peak, the decode rate, plain cosine and torchmetrics.
 
-python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 150 seconds
+python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, about 150 seconds
 python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
-Images are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
-second unless it says otherwise, of a warm pipeline: kernels compiled, decoding processes started; whole ways are passed
-three times, in turns, and the rate is that of all passes. The rate at which the cores decode is measured before and
-after: it changes with what else the machine does. `own_ms` is the processor time per pair, over all threads, of the
-process that feeds the GPU; `encoder_peak_launching` is the peak with the kinds of attention that scoring allows.
+Images are generated JPEG files of 640 x 480 pixels, captions have 8 to 14 words. Results are in pairs per second unless
+stated otherwise, after warm-up (kernels compiled, decoding processes started). End-to-end runs alternate, three times
+each, and the rate is over all of them. The decode rate of the cores is measured before and after, because it depends on
+other load. `own_ms` is the CPU time per pair, over all threads, of the process that feeds the GPU;
+`encoder_peak_launching` is the peak with the attention kernels that scoring allows.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from msdscore.scoring.stream import Batch, score_batches
 
 
 class Pooled:
-    """The same encoder for cosine similarity alone: no patch and no token is projected or normalised."""
+    """The encoder without local vectors: patches and tokens are not projected or normalised."""
 
     def __init__(self, encoder):
         self._encoder = encoder
@@ -71,7 +71,7 @@ def _pooled(vectors):
 
 
 class Cosine(Pipeline):
-    """The same pipeline that compares nothing but pooled vectors."""
+    """A pipeline that only computes the cosine of pooled vectors."""
 
     def score(self, decoded, captions, owner, *, worst=0, references=()):
         from msdscore.core.device import fetching, sent
@@ -96,13 +96,13 @@ def seconds(work, device):
 
 
 def timed(work, device):
-    """Seconds by the clock, and of the processor in this process."""
-    begun = time.process_time()
-    return seconds(work, device), time.process_time() - begun
+    """Return wall time and CPU time of this process."""
+    start = time.process_time()
+    return seconds(work, device), time.process_time() - start
 
 
 def peak(encoder, batch, device, repeats):
-    """Pairs per second of the towers and projections alone, on pixels and ids that lie on the device."""
+    """Return pairs per second of the towers and projections only, on inputs that are already on the device."""
     model = encoder._model
     pixels = torch.randn(batch, 3, 224, 224, device=device, dtype=encoder.precision)
     ids = torch.randint(0, 500, (batch, 13), device=device)
@@ -128,7 +128,7 @@ def stream(pipeline, sources, captions):
 
 
 def run_file(pipeline, folder, output):
-    """`msdscore score rows.jsonl -o scores.parquet`, less the loading of the encoder."""
+    """Run `msdscore score rows.jsonl -o scores.parquet` without loading the encoder."""
     from msdscore.io.inputs.rows import open_rows
     from msdscore.run.rows import RunOptions, score_rows
 
@@ -139,7 +139,7 @@ def run_file(pipeline, folder, output):
 
 
 def run_shards(pipeline, folder, output, *, pattern="*.tar"):
-    """`msdscore score *.tar -o DIR`, less the loading of the encoder."""
+    """Run `msdscore score *.tar -o DIR` without loading the encoder."""
     from msdscore.run.shards import ShardOptions
     from msdscore.run.workers import plan_jobs, score_jobs
     from msdscore.scoring.spec import ScorerSpec
@@ -153,7 +153,7 @@ def run_shards(pipeline, folder, output, *, pattern="*.tar"):
 
 
 def cores_rate(paths, steps):
-    """Images per second that all cores decode and prepare, one process each, with nothing else to do."""
+    """Return images per second that all cores decode and preprocess, one process each, without other load."""
     prepare = partial(_decode, steps=steps)
     with ProcessPoolExecutor(cpu_count()) as pool:
         list(pool.map(prepare, paths[:256], chunksize=4))
@@ -161,11 +161,11 @@ def cores_rate(paths, steps):
 
 
 def _decode(path, steps):
-    read_pixels(path, steps=steps, limits=ImageLimits())  # not sent back: that would be another work
+    read_pixels(path, steps=steps, limits=ImageLimits())  # not returned, so that the transfer is not measured
 
 
 def decoders_rate(pipeline, paths):
-    """Images per second of our decoding processes, into this process, and the seconds until the first ones come."""
+    """Return images per second of our decoding processes, including the transfer, and the seconds until the first."""
     size = pipeline.batch_size
     parts = [paths[first : first + size] for first in range(0, len(paths), size)]
     with (
@@ -185,46 +185,46 @@ def threads_rate(pipeline, paths):
 
 
 def torchmetrics_rate(folder, paths, captions, device):
-    """CLIPScore per pair by torchmetrics, decoded by as many threads."""
+    """Return pairs per second of CLIPScore by torchmetrics, with as many decoding threads."""
     score = clip_scores(folder, device=device)
     score(paths[:64], captions[:64])
     return len(paths) / seconds(lambda: score(paths, captions), device)
 
 
 @contextmanager
-def optional(said, name):
-    """Leave out what needs a library that is not here."""
+def optional(report, name):
+    """Skip the block if a library is missing."""
     try:
         yield
     except ImportError as error:
-        said(name, f"left out: {error}")
+        report(name, f"left out: {error}")
 
 
-def streams(said, pipelines, paths, device, name="stream", *, turns):
-    """The pipelines in turns, each time with captions that none has seen; rates over all turns."""
+def streams(report, pipelines, paths, device, name="stream", *, turns):
+    """Run the pipelines alternately, each time with new captions; report rates over all runs."""
     spent = {kind: [] for kind in pipelines}
     for turn in range(turns):
         for kind, pipeline in pipelines.items():
             captions = make_captions(len(paths), seed=1 + turn)
             spent[kind].append(timed(partial(stream, pipeline, paths, captions), device))
     for kind, passes in spent.items():
-        tell_rate(said, f"{name}_{kind}", len(paths), passes)
+        report_rate(report, f"{name}_{kind}", len(paths), passes)
 
 
-def tell_rate(said, name, count, passes):
-    """Pairs per second over all passes, and the processor time of this process for each of them."""
+def report_rate(report, name, count, passes):
+    """Report pairs per second over all runs, and the CPU time of this process per pair."""
     clock, own = (sum(column) for column in zip(*passes, strict=True))
-    said(name, count * len(passes) / clock)
-    said(f"own_ms_{name}", 1e3 * own / count / len(passes))
+    report(name, count * len(passes) / clock)
+    report(f"own_ms_{name}", 1e3 * own / count / len(passes))
 
 
-def prepare(folder, device, count, said, **options):
-    """Checkpoint, files and a pipeline."""
+def prepare(folder, device, count, report, **options):
+    """Create a checkpoint, files and a pipeline."""
     sizes = LARGE if device == "cuda" else SMALL
-    said("seconds_checkpoint", seconds(lambda: make_checkpoint(folder / "clip", device, sizes), device))
+    report("seconds_checkpoint", seconds(lambda: make_checkpoint(folder / "clip", device, sizes), device))
     start = time.perf_counter()
     paths, captions = make_rows(folder, count, **options)
-    said("seconds_files", time.perf_counter() - start)
+    report("seconds_files", time.perf_counter() - start)
     return paths, captions
 
 
@@ -236,42 +236,42 @@ def load(folder, device, **options):
     return load_encoder(str(folder / "clip"), device=device, dtype=dtype_on(device), **options)
 
 
-def measure(folder, device, count, turns, said):
-    paths, captions = prepare(folder, device, count, said)
+def measure(folder, device, count, turns, report):
+    paths, captions = prepare(folder, device, count, report)
     make_lists(folder, paths, captions, TAR_ROWS)
     start = time.perf_counter()
     encoder = load(folder, device)
-    said("seconds_load", time.perf_counter() - start)
+    report("seconds_load", time.perf_counter() - start)
     size, decoders = (256, None) if device == "cuda" else (32, cpu_count())
     pipeline, cosine = Pipeline(encoder, decoders=decoders), Cosine(Pooled(encoder), decoders=decoders)
-    said("encoder_peak", peak(encoder, size, device, 8 if device == "cuda" else 4))
+    report("encoder_peak", peak(encoder, size, device, 8 if device == "cuda" else 4))
     with launching(encoder.device):
-        said("encoder_peak_launching", peak(encoder, size, device, 8 if device == "cuda" else 4))
+        report("encoder_peak_launching", peak(encoder, size, device, 8 if device == "cuda" else 4))
     decoding = [cores_rate(paths, encoder.preprocessing)]
-    said("decode_cores_at_first", decoding[0])
+    report("decode_cores_before", decoding[0])
     rate, start = decoders_rate(pipeline, paths)
-    said("decoders_alone", rate)
-    said("seconds_decoders_start", start)
+    report("decoders_alone", rate)
+    report("seconds_decoders_start", start)
     some = max(2 * size, 64)
-    said("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:some], captions[:some]), device))
+    report("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:some], captions[:some]), device))
     stream(cosine, paths[:some], captions[:some])
-    streams(said, {"msd": pipeline, "cosine": cosine}, paths, device, turns=turns)
+    streams(report, {"msd": pipeline, "cosine": cosine}, paths, device, turns=turns)
     lists = partial(run_shards, pattern="list-*.jsonl")
     ways = {"tars_to_parquet": run_shards, "lists_to_parquet": lists, "one_file_to_parquet": run_file}
     for name, work in ways.items():
-        with optional(said, name):
+        with optional(report, name):
             run = partial(work, pipeline, folder, folder / f"{name}.parquet")
-            tell_rate(said, name, count, [timed(run, device) for _ in range(turns)])
+            report_rate(report, name, count, [timed(run, device) for _ in range(turns)])
     decoding.append(cores_rate(paths, encoder.preprocessing))
-    said("decode_cores_in_the_end", decoding[1])
-    said("decode_cores", 2 / sum(1 / rate for rate in decoding))
-    with optional(said, "torchmetrics"):
+    report("decode_cores_after", decoding[1])
+    report("decode_cores", 2 / sum(1 / rate for rate in decoding))
+    with optional(report, "torchmetrics"):
         part = max(64, min(1024, count // 16))
-        said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
+        report("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
     pipeline = Pipeline(encoder, batch_size=pipeline.batch_size, decoders=0)
     few = paths[: max(64, min(2048, count // 4))]
-    said("decode_threads", threads_rate(pipeline, few))
-    streams(said, {"msd": pipeline}, few, device, "threads", turns=1)
+    report("decode_threads", threads_rate(pipeline, few))
+    streams(report, {"msd": pipeline}, few, device, "threads", turns=1)
 
 
 def conclude(found):
@@ -283,34 +283,34 @@ def conclude(found):
     if "stream_msd" in found:
         print(f"MSD against cosine: {100 * (found['stream_cosine'] / found['stream_msd'] - 1):+.1f} % time")
     if not isinstance(found.get("torchmetrics", ""), str):
-        print(f"against torchmetrics' CLIPScore: {found['stream_msd'] / found['torchmetrics']:.1f} times as fast")
+        print(f"against torchmetrics' CLIPScore: {found['stream_msd'] / found['torchmetrics']:.1f} times faster")
 
 
-def teller(path):
-    """A function that prints a figure and keeps it, and all that it has kept; a run that is cut short leaves those."""
-    found, begun = {}, time.perf_counter()
+def reporter(path):
+    """Return a function that prints and stores a result, and the stored results; they survive an interruption."""
+    found, start = {}, time.perf_counter()
 
-    def said(name, value):
+    def report(name, value):
         found[name] = value
         shown = value if isinstance(value, str) else f"{value:10.2f}"
-        print(f"{time.perf_counter() - begun:6.1f} s  {name:<26} {shown}", flush=True)
+        print(f"{time.perf_counter() - start:6.1f} s  {name:<26} {shown}", flush=True)
         if path:
             path.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
-    return said, found
+    return report, found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--pictures", type=int)
-    parser.add_argument("--turns", type=int, default=3, help="passes of every whole way")
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--turns", type=int, default=3, help="number of runs")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    count = arguments.pictures or (8192 if arguments.device == "cuda" else 128)
-    said, found = teller(arguments.json)
+    count = arguments.images or (8192 if arguments.device == "cuda" else 128)
+    report, found = reporter(arguments.json)
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), arguments.device, count, arguments.turns, said)
+        measure(Path(folder), arguments.device, count, arguments.turns, report)
     conclude(found)
 
 

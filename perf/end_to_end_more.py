@@ -1,14 +1,13 @@
-"""More of the way from files to scores on a GPU: curves, cheaper pixels, and compiled towers.
+"""More end-to-end measurements on a GPU: curves, cheaper preprocessing, and compiled towers.
 
 python perf/end_to_end_more.py curves     pairs per second against decoding processes, requests ahead, batch, captions
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py compile    compile=inductor
-python perf/end_to_end_more.py workers    tars, and lists of files, by one, two and three processes that share the GPU
-python perf/end_to_end_more.py stages     milliseconds of every stage per request, and what decoding by threads changes
+python perf/end_to_end_more.py workers    tars, and lists of files, on one, two and three processes that share the GPU
+python perf/end_to_end_more.py stages     milliseconds of every stage per request, and the effect of decoding threads
 
-The same checkpoint, images and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
-pipeline, one pass.
+Same checkpoint, images and captions as in `end_to_end.py`; results are in pairs per second after warm-up, one run.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from os import cpu_count
 from pathlib import Path
 from unittest.mock import patch
 
-from end_to_end import cores_rate, dtype_on, load, peak, prepare, requests, seconds, stream, teller
+from end_to_end import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
 from made_up_clip import make_captions, make_lists, make_tars
 
 from msdscore.core import device as core_device
@@ -31,9 +30,9 @@ from msdscore.scoring.decoding import DecodingProcesses
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
 
-DECODERS = {4, 8, 12, 14, 15, 20}  # beside a GPU
+DECODERS = {4, 8, 12, 14, 15, 20}  # with a GPU
 WORKERS = (1, 2, 3)  # processes that share the GPU
-SHARD_ROWS, SHARDS = 1024, 24  # what they score
+SHARD_ROWS, SHARDS = 1024, 24  # their inputs
 PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
 LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
 
@@ -45,7 +44,7 @@ def rate(pipeline, paths, device, seed):
 
 
 def several(pipeline, paths, each, device):
-    """Pairs per second with so many captions of every image."""
+    """Return pairs per second with `each` captions per image."""
 
     def requests(some, seed):
         captions = make_captions(len(some) * each, seed=seed)
@@ -61,73 +60,73 @@ def several(pipeline, paths, each, device):
     return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
 
 
-def curves(folder, device, count, said):
-    paths, _ = prepare(folder, device, count, said, tars=False)
+def curves(folder, device, count, report):
+    paths, _ = prepare(folder, device, count, report, tars=False)
     encoder = load(folder, device)
     usual = 256 if device == "cuda" else 32
     for number in sorted(DECODERS | {cpu_count()} if device == "cuda" else {1, cpu_count()}):
         pipeline = Pipeline(encoder, batch_size=usual, decoders=number)
         some = paths[: max(2 * usual, min(count, number * count // 16))]
-        said(f"decoders_{number}", rate(pipeline, some, device, number))
+        report(f"decoders_{number}", rate(pipeline, some, device, number))
     for number in (3, 6, 12) if device == "cuda" else ():
         with patch.object(scoring_stream, "GPU_AHEAD", (number, number)):
             pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
-            said(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
+            report(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
     for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
-        said(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
+        report(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
     for each in (2, 5, 10) if device == "cuda" else (2,):
         pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
-        said(f"captions_{each}", several(pipeline, paths[: max(2 * usual, count // 2)], each, device))
+        report(f"captions_{each}", several(pipeline, paths[: max(2 * usual, count // 2)], each, device))
 
 
-def pixels(folder, device, count, said, *, options=PIXELS, size=(640, 480)):
-    paths, _ = prepare(folder, device, count, said, tars=False, size=size)
+def pixels(folder, device, count, report, *, options=PIXELS, size=(640, 480)):
+    paths, _ = prepare(folder, device, count, report, tars=False, size=size)
     for chosen in options:
         name = ",".join(f"{key}={value}" for key, value in chosen.items()) or "plain"
         encoder = load(folder, device, **chosen)
         pipeline = Pipeline(encoder, decoders=cpu_count())
-        said(f"decode_cores {name}", cores_rate(paths[: max(64, count // 4)], encoder.preprocessing))
-        said(f"stream_msd {name}", rate(pipeline, paths, device, 1))
+        report(f"decode_cores {name}", cores_rate(paths[: max(64, count // 4)], encoder.preprocessing))
+        report(f"stream_msd {name}", rate(pipeline, paths, device, 1))
 
 
-def large(folder, device, count, said):
-    pixels(folder, device, count // 2, said, options=LARGE_PIXELS, size=(1280, 960))
+def large(folder, device, count, report):
+    pixels(folder, device, count // 2, report, options=LARGE_PIXELS, size=(1280, 960))
 
 
-def compiled(folder, device, count, said):
-    paths, _ = prepare(folder, device, count, said, tars=False)
+def compiled(folder, device, count, report):
+    paths, _ = prepare(folder, device, count, report, tars=False)
     for backend in ("", "inductor"):
         encoder = load(folder, device, compile=backend)
         pipeline = Pipeline(encoder, decoders=cpu_count())
         some = paths[: 2 * pipeline.batch_size]
         first = partial(stream, pipeline, some, make_captions(len(some)))
-        said(f"seconds_first '{backend}'", seconds(first, device))
-        said(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
-        said(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
+        report(f"seconds_first '{backend}'", seconds(first, device))
+        report(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
+        report(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
 
 
-def workers(folder, device, count, said):
+def workers(folder, device, count, report):
     rows = SHARD_ROWS if device == "cuda" else 32
-    paths, captions = prepare(folder, device, min(count, 4 * rows), said, tars=False)
+    paths, captions = prepare(folder, device, min(count, 4 * rows), report, tars=False)
     make_tars(folder, paths, captions, rows)
     make_lists(folder, paths, captions, rows)
     encoder = load(folder, device)
-    said("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 8 if device == "cuda" else 1))
-    said("decode_cores", cores_rate(paths, encoder.preprocessing))
+    report("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 8 if device == "cuda" else 1))
+    report("decode_cores", cores_rate(paths, encoder.preprocessing))
     del encoder
     for kind, pattern in (("tars", "*.tar"), ("lists", "list-*.jsonl")):
         for number in WORKERS:
             shards = sorted(folder.glob(pattern))
             rate, start = workers_rate(folder, device, shards, folder / f"{kind}-by-{number}", number)
-            said(f"{kind}_{number}_workers", rate)
-            said(f"seconds_{kind}_{number}_workers_start", start)
+            report(f"{kind}_{number}_workers", rate)
+            report(f"seconds_{kind}_{number}_workers_start", start)
 
 
 def workers_rate(folder, device, shards, output, count, **options):
-    """`msdscore score SHARDS -o DIR --workers N` in rows per second, while every worker has shards to do.
+    """Return rows per second of `msdscore score SHARDS -o DIR --workers N` while all workers are busy.
 
-    And the seconds until each has finished its first: processes start, encoders are loaded. The last shards are not
-    counted either: work that had begun before the first moment is then as much as what is left at the last.
+    Also return the seconds until each worker has finished its first shard (start of processes, loading of encoders).
+    The last shards are not counted either, to compensate for work that was done before the first measurement.
     """
     from msdscore.run.shards import ShardJob, ShardOptions
     from msdscore.run.workers import score_on_workers
@@ -135,7 +134,7 @@ def workers_rate(folder, device, shards, output, count, **options):
 
     output.mkdir()
     jobs = [ShardJob(str(shards[number % len(shards)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
-    spec, arrived, begun = (
+    spec, arrived, start = (
         ScorerSpec(encoder=str(folder / "clip"), device=device, dtype=dtype_on(device), options=options),
         [],
         time.perf_counter(),
@@ -145,19 +144,19 @@ def workers_rate(folder, device, shards, output, count, **options):
         arrived.append((time.perf_counter(), result.rows))
     first, last = count - 1, SHARDS - 1 - 2 * count
     spent = arrived[last][0] - arrived[first][0]
-    return sum(rows for _, rows in arrived[first + 1 : last + 1]) / spent, arrived[first][0] - begun
+    return sum(rows for _, rows in arrived[first + 1 : last + 1]) / spent, arrived[first][0] - start
 
 
-def stages(folder, device, count, said):
-    """Milliseconds per request by the clock, and of the processor in the thread that works on it."""
-    paths, captions = prepare(folder, device, count, said, tars=False)
+def stages(folder, device, count, report):
+    """Return wall time and CPU time of the working thread per request, in milliseconds."""
+    paths, captions = prepare(folder, device, count, report, tars=False)
     encoder = load(folder, device)
     found = {}
     for decoders in (0, cpu_count()):
         pipeline = Pipeline(encoder, decoders=decoders)
-        asked = score_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
-        found[decoders] = [one.msd for some in asked for one in some]
-    said("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
+        outputs = score_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
+        found[decoders] = [one.msd for some in outputs for one in some]
+    report("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
     spent = defaultdict(list)
     fetching = core_device.fetching
     with ExitStack() as stack:
@@ -168,10 +167,10 @@ def stages(folder, device, count, said):
         stream(pipeline, paths[: 2 * pipeline.batch_size], captions)
         for values in spent.values():
             values.clear()
-        said("stream_msd", rate_of(pipeline, paths, device))
+        report("stream_msd", rate_of(pipeline, paths, device))
     for name, values in spent.items():
         for kind, column in zip(("clock", "processor"), zip(*values, strict=True), strict=True):
-            said(f"ms_{kind}_{name}", 1e3 * sum(column) / len(column))
+            report(f"ms_{kind}_{name}", 1e3 * sum(column) / len(column))
 
 
 def rate_of(pipeline, paths, device, seed=11):
@@ -205,13 +204,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--pictures", type=int)
+    parser.add_argument("--images", type=int)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    said, _ = teller(arguments.json)
+    report, _ = reporter(arguments.json)
     with tempfile.TemporaryDirectory() as folder:
-        count = arguments.pictures or (4096 if arguments.device == "cuda" else 128)
-        PARTS[arguments.part](Path(folder), arguments.device, count, said)
+        count = arguments.images or (4096 if arguments.device == "cuda" else 128)
+        PARTS[arguments.part](Path(folder), arguments.device, count, report)
 
 
 if __name__ == "__main__":

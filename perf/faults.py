@@ -1,4 +1,4 @@
-"""Faults around a run: disks that fill or are read-only, folders that vanish, clocks that jump (see reliability.py)."""
+"""Fault injection: full or read-only disks, missing folders, clock jumps (see reliability.py)."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from forked_jobs import finish, fork, kill_once, marks, score, undisturbed
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
-    """A disk of its own that is full soon."""
+    """Mount a small file system."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
         try:
@@ -25,19 +25,19 @@ def small_disk(size: str) -> Iterator[Path]:
 
 
 def faults() -> Iterator[dict[str, object]]:
-    """What goes wrong around a run; afterwards, with the fault gone, its output is the undisturbed one."""
+    """Inject each fault; after it is removed, the output must equal that of an undisturbed run."""
     with tempfile.TemporaryDirectory() as base:
         inputs, wanted = undisturbed(Path(base))
         for name, fault in (
             ("full disk", _full_disk),
             ("read-only folder", _read_only),
-            ("pictures vanish and come back", _vanishing),
+            ("image folder disappears and returns", _vanishing),
             ("clock jumps", _clock),
         ):
             yield {"fault": name, **fault(inputs, wanted)}
 
 
-def _told(place: Path) -> str:
+def _errors_of(place: Path) -> str:
     log = place.with_suffix(".log")
     lines = [line for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
     return lines[-1][:160] if lines else ""
@@ -49,14 +49,14 @@ def _full_disk(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
         place.mkdir()
         log = Path(tempfile.mkdtemp()) / "out"
         code = _logged(inputs, place, log)
-        told = _told(log)
+        message = _errors_of(log)
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         again, _ = finish(score, inputs, place)
-        return {"exit": code, "said": told, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
+        return {"exit": code, "said": message, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
 
 
 def _logged(inputs: Path, place: Path, log: Path) -> int:
-    """A job whose log lies elsewhere than its output."""
+    """Return a job whose log is not next to its output."""
 
     def job(inputs: Path, _: Path) -> None:
         score(inputs, place)
@@ -71,22 +71,22 @@ def _read_only(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
         log = Path(tempfile.mkdtemp()) / "out"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         code = _logged(inputs, place, log)
-        told = _told(log)
+        message = _errors_of(log)
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         again, _ = finish(score, inputs, place)
-        return {"exit": code, "said": told, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
+        return {"exit": code, "said": message, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
 
 
 def _vanishing(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
-    """As when a network file system is lost in the middle of a run."""
+    """Simulate the loss of a network file system during a run."""
     with tempfile.TemporaryDirectory() as base:
         place = Path(base, "out")
         place.mkdir()
         child = fork(score, inputs, place)
         time.sleep(0.15)
-        (inputs / "pictures").rename(inputs / "gone")
+        (inputs / "images").rename(inputs / "gone")
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        (inputs / "gone").rename(inputs / "pictures")
+        (inputs / "gone").rename(inputs / "images")
         errors = pyarrow.parquet.read_table(place / "out.parquet").column("error")
         failed = len(errors) - errors.null_count
         again, _ = finish(score, inputs, place)
@@ -99,7 +99,7 @@ def _vanishing(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
 
 
 def _clock(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
-    """The time of day jumps by days in both directions while runs are killed and go on."""
+    """Shift the clock by days in both directions while runs are killed and resumed."""
     draw, true = random.Random(0), time.time
 
     def job(inputs: Path, place: Path) -> None:

@@ -1,6 +1,6 @@
-"""Whole commands of the program on the toy encoder, run in forks of this process that can be killed.
+"""Commands with the toy encoder, run in forked processes that can be killed.
 
-A job costs its own work and not the import of its libraries.
+Forking avoids the cost of imports.
 """
 
 import hashlib
@@ -23,38 +23,36 @@ from PIL import Image
 import msdscore.cli.app
 import msdscore.lab.align.run.train
 import msdscore.lab.benchmarks.run.runner
-import msdscore.run.rows  # noqa: F401  before the forks, as the libraries
+import msdscore.run.rows  # noqa: F401, imported before forking
 
 torch.set_num_threads(1)
 
 Job = Callable[[Path, Path], None]
-ROWS, PICTURES, CHUNK = 240, 24, 16
+ROWS, IMAGES, CHUNK = 240, 24, 16
 
 
 def make_inputs(folder: Path) -> None:
-    """Rows over images that the toy encoder tells apart, a benchmark, and rows to train on."""
+    """Write rows with images that the toy encoder can distinguish, a benchmark, and training rows."""
     from align_data import make_rows
     from bench_sets import make_sugarcrepe
 
     draw = np.random.default_rng(0)
-    pictures = folder / "pictures"
-    pictures.mkdir(parents=True)
-    for number in range(PICTURES):
-        Image.fromarray(draw.integers(0, 255, (40, 56, 3), dtype=np.uint8)).save(pictures / f"{number}.png")
+    images = folder / "images"
+    images.mkdir(parents=True)
+    for number in range(IMAGES):
+        Image.fromarray(draw.integers(0, 255, (40, 56, 3), dtype=np.uint8)).save(images / f"{number}.png")
     words = ("red", "blue", "green", "dog", "left", "sky")
     lines = []
     for number in range(ROWS):
         caption = " ".join(str(word) for word in draw.choice(words, 5))
-        lines.append(
-            json.dumps({"image": f"pictures/{number % PICTURES}.png", "caption": caption, "group": number // 5})
-        )
+        lines.append(json.dumps({"image": f"images/{number % IMAGES}.png", "caption": caption, "group": number // 5}))
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     make_sugarcrepe(folder / "sugarcrepe")
     make_rows(folder / "train")
 
 
 def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
-    """`score_rows`, in small chunks so that there is much to interrupt."""
+    """Run `score_rows` in small parts, so that there are many points of interruption."""
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
     from msdscore.io.inputs.rows import open_rows
@@ -65,19 +63,19 @@ def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
 
 
 def cached(inputs: Path, place: Path) -> None:
-    """The same, with a cache that every killed process has written into."""
+    """Run `score` with a cache that all killed processes have written to."""
     score(inputs, place, cache=inputs / "cache")
 
 
 def bench(inputs: Path, place: Path) -> None:
-    """A benchmark with its controls and intervals."""
+    """Run a benchmark with controls and intervals."""
     _command(
         "bench", "sugarcrepe", "--root", str(inputs / "sugarcrepe"), "-o", str(place), "-e", "toy", "--samples", "50"
     )
 
 
 def train(inputs: Path, place: Path) -> None:
-    """An aligner; a killed run goes on with --resume."""
+    """Train an aligner; a killed run is continued with --resume."""
     from dataclasses import replace
 
     from align_data import recipe, source
@@ -88,7 +86,7 @@ def train(inputs: Path, place: Path) -> None:
     small = recipe(train={"steps": 30, "save_every": 5, "log_every": 10})
     with suppress(FileNotFoundError):
         if options.resume and not any((place / "run" / "checkpoints").glob("step-*")):
-            shutil.rmtree(place / "run")  # killed before its first checkpoint: nothing to go on with
+            shutil.rmtree(place / "run")  # killed before its first checkpoint: nothing to resume
             options = replace(options, resume=False)
     run(small, source(inputs / "train" / "rows.jsonl"), place / "run", options=options)
 
@@ -113,7 +111,7 @@ JOBS: dict[str, tuple[Job, tuple[str, ...]]] = {
 
 
 def fork(job: Job, inputs: Path, place: Path) -> int:
-    """Start a job in a child of its own; its process number."""
+    """Start a job in a child process and return its process id."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -125,13 +123,13 @@ def fork(job: Job, inputs: Path, place: Path) -> int:
     try:
         job(inputs, place)
         code = 0
-    except BaseException as error:  # noqa: BLE001  the parent reads the log
+    except BaseException as error:  # noqa: BLE001, the parent reads the log
         print(f"{type(error).__name__}: {error}", flush=True)
     os._exit(code)
 
 
 def finish(job: Job, inputs: Path, place: Path, *, limit: float = 120.0) -> tuple[int, float]:
-    """Run a job to its end: exit code (-9: hung and was killed) and seconds."""
+    """Run a job to its end and return its exit code (-9: killed after the time limit) and seconds."""
     start, child = time.perf_counter(), fork(job, inputs, place)
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.perf_counter() - start > limit:
@@ -143,7 +141,7 @@ def finish(job: Job, inputs: Path, place: Path, *, limit: float = 120.0) -> tupl
 
 
 def kill_once(job: Job, inputs: Path, place: Path, delay: float) -> bool:
-    """Start a job and kill it after a delay; whether it was still running."""
+    """Start a job and kill it after a delay; return whether it was still running."""
     child = fork(job, inputs, place)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
@@ -151,7 +149,7 @@ def kill_once(job: Job, inputs: Path, place: Path, delay: float) -> bool:
 
 
 def marks(place: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """A hash of every output, and of what lies beside them."""
+    """Return a hash of every output and of the files next to them."""
     found = {name: hashlib.sha256(_content(place / name)).hexdigest()[:12] for name in names}
     left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
     return found | {
@@ -160,7 +158,7 @@ def marks(place: Path, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def undisturbed(base: Path) -> tuple[Path, dict[str, str]]:
-    """Return the folder of inputs, and the marks of the scores of a run that nothing disturbs."""
+    """Return the input folder, and the hashes of the scores of an undisturbed run."""
     inputs, calm = base / "inputs", base / "calm"
     make_inputs(inputs)
     calm.mkdir()
@@ -169,7 +167,7 @@ def undisturbed(base: Path) -> tuple[Path, dict[str, str]]:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file; of a result without the time it took."""
+    """Return the bytes of a file; results without their run time."""
     if path.suffix != ".json":
         return path.read_bytes()
     content = json.loads(path.read_text(encoding="utf-8"))

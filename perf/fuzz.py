@@ -1,10 +1,10 @@
-"""Broken images and odd captions by the hundred thousand, and a service that runs for an hour.
+"""Fuzzing with corrupted images and unusual captions, and a soak test of the service.
 
-    python perf/fuzz.py score --count 50000     # bytes through the scorer: an answer or a reason for each
-    python perf/fuzz.py serve --count 50000     # the same through the service, bodies included
-    python perf/fuzz.py soak --minutes 60       # memory of a service under steady requests
+    python perf/fuzz.py score --count 50000     # through the scorer: a score or an error for each input
+    python perf/fuzz.py serve --count 50000     # through the service, including malformed bodies
+    python perf/fuzz.py soak --minutes 60       # memory of a service under constant load
 
-A hang of two minutes, an exception or a server error ends the run with a traceback.
+A hang of two minutes, an exception or a server error stops the run with a traceback.
 """
 
 import argparse
@@ -19,21 +19,21 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
-PATIENCE = 120.0  # seconds that a batch may take
+PATIENCE = 120.0  # timeout of a batch in seconds
 BATCH = 64
 
 
 def mutations(count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """Mutated images of six formats, one in ten left whole, with captions that nobody meant."""
-    from test_serve_fuzz import caption, mutated, pictures
+    """Yield mutated images of six formats (one in ten unchanged) with random captions."""
+    from test_serve_fuzz import caption, images, mutated
 
-    draw, good = random.Random(seed), pictures()
+    draw, good = random.Random(seed), images()
     for number in range(count):
         yield mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good), caption(draw)
 
 
 def _kind(error: str) -> str:
-    """A reason without its particulars."""
+    """Return an error message without its details."""
     return (
         "caption: nothing to score"
         if error.startswith("the caption")
@@ -42,11 +42,11 @@ def _kind(error: str) -> str:
 
 
 def score(count: int, seed: int) -> dict[str, object]:
-    """Every pair through the stream of a scorer; reasons counted by their first words."""
+    """Stream every pair through a scorer; count errors by their first words."""
     from msdscore import Scorer
 
     reasons: Counter[str] = Counter()
-    rows = ({"image": picture, "caption": caption} for picture, caption in mutations(count, seed))
+    rows = ({"image": image, "caption": caption} for image, caption in mutations(count, seed))
     done = 0
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     for one in Scorer("toy").stream(rows):
@@ -61,15 +61,15 @@ def score(count: int, seed: int) -> dict[str, object]:
 
 
 def serve(count: int, seed: int) -> dict[str, object]:
-    """The same through the service in this process; an answer for each, and no server error."""
+    """Send every pair to a service in this process; no response may be a server error."""
     from serving import client
 
     statuses: Counter[int] = Counter()
     with client(raises=True, max_body=1 << 20, max_tokens=4000) as calls:
-        for number, (picture, caption) in enumerate(mutations(count, seed)):
+        for number, (image, caption) in enumerate(mutations(count, seed)):
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             path = "/v1/explain" if number % 30 == 0 else ("/v1/score", "/v1/rank")[number % 2]
-            answer = calls.post(path, files={"image": picture}, data={"caption": [caption]})
+            answer = calls.post(path, files={"image": image}, data={"caption": [caption]})
             statuses[answer.status_code] += 1
             assert answer.status_code == 200, (number, answer.text)
             if number % BATCH == 0:
@@ -79,7 +79,7 @@ def serve(count: int, seed: int) -> dict[str, object]:
 
 
 def soak(minutes: float, rate: float) -> dict[str, object]:
-    """Resident memory of a service in MiB, minute by minute, under requests of ever new images and captions."""
+    """Return the resident memory of a service in MiB, per minute, under requests with new images and captions."""
     import base64
     from urllib.request import Request, urlopen
 
@@ -89,10 +89,8 @@ def soak(minutes: float, rate: float) -> dict[str, object]:
     with service("--encoder", "toy", "--cache", "16") as (port, process):
         start = time.monotonic()
         while (passed := time.monotonic() - start) < 60 * minutes:
-            picture, caption = next(draw)
-            body = json.dumps(
-                {"image": base64.b64encode(picture).decode(), "captions": [caption, "a red dog"]}
-            ).encode()
+            image, caption = next(draw)
+            body = json.dumps({"image": base64.b64encode(image).decode(), "captions": [caption, "a red dog"]}).encode()
             request = Request(f"http://127.0.0.1:{port}/v1/rank", body, {"Content-Type": "application/json"})
             with urlopen(request, timeout=PATIENCE) as answer:
                 assert answer.status == 200

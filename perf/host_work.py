@@ -1,13 +1,12 @@
-"""What the process that feeds a GPU has to do itself, per caption, image and row: towers that compute nothing.
+"""Host overhead of scoring on a GPU, per caption, image and row, measured with towers that compute nothing.
 
-python perf/host_work.py          processor time in microseconds, the best of some passes; needs no GPU
+python perf/host_work.py          CPU time in microseconds, best of several runs; needs no GPU
 
-A CLIP checkpoint whose towers answer at once with vectors of eight numbers, images of 16 x 16 pixels, and captions
-of 8 to 14 words in requests of 256, as on a GPU. `worst_words` names the three words per caption that shards keep.
-`rows_of_jsonl` and `rows_of_tar` are what a run over files does beside that: reading, planning, writing;
-`rows_of_tar_ahead` if another process reads the tar, as on a GPU. `launches` is what transformers' towers of CLIP
-ViT-L/14 take on top of it per pair, with next to nothing to compute: 12 layers per 256 texts, 24 per 256 images.
-The copy of pixels is not in it.
+A CLIP checkpoint whose towers immediately return vectors of eight numbers, images of 16 x 16 pixels, and captions of 8
+to 14 words in requests of 256, as on a GPU. `worst_words` is the search for the three words per caption that shards
+store. `rows_of_jsonl` and `rows_of_tar` are the other work of a run over files: reading, planning, writing;
+`rows_of_tar_ahead` if another process reads the tar, as on a GPU. `launches` is the additional dispatch time per pair
+of transformers' CLIP ViT-L/14 towers: 12 layers per 256 texts, 24 per 256 images. Copies of pixels are not included.
 """
 
 import argparse
@@ -40,7 +39,7 @@ SIZE, DIM, PASSES = 256, 8, 12
 
 
 class Answers(nn.Module):
-    """A tower that answers at once with so many places per item, or with one for each of its ids."""
+    """A tower that immediately returns `places` positions per item, or one per token id."""
 
     def __init__(self, places=None):
         super().__init__()
@@ -54,7 +53,7 @@ class Answers(nn.Module):
 
 
 def without_towers(folder):
-    """The encoder of a checkpoint, without its networks."""
+    """Load the encoder of a checkpoint without its networks."""
     encoder = load_encoder(str(folder), device="cpu", dtype="float32")
     model = encoder._model
     side = model.config.vision_config.image_size // model.config.vision_config.patch_size
@@ -65,7 +64,7 @@ def without_towers(folder):
 
 
 def best(work, count, *, passes=PASSES):
-    """Microseconds of processor time per item; `work` gets the number of the pass."""
+    """Return microseconds of CPU time per item; `work` is called with the index of the run."""
     taken = []
     for number in range(passes):
         start = time.process_time()
@@ -75,13 +74,13 @@ def best(work, count, *, passes=PASSES):
 
 
 def texts(pipeline, captions):
-    """`embed_texts` of captions that were never met before."""
+    """Measure `embed_texts` on new captions."""
     parts = [captions[first : first + SIZE] for first in range(0, len(captions), SIZE)]
     return best(lambda number: pipeline.embed_texts(parts[number]), SIZE)
 
 
 def written(seed):
-    """Captions as people write them: capitals, marks, and now and then a word that the vocabulary lacks."""
+    """Return captions with capitals, punctuation, and occasional out-of-vocabulary words."""
     draw = random.Random(seed)
     rare = [f"{word}{other}" for word in WORDS for other in WORDS]
     some = [draw.choices(WORDS, k=draw.randint(8, 14)) for _ in range(PASSES * SIZE)]
@@ -92,7 +91,7 @@ def written(seed):
 
 
 def worst(pipeline, captions):
-    """The least supported words of a batch of captions."""
+    """Measure the search for the least supported words of a batch."""
     read = pipeline.embed_texts(captions[:SIZE])
     layouts = [read.vectors.layout[row] for row in read.rows]
     terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
@@ -101,28 +100,28 @@ def worst(pipeline, captions):
     return best(lambda number: Paper().worst(measured, 3), SIZE)
 
 
-def pictures(pipeline):
-    """`embed_images` of one batch."""
+def images(pipeline):
+    """Measure `embed_images` of one batch."""
     where = view(pipeline.encoder.preprocessing, (640, 480))
     decoded = [Decoded(Prepared(torch.zeros(3, 16, 16, dtype=torch.uint8), where)) for _ in range(SIZE)]
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 
 def at_once(pipeline, batches, *, worst=0, stamp=None):
-    """Numbers for every caption, in place of `stream_batches`."""
+    """Return constant scores, instead of `stream_batches`."""
     for batch in batches:
         values = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 12, "windows": 1}
         yield batch, [Numbers(dict(values)) for _ in batch.captions], [stamp and "stamp"] * len(batch.images)
 
 
 def rows(pipeline, folder, count, run):
-    """All that a run over files does beside scoring: reading, planning, writing."""
+    """Measure the other work of a run over files: reading, planning, writing."""
     with patch("msdscore.run.plan.stream_batches", at_once):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 
 def launches():
-    """Python and dispatch of the towers per pair, in batches of 256 texts and 256 images."""
+    """Measure the Python and dispatch time of the towers per pair, in batches of 256 texts and 256 images."""
     small = {"hidden_size": DIM, "intermediate_size": DIM, "num_attention_heads": 1, "projection_dim": DIM}
     ids = {"vocab_size": 100, "bos_token_id": 98, "eos_token_id": 99, "pad_token_id": 99}
     text = {**small, **ids, "num_hidden_layers": 12}
@@ -132,7 +131,7 @@ def launches():
     with torch.no_grad():
         read = best(lambda number: model.text_model(input_ids=tokens), 1)
         seen = best(lambda number: model.vision_model(pixel_values=pixels), 1)
-    return {"launches_texts": read / SIZE, "launches_pictures": seen / SIZE}
+    return {"launches_texts": read / SIZE, "launches_images": seen / SIZE}
 
 
 def measure(folder):
@@ -143,10 +142,10 @@ def measure(folder):
     yield "texts", texts(pipeline.remembering_texts(), make_captions(PASSES * SIZE, seed=1))
     yield "texts_as_written", texts(pipeline.remembering_texts(), written(2))
     yield "worst_words", worst(pipeline, make_captions(SIZE, seed=1))
-    yield "pictures", pictures(pipeline)
+    yield "images", images(pipeline)
     yield "rows_of_jsonl", rows(pipeline, folder, count, run_file)
     yield "rows_of_tar", rows(pipeline, folder, count, run_shards)
-    # As on a GPU: another process reads the tar, whose processor time is not counted.
+    # As on a GPU: another process reads the tar, and its CPU time is not counted.
     read = shards._read
     with patch("msdscore.run.shards._read", lambda *given, ahead=None: read(*given, ahead=True)):
         yield "rows_of_tar_ahead", rows(pipeline, folder, count, run_shards)

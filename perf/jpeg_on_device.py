@@ -1,17 +1,17 @@
-"""JPEG files decoded by the GPU (`jpeg=device`): how fast, and how far scores move.
+"""JPEG decoding on the GPU (`jpeg=device`): throughput, and effect on scores.
 
 python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in bfloat16 with random weights
 taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
-python perf/jpeg_on_device.py workers                         tars to Parquet by 1, 2 and 3 processes that share a GPU
-python perf/jpeg_on_device.py large                           files of 50 megapixels: rate, and memory of the GPU
+python perf/jpeg_on_device.py workers                         tars to Parquet on 1, 2 and 3 processes that share a GPU
+python perf/jpeg_on_device.py large                           files of 50 megapixels: throughput and GPU memory
 python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
-python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        where the GPU's machine has no weights
+python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        for a GPU machine without the weights
 
-`rates` are pairs per second of a warm pipeline, in turns, each over all files `--rounds` times, start and end included;
-the encoder's peak is that of its towers on pixels which lie on the GPU. `scores` says how far pixels and scores of
-`mini` are from the usual ones, beside those of the same files saved once more as JPEG of quality 95: mean difference of
-a value (of 255), standard deviation of the change of MSD over that of MSD between all pairs, and orders of two captions
-of one image that turn round.
+`rates` are pairs per second after warm-up, alternately, each over all files `--rounds` times, including start and end;
+the encoder's peak is that of its towers on pixels that are already on the GPU. `scores` compares pixels and scores of
+`mini` with CPU decoding, next to the same files saved again as JPEG of quality 95: mean difference of a pixel value
+(of 255), standard deviation of the change of MSD relative to that of MSD, and the fraction of caption pairs of one
+image whose order changes.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from end_to_end import (
     optional,
     peak,
     prepare,
+    report_rate,
+    reporter,
     run_shards,
     stream,
     streams,
-    tell_rate,
-    teller,
     torchmetrics_rate,
 )
 from end_to_end import timed as measured
@@ -54,16 +54,16 @@ from msdscore.encoders.vision.preprocessing import as_prepared
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.scoring.pipeline import Pipeline
 
-MINI = (288, 288)  # pixels that `mini` takes
+MINI = (288, 288)  # input size of `mini`
 
 
-def rates(folder, device, count, turns, said, *, ways, backend, rounds):
-    paths, captions = prepare(folder, device, count, said)
+def rates(folder, device, count, turns, report, *, ways, backend, rounds):
+    paths, captions = prepare(folder, device, count, report)
     make_lists(folder, paths, captions, TAR_ROWS)
     for tar in sorted(folder.glob("*.tar")):
         for number in range(1, rounds):
             tar.with_name(f"{tar.stem}-{number}.tar").hardlink_to(tar)
-    said("cores", len(os.sched_getaffinity(0)))
+    report("cores", len(os.sched_getaffinity(0)))
     pipelines, options = {}, {"compile": backend} if backend else {}
     for way in ways:
         encoder = load(folder, device, jpeg=way, **options)
@@ -74,62 +74,62 @@ def rates(folder, device, count, turns, said, *, ways, backend, rounds):
         stream(pipeline, some, make_captions(len(some), seed=7))
     size = 256 if device == "cuda" else 32
     with launching(encoder.device):
-        said("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
-    streams(said, pipelines, paths * rounds, device, turns=turns)
+        report("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
+    streams(report, pipelines, paths * rounds, device, turns=turns)
     for way in ways:
         run = partial(run_shards, pipelines[f"msd_{way}"], folder, folder / f"tars-{way}")
-        tell_rate(said, f"tars_to_parquet_{way}", count * rounds, [measured(run, device) for _ in range(turns)])
+        report_rate(report, f"tars_to_parquet_{way}", count * rounds, [measured(run, device) for _ in range(turns)])
     with launching(encoder.device):
-        said("encoder_peak_in_the_end", peak(encoder, size, device, 16 if device == "cuda" else 2))
-    with optional(said, "torchmetrics"):
+        report("encoder_peak_after", peak(encoder, size, device, 16 if device == "cuda" else 2))
+    with optional(report, "torchmetrics"):
         part = min(512, count)
-        said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
+        report("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
     if "full" in ways:
-        said("decode_cores", cores_rate(paths[: count // 2], pipelines["msd_full"].encoder.preprocessing))
+        report("decode_cores", cores_rate(paths[: count // 2], pipelines["msd_full"].encoder.preprocessing))
 
 
 def conclude(found):
-    top = (found["encoder_peak"] + found["encoder_peak_in_the_end"]) / 2
+    top = (found["encoder_peak"] + found["encoder_peak_after"]) / 2
     for name, value in found.items():
         if name.startswith(("stream_", "tars_")):
             print(f"{name}: {100 * value / top:.1f} % of the encoder's peak")
 
 
-def workers(folder, device, count, said, *, numbers):
-    paths, captions = prepare(folder, device, min(count, 4 * SHARD_ROWS), said, tars=False)
+def workers(folder, device, count, report, *, numbers):
+    paths, captions = prepare(folder, device, min(count, 4 * SHARD_ROWS), report, tars=False)
     make_tars(folder, paths, captions, SHARD_ROWS)
     encoder = load(folder, device)
     with launching(encoder.device):
-        said("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 16))
+        report("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 16))
     del encoder
-    said("cores", len(os.sched_getaffinity(0)))
+    report("cores", len(os.sched_getaffinity(0)))
     for number in numbers:
         tars = sorted(folder.glob("*.tar"))
         rate, start = workers_rate(folder, device, tars, folder / f"by-{number}", number, jpeg="device")
-        said(f"tars_{number}_workers", rate)
-        said(f"seconds_{number}_workers_start", start)
+        report(f"tars_{number}_workers", rate)
+        report(f"seconds_{number}_workers_start", start)
 
 
-def large(folder, device, said):
-    """Files of 50 megapixels."""
+def large(folder, device, report):
+    """Measure files of 50 megapixels."""
     content, path = io.BytesIO(), folder / "large.jpg"
     noise = np.random.RandomState(0).randint(0, 255, (60, 85, 3), dtype=np.uint8)
     Image.fromarray(noise).resize((8500, 6000), Image.Resampling.BICUBIC).save(content, "JPEG", quality=90)
     path.write_bytes(content.getvalue())
-    prepare(folder, device, 64, said, tars=False)
+    prepare(folder, device, 64, report, tars=False)
     for way in ("full", "device"):
         pipeline = Pipeline(load(folder, device, jpeg=way))
         stream(pipeline, [path] * 4, make_captions(4, seed=1))
         if device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        tell_rate(
-            said, f"large_{way}", 64, [measured(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
+        report_rate(
+            report, f"large_{way}", 64, [measured(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
         )
         if device == "cuda":
-            said(f"gigabytes_{way}", torch.cuda.max_memory_allocated() / 1e9)
+            report(f"gigabytes_{way}", torch.cuda.max_memory_allocated() / 1e9)
             free, total = torch.cuda.mem_get_info()
-            said(f"gigabytes_taken_{way}", (total - free) / 1e9)
+            report(f"gigabytes_taken_{way}", (total - free) / 1e9)
 
 
 def saved_again(content):
@@ -139,7 +139,7 @@ def saved_again(content):
 
 
 def photographs(rows, folder, count):
-    """Files of a folder, their captions and one of the next image, and the number of the image of each caption."""
+    """Return files of a folder, their captions and one of the next image, and the image index of each caption."""
     captions_of = {}
     for line in rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -154,7 +154,7 @@ def photographs(rows, folder, count):
 
 
 def pixels(rows, folder, output, device, count):
-    """What the device makes of the files for `mini`, to be scored elsewhere with `scores --pixels`."""
+    """Store the pixels that the device decodes for `mini`, to be scored elsewhere with `scores --pixels`."""
     contents, _, _ = photographs(rows, folder, count)
     steps = Preprocessing(MINI, None, jpeg_on_device=True)
     files = [as_prepared(*read_pixels(content, steps=steps, limits=ImageLimits())) for content in contents]
@@ -162,7 +162,7 @@ def pixels(rows, folder, output, device, count):
     np.savez_compressed(output, *(one.pixels.cpu().numpy() for one in decoded))
 
 
-def scores(rows, folder, device, count, said, *, stored=None):
+def scores(rows, folder, device, count, report, *, stored=None):
     contents, captions, owner = photographs(rows, folder, count)
     made = {}
     for name, way, some in (
@@ -181,12 +181,12 @@ def scores(rows, folder, device, count, said, *, stored=None):
         levels = torch.stack([one.prepared.pixels.cpu().float() for one in decoded])
         made[name] = levels, np.array([one.msd for one in pipeline.score(decoded, captions, owner)])
     levels, usual = made["usual"]
-    said("images", len(contents))
-    said("pairs", len(captions))
+    report("images", len(contents))
+    report("pairs", len(captions))
     for name, (others, msd) in list(made.items())[1:]:
-        said(f"{name}: mean difference", float((others - levels).abs().mean()))
-        said(f"{name}: MSD moves", float((msd - usual).std() / usual.std()))
-        said(f"{name}: orders turned, %", 100 * float(turned(usual, msd, owner)))
+        report(f"{name}: mean difference", float((others - levels).abs().mean()))
+        report(f"{name}: MSD moves", float((msd - usual).std() / usual.std()))
+        report(f"{name}: orders turned, %", 100 * float(turned(usual, msd, owner)))
 
 
 def main():
@@ -194,30 +194,30 @@ def main():
     parser.add_argument("part", choices=["rates", "workers", "large", "scores", "pixels"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--pictures", type=int)
+    parser.add_argument("--images", type=int)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
     parser.add_argument("--only", choices=["full", "device"])
     parser.add_argument("--compile", default="")
-    parser.add_argument("--pixels", type=Path, help="a file of canvases, written by `pixels` and read by `scores`")
+    parser.add_argument("--pixels", type=Path, help="file of pixels, written by `pixels` and read by `scores`")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    said, found = teller(asked.json)
-    count = asked.pictures or (8192 if asked.device == "cuda" else 128)
+    args = parser.parse_args()
+    report, found = reporter(args.json)
+    count = args.images or (8192 if args.device == "cuda" else 128)
     with tempfile.TemporaryDirectory() as folder:
-        if asked.part == "scores":
-            scores(*asked.files, asked.device, asked.pictures or 150, said, stored=asked.pixels)
-        elif asked.part == "pixels":
-            pixels(*asked.files, asked.pixels, asked.device, asked.pictures or 150)
-        elif asked.part == "workers":
-            workers(Path(folder), asked.device, count, said, numbers=asked.workers)
-        elif asked.part == "large":
-            large(Path(folder), asked.device, said)
+        if args.part == "scores":
+            scores(*args.files, args.device, args.images or 150, report, stored=args.pixels)
+        elif args.part == "pixels":
+            pixels(*args.files, args.pixels, args.device, args.images or 150)
+        elif args.part == "workers":
+            workers(Path(folder), args.device, count, report, numbers=args.workers)
+        elif args.part == "large":
+            large(Path(folder), args.device, report)
         else:
-            ways = (asked.only,) if asked.only else ("full", "device")
-            chosen = {"ways": ways, "backend": asked.compile, "rounds": asked.rounds}
-            rates(Path(folder), asked.device, count, asked.turns, said, **chosen)
+            ways = (args.only,) if args.only else ("full", "device")
+            chosen = {"ways": ways, "backend": args.compile, "rounds": args.rounds}
+            rates(Path(folder), args.device, count, args.turns, report, **chosen)
             conclude(found)
 
 

@@ -1,4 +1,4 @@
-"""The fused kernels on a GPU: agreement with float64, the same bits alone and in company, and time by stage.
+"""Fused GPU kernels: agreement with float64, batch invariance (identical bits), and time by stage.
 
 python perf/kernels.py                       needs CUDA and Triton, no pytest
 """
@@ -28,12 +28,12 @@ BANKS = [(1, (3, 2)), (130, (8, 1)), (1000, (5, 3))]
 
 
 def point_set(points, mask, keys):
-    """One side of a comparison; pooled vectors take no part in it."""
+    """Return one side of a comparison; pooled vectors are not used."""
     return Embeddings(points, mask, points[:, 0], keys=keys)
 
 
 def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
-    """Unit vectors around three centres per item."""
+    """Return unit vectors around three centres per item."""
     generator = torch.Generator("cuda").manual_seed(seed)
     centres = torch.randn(count, 3, dim, device="cuda", generator=generator)
     noise = torch.randn(count, points, dim, device="cuda", generator=generator)
@@ -43,7 +43,7 @@ def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
 
 
 def shortened(points, sizes):
-    """The first points of every item; what lies beyond is not a number."""
+    """Return the first points of every item, padded with NaN."""
     mask = torch.arange(points.mask.shape[1], device="cuda") < torch.tensor(sizes, device="cuda").unsqueeze(1)
     return point_set(points.points.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, points.keys)
 
@@ -76,7 +76,7 @@ def check(patches, components, init, dtype):
 
 
 def check_bank(items, components):
-    """Calibrated terms against a bank in half precision, both sides, against float64."""
+    """Compare calibrated terms with a bank in half precision, for both sides, with float64."""
     images, texts = shortened(side(4, 64), [64, 9, 20, 33]), shortened(side(4, 17, seed=1), [12, 1, 17, 5])
     numbers = torch.arange(4, device="cuda")
     settings = [FitSettings(components=count) for count in components]
@@ -115,7 +115,7 @@ def microseconds(work, pairs, repeats=7):
 
 
 def main():
-    assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3), "the kernels do not serve this device"
+    assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3), "the kernels do not support this device"
     for row in CHECKS:
         check(*row)
     for row in BANKS:
@@ -127,7 +127,7 @@ def main():
 
 
 def stages_of(dtype):
-    """Time on the device by stage, 2048 pairs of 256 patches and 12 tokens."""
+    """Measure device time by stage, for 2048 pairs of 256 patches and 12 tokens."""
     images, texts = side(2048, 256, dtype=dtype), side(2048, 12, seed=1, dtype=dtype)
     numbers, stages = torch.arange(2048, device="cuda"), {}
     mixtures = {}
@@ -155,7 +155,7 @@ def stages_of(dtype):
 
 
 def whole(dtype):
-    """Time on the device of both divergences, with every vector read once from memory."""
+    """Measure device time of both divergences, with every vector read once from memory."""
     stages = {}
     for tokens, components in ((12, (3, 2)), (180, (5, 3))):
         images, texts = side(2048, 256, dtype=dtype), side(2048, tokens, seed=1, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Made-up material for measurements: a CLIP checkpoint with random weights, JPEG files, captions, rows and tars."""
+"""Synthetic benchmark data: a CLIP checkpoint with random weights, JPEG files, captions, rows and tars."""
 
 import io
 import json
@@ -43,11 +43,11 @@ SMALL = {
              "num_attention_heads": 4, "projection_dim": 256},
 }  # fmt: skip
 TAR_ROWS = 4096
-DISTINCT = 128  # images; the others are links to them
+DISTINCT = 128  # number of distinct images; the others are links to them
 
 
 def make_tokenizer(folder):
-    """A CLIP tokenizer in which every word of the captions is one token, with its vocabulary's size."""
+    """Write a CLIP tokenizer in which every word of the captions is one token; return its vocabulary size."""
     from tokenizers import pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -71,7 +71,7 @@ def make_tokenizer(folder):
 
 
 def make_checkpoint(folder, device, sizes):
-    """A CLIP checkpoint with random weights in bfloat16, as a folder."""
+    """Write a CLIP checkpoint with random weights in bfloat16."""
     folder.mkdir()
     size = make_tokenizer(folder)
     ids = {"vocab_size": size, "bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
@@ -81,7 +81,7 @@ def make_checkpoint(folder, device, sizes):
     with torch.device(device):
         model = CLIPModel(config).to(torch.bfloat16)
         for parameter in model.parameters():
-            if parameter.ndim > 1:  # the library's own start is so small that all tokens look alike
+            if parameter.ndim > 1:  # with the library's initialisation, all tokens would be nearly equal
                 torch.nn.init.normal_(parameter, std=0.05)
     model.save_pretrained(folder)
     edge = {"height": 224, "width": 224}
@@ -89,7 +89,7 @@ def make_checkpoint(folder, device, sizes):
 
 
 def photograph(seed, size=(640, 480)):
-    """The JPEG bytes of an image with smooth areas, edges and noise: about as many as a photograph has."""
+    """Return a JPEG with smooth areas, edges and noise, of about the size of a photograph."""
     noise = np.random.RandomState(seed)
     coarse = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize(size, Image.BICUBIC)
     blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize(size, Image.NEAREST)
@@ -101,18 +101,18 @@ def photograph(seed, size=(640, 480)):
 
 
 def make_captions(count, seed=0):
-    """Captions of 8 to 14 words."""
+    """Return captions of 8 to 14 words."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(8, 14))) for _ in range(count)]
 
 
 def make_rows(folder, count, *, size=(640, 480), tars=True):
-    """Images, captions, a file of rows, and the same in tars."""
+    """Write images, captions, a file of rows, and the same in tars."""
     with ProcessPoolExecutor(cpu_count()) as pool:
         contents = list(pool.map(partial(photograph, size=size), range(min(count, DISTINCT))))
-    captions, pictures = make_captions(count), folder / "pictures"
-    pictures.mkdir()
-    paths = [pictures / f"{number:06d}.jpg" for number in range(count)]
+    captions, images = make_captions(count), folder / "images"
+    images.mkdir()
+    paths = [images / f"{number:06d}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
         if number < len(contents):
             path.write_bytes(contents[number])
@@ -125,20 +125,20 @@ def make_rows(folder, count, *, size=(640, 480), tars=True):
 
 
 def write_rows(file, paths, captions):
-    """Images by their paths and captions as JSON lines."""
-    rows = [{"image": f"pictures/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
+    """Write image paths and captions as JSON lines."""
+    rows = [{"image": f"images/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def make_lists(folder, paths, captions, each):
-    """Files of so many rows that name images: `list-00000.jsonl` and so on."""
+    """Write files of `each` rows with image paths: `list-00000.jsonl` and so on."""
     for first in range(0, len(paths), each):
         some = slice(first, first + each)
         write_rows(folder / f"list-{first // each:05d}.jsonl", paths[some], captions[some])
 
 
 def make_tars(folder, paths, captions, each=TAR_ROWS):
-    """Images and captions in tars of so many samples."""
+    """Write images and captions into tars of `each` samples."""
     contents = {number: path.read_bytes() for number, path in enumerate(paths[:DISTINCT])}
     for first in range(0, len(paths), each):
         with tarfile.open(folder / f"{first // each:05d}.tar", "w") as tar:

@@ -1,13 +1,13 @@
-"""A million rows under a fixed limit of memory: time and peak memory of `score` and `select` against rows.
+"""Time and peak memory of `score` and `select` by number of rows, under a memory limit.
 
 Shards of 10,000 rows (1,000 JPEG images of 64 x 64 pixels, ten captions each) are scored with the toy encoder, one
-after the other in one process that ends if it holds more than 1,000 MB; then the best 30 % are selected from them.
+after the other in one process that exits if it uses more than 1,000 MB; then the best 30 % are selected.
 
-python perf/million.py                                  a million rows: about a quarter of an hour of one core
+python perf/million.py                                  a million rows: about 15 minutes of one core
 python perf/million.py --rows 30000                     a minute
-python perf/million.py --only select --rows 10000000    ten million rows of made-up scores
+python perf/million.py --only select --rows 10000000    ten million rows of random scores
 python perf/million.py --only file --rows 200000        one file of rows instead of shards: memory grows until
-                                                        `--remember` MB of vectors are kept
+                                                        `--remember` MB of vectors are stored
 """
 
 import argparse
@@ -39,26 +39,26 @@ WORDS = ["red", "blue", "green", "yellow", "ball", "square", "dog", "house", "tr
 
 
 def write_shard_of_rows(path, number):
-    """Images and captions of one shard, drawn by its number."""
+    """Write random images and captions of one shard, seeded by its index."""
     noise = np.random.RandomState(number)
-    pictures = []
+    images = []
     for _ in range(SHARD // CAPTIONS):
         buffer = io.BytesIO()
         Image.fromarray(noise.randint(0, 255, (8, 8, 3), dtype=np.uint8)).resize((64, 64)).save(buffer, "JPEG")
-        pictures.append(buffer.getvalue())
+        images.append(buffer.getvalue())
     words = noise.choice(WORDS, (SHARD, 6))
     first = number * SHARD
     table = {
         "uid": [f"{int(a):016x}{int(b):016x}" for a, b in noise.randint(0, 2**62, (SHARD, 2))],
         "id": [str(first + row) for row in range(SHARD)],
-        "image": pa.array([pictures[row // CAPTIONS] for row in range(SHARD)], pa.binary()),
+        "image": pa.array([images[row // CAPTIONS] for row in range(SHARD)], pa.binary()),
         "caption": [f"a {' '.join(some)} {first + row}" for row, some in enumerate(words)],
     }
     pq.write_table(pa.table(table), path)
 
 
-def made_up_scores(folder, rows):
-    """Score shards of a million rows each, without scoring."""
+def write_random_scores(folder, rows):
+    """Write shards of a million rows each with random scores."""
     for number in range(-(-rows // 1_000_000)):
         noise, count = np.random.RandomState(number), min(1_000_000, rows - number * 1_000_000)
         uids = noise.bytes(16 * count).hex()
@@ -73,9 +73,9 @@ def made_up_scores(folder, rows):
 
 
 def limited(megabytes):
-    """From here on the process ends as soon as it holds more memory than the limit.
+    """Exit the process as soon as it uses more memory than the limit.
 
-    The system's own limits count what is reserved too, and the allocators of Arrow and torch reserve gigabytes.
+    System limits also count reserved memory, and the allocators of Arrow and torch reserve gigabytes.
     """
 
     def watch():
@@ -88,13 +88,13 @@ def limited(megabytes):
 
 
 def peak():
-    """The most memory held so far, in MB; `getrusage` would count what the parent held when it started us."""
+    """Return the peak memory in MB; `getrusage` would include the memory of the parent at the start."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 def do_score(folder, rows, megabytes):
-    """Score all shards; one line of JSON after each."""
+    """Score all shards, and print one line of JSON after each."""
     limited(megabytes)
     pipeline = ScorerSpec(encoder="toy").build()
     seconds = 0.0
@@ -110,7 +110,7 @@ def do_score(folder, rows, megabytes):
 
 
 def do_file(folder, rows, megabytes, remember=512):
-    """Score one file of so many rows into one file."""
+    """Score one file of `rows` rows."""
     limited(megabytes)
     writer = None
     for number in range(rows // SHARD):
@@ -128,7 +128,7 @@ def do_file(folder, rows, megabytes, remember=512):
 
 
 def do_select(folder, rows, megabytes):
-    """Select from the scores of so many rows."""
+    """Select from the scores of `rows` rows."""
     limited(megabytes)
     files, left = [], rows
     for path in sorted((folder / "scores").glob("*.parquet")):
@@ -142,7 +142,7 @@ def do_select(folder, rows, megabytes):
 
 
 def child(what, folder, rows, megabytes, *more):
-    """The lines of a process of its own."""
+    """Run a measurement in a child process and yield its results."""
     command = [sys.executable, __file__, "--child", what, str(folder), "--rows", str(rows), "--memory", str(megabytes)]
     command += more
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -153,7 +153,7 @@ def child(what, folder, rows, megabytes, *more):
 
 
 def straight(points):
-    """Slope, and the largest distance of a point from the line through all, in shares of the last one."""
+    """Return the slope of the fitted line, and the largest residual relative to the last value."""
     rows, values = np.array(points).T
     line = np.polyfit(rows, values, 1)
     return line[0], np.abs(np.polyval(line, rows) - values).max() / values[-1]
@@ -166,40 +166,40 @@ def show(what, points):
     if len(points) > 2:
         slope, off = straight([(rows, seconds) for rows, seconds, _ in points])
         grown = (points[-1][2] - points[0][2]) / (points[-1][0] - points[0][0]) * 1e6
-        print(f"time: {1e6 * slope:.1f} us per row, off a straight line by {100 * off:.1f} % of the whole at most")
+        print(f"time: {1e6 * slope:.1f} us per row, largest residual of a linear fit {100 * off:.1f} % of the total")
         print(f"memory: {grown:+.1f} MB per million rows after the first {points[0][0]:,}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--memory", type=int, default=1000, help="limit on the memory of a process, MB")
-    parser.add_argument("--remember", type=int, default=512, help="vectors kept in memory by `--only file`, MB")
+    parser.add_argument("--memory", type=int, default=1000, help="memory limit of a process, MB")
+    parser.add_argument("--remember", type=int, default=512, help="cached vectors of `--only file`, MB")
     parser.add_argument("--only", choices=["score", "select", "file"])
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child:
-        work = {"score": do_score, "select": do_select, "file": do_file}[asked.child[0]]
-        more = {"remember": asked.remember} if asked.child[0] == "file" else {}
-        work(Path(asked.child[1]), asked.rows, asked.memory, **more)
+    args = parser.parse_args()
+    if args.child:
+        work = {"score": do_score, "select": do_select, "file": do_file}[args.child[0]]
+        more = {"remember": args.remember} if args.child[0] == "file" else {}
+        work(Path(args.child[1]), args.rows, args.memory, **more)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "scores").mkdir()
-        steps = sorted({max(SHARD, int(asked.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
-        if asked.only == "file":
-            keep = ("--remember", str(asked.remember))
-            one = [next(iter(child("file", folder, rows, asked.memory, *keep))) for rows in steps]
-            show(f"score of one file, {asked.memory} MB allowed", one)
+        steps = sorted({max(SHARD, int(args.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
+        if args.only == "file":
+            keep = ("--remember", str(args.remember))
+            one = [next(iter(child("file", folder, rows, args.memory, *keep))) for rows in steps]
+            show(f"score of one file, {args.memory} MB allowed", one)
             return
-        if asked.only == "select":
-            made_up_scores(folder / "scores", asked.rows)
+        if args.only == "select":
+            write_random_scores(folder / "scores", args.rows)
         else:
-            scored = list(child("score", folder, asked.rows, asked.memory))
-            show(f"score, {asked.memory} MB allowed", [point for point in scored if point[0] in steps])
-        if asked.only != "score":
-            chosen = [next(iter(child("select", folder, rows, asked.memory))) for rows in steps]
-            show(f"select, {asked.memory} MB allowed", chosen)
+            scored = list(child("score", folder, args.rows, args.memory))
+            show(f"score, {args.memory} MB allowed", [point for point in scored if point[0] in steps])
+        if args.only != "score":
+            chosen = [next(iter(child("select", folder, rows, args.memory))) for rows in steps]
+            show(f"select, {args.memory} MB allowed", chosen)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Mutation testing of the metric: how many small changes to its code no test notices.
+"""Mutation testing of the metric: the fraction of small code changes that no test detects.
 
-    python perf/mutations.py trace -o traced            # once: which test runs which lines (all quick ones)
+    python perf/mutations.py trace -o traced            # once: which lines each test runs (fast tests)
     python perf/mutations.py run traced --count 200     # mutate random lines, run the tests that cover each
 
 A mutant survives if every test that runs its line still passes, or if no test runs its file. Some survivors are
-equivalent to the original: the share is an upper bound. `trace` needs Python 3.12
-(`sys.monitoring`); an older Python can use what it wrote.
+equivalent to the original, so the fraction is an upper bound. `trace` needs Python 3.12 (`sys.monitoring`); `run` does
+not.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "msdscore"
-# The laboratory is another wing; kernels run on a GPU, `__main__` and the data files have no logic of their own.
+# `lab` is a separate wing, kernels need a GPU, and `__main__` and data files contain no logic.
 LEFT_OUT = ("msdscore/lab/", "core/kernels.py", "__main__.py", "version.py")
 TESTS_PER_MUTANT = 100
 SECONDS_PER_MUTANT = 150
@@ -41,11 +41,11 @@ COMPUTED = {
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin", "zeros": "ones"}
 
 
-# -- which test runs which lines ------------------------------------------------------------------------------------
+# -- trace ----------------------------------------------------------------------------------------------------------
 
 
 class Tracer:
-    """A pytest plugin that writes, for every test that passes, the lines of the package it ran and its time."""
+    """Pytest plugin that stores the executed lines of the package and the duration of every passing test."""
 
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, one file per process."""
@@ -77,13 +77,13 @@ class Tracer:
 
 
 def pytest_configure(config) -> None:
-    """Called where this file is loaded with `-p mutations`."""
+    """Register the tracer when this file is loaded with `-p mutations`."""
     if folder := os.environ.get("MUTATIONS_TRACE"):
         config.pluginmanager.register(Tracer(Path(folder)))
 
 
 def trace(folder: Path, processes: int) -> None:
-    """Run the quick tests once under the tracer."""
+    """Run the fast tests once with the tracer."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = _environment(ROOT, MUTATIONS_TRACE=str(folder.resolve()))
     command = [sys.executable, "-m", "pytest", "-p", "mutations", "-n", str(processes), "-m", "not slow"]
@@ -96,7 +96,7 @@ def _environment(root: Path, **more: str) -> dict[str, str]:
 
 
 def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
-    """Tests by (file, line), each with the number of lines that it runs: the fewer, the closer it looks at each."""
+    """Return tests by (file, line), each with its number of lines; tests with fewer lines are more specific."""
     covering: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
     for file in sorted(folder.glob("*.jsonl")):
         for text in file.read_text().splitlines():
@@ -111,11 +111,11 @@ def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
 
 
 def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
-    """Every place of a module that can be mutated: node, line, description, and what to change it to."""
+    """Return all mutation sites of a module: node, line, description and replacement."""
     found: list[tuple[ast.AST, int, str, object]] = []
 
     def visit(node: ast.AST, inside: bool) -> None:
-        # Annotations, messages of errors and decorators are not logic; module constants run at import only.
+        # Annotations, error messages and decorators are not logic; module constants only run at import.
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             return
         if inside:
@@ -161,7 +161,7 @@ def _changes(node: ast.AST) -> list[tuple[ast.AST, int, str, object]]:
 
 
 def mutated(text: str, index: int) -> tuple[str, int, str]:
-    """The module with its `index`-th site changed, the line and what was done."""
+    """Return the module with its `index`-th site changed, the line and a description."""
     tree = copy.deepcopy(ast.parse(text))
     node, line, kind, change = sites(tree)[index]
     before = ast.unparse(node)
@@ -202,7 +202,7 @@ def _short(code: str) -> str:
 
 
 def drawn(count: int, seed: int, only: str) -> list[tuple[str, int]]:
-    """(file, index of the site), drawn evenly over all sites of the wing."""
+    """Return random pairs (file, index of the site), uniformly over all sites."""
     names = [str(file.relative_to(SOURCE)) for file in sorted(PACKAGE.rglob("*.py"))]
     names = [name for name in names if only in name and not any(part in name for part in LEFT_OUT)]
     every = [(name, index) for name in names for index in range(len(sites(ast.parse((SOURCE / name).read_text()))))]
@@ -210,8 +210,8 @@ def drawn(count: int, seed: int, only: str) -> list[tuple[str, int]]:
 
 
 def tests_for(covering: dict, name: str, line: int) -> list[str]:
-    """The tests that run a line: the closest ones, and the closest of each test file."""
-    rows = covering.get((name, line)) or [  # no test of this process runs it: a subprocess may, of tests near by
+    """Return the tests that run a line: the most specific ones, and the most specific of each test file."""
+    rows = covering.get((name, line)) or [  # no test runs it in-process; a subprocess of a related test may
         row for (file, _), tests in covering.items() if file == name for row in tests
     ]
     rows = sorted(set(rows))
@@ -230,7 +230,7 @@ def judge(name: str, index: int, covering: dict) -> dict[str, object]:
         return {**row, "outcome": "not covered"}
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         copied = Path(folder) / "copy"
-        # Links for everything but the mutated file: large weights are not copied.
+        # Everything except the mutated file is linked, because weights are large.
         left_out = shutil.ignore_patterns("__pycache__", "build", ".*")
         shutil.copytree(ROOT, copied, copy_function=os.link, ignore=left_out)
         target = copied / "src" / name
@@ -253,7 +253,7 @@ def judge(name: str, index: int, covering: dict) -> dict[str, object]:
 
 
 def run(folder: Path, count: int, seed: int, processes: int, only: str) -> None:
-    """Judge `count` mutants and print the share that survives."""
+    """Test `count` mutants and print the fraction that survives."""
     (ROOT / "build").mkdir(exist_ok=True)
     covering = read_trace(folder)
     mutants = drawn(count, seed, only)

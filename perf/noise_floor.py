@@ -1,6 +1,6 @@
-"""How far a score moves when the image stays the same: other file formats, sizes and a shift of one pixel.
+"""Change of a score under re-encoding, resizing and a shift of one pixel.
 
-python perf/noise_floor.py ROWS.jsonl PICTURES.parquet [COUNT] [ENCODER]     rows: image, caption; needs msdscore[mini]
+python perf/noise_floor.py ROWS.jsonl IMAGES.parquet [COUNT] [ENCODER]     rows: image, caption; needs msdscore[mini]
 """
 
 import io
@@ -19,27 +19,27 @@ CAPTIONS = 4  # per image
 LANCZOS = Image.Resampling.LANCZOS
 
 
-def again(picture, kind, **settings):
-    """The image after a file of another format."""
+def saved_as(image, kind, **settings):
+    """Return the image after a round trip through a file of another format."""
     file = io.BytesIO()
-    picture.save(file, kind, **settings)
+    image.save(file, kind, **settings)
     return open_image(file.getvalue())
 
 
 CHANGES = {
-    "TIFF, PNG": lambda picture: again(picture, "TIFF"),
-    "JPEG, quality 95": lambda picture: again(picture, "JPEG", quality=95),
-    "JPEG, quality 75": lambda picture: again(picture, "JPEG", quality=75),
-    "WebP, quality 80": lambda picture: again(picture, "WEBP", quality=80),
-    "1.5 times as large": lambda picture: picture.resize((picture.width * 3 // 2, picture.height * 3 // 2), LANCZOS),
-    "half as large": lambda picture: picture.resize((picture.width // 2, picture.height // 2), LANCZOS),
-    "without its first row and column": lambda picture: picture.crop((1, 1, *picture.size)),
+    "TIFF, PNG": lambda image: saved_as(image, "TIFF"),
+    "JPEG, quality 95": lambda image: saved_as(image, "JPEG", quality=95),
+    "JPEG, quality 75": lambda image: saved_as(image, "JPEG", quality=75),
+    "WebP, quality 80": lambda image: saved_as(image, "WEBP", quality=80),
+    "1.5 times as large": lambda image: image.resize((image.width * 3 // 2, image.height * 3 // 2), LANCZOS),
+    "half as large": lambda image: image.resize((image.width // 2, image.height // 2), LANCZOS),
+    "without its first row and column": lambda image: image.crop((1, 1, *image.size)),
 }
 
 
-def main(rows, pictures, count="40", encoder="mini"):
+def main(rows, images, count="40", encoder="mini"):
     """Print the table of the model card."""
-    stored = stored_images([Path(pictures)], "file_name")
+    stored = stored_images([Path(images)], "file_name")
     captions = {}
     for line in Path(rows).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -51,12 +51,12 @@ def main(rows, pictures, count="40", encoder="mini"):
     scorer = Scorer(encoder)
 
     def score(change):
-        changed = {name: change(picture) for name, picture in originals.items()}
+        changed = {name: change(image) for name, image in originals.items()}
         return np.array(scorer.score_batch([changed[name] for name, _ in chosen], [text for _, text in chosen]).msd)
 
-    before = score(lambda picture: picture)
-    print(f"{len(chosen)} pairs of {len(names)} pictures; MSD has a standard deviation of {before.std():.3f}")
-    print("| the same picture | standard deviation of the change | largest | mean |\n|---|---|---|---|")
+    before = score(lambda image: image)
+    print(f"{len(chosen)} pairs of {len(names)} images; MSD has a standard deviation of {before.std():.3f}")
+    print("| same image | standard deviation of the change | largest | mean |\n|---|---|---|---|")
     for name, change in CHANGES.items():
         moved = score(change) - before
         print(f"| {name} | {moved.std():.3f} | {np.abs(moved).max():.3f} | {moved.mean():+.3f} |")

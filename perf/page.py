@@ -1,7 +1,7 @@
-"""How fast the page feels: a changed caption beside another caller, and filters over a scored file.
+"""Latency of the page: editing a caption while another client is active, and filters over a scored file.
 
-Run with: python perf/page.py [--encoder mini] [--edits 60] [--rows 100000]; 0 edits leave them out.
-The page waits 60 ms after the last key, so an edit settles in 300 ms where its answer takes less than 240 ms.
+Run with: python perf/page.py [--encoder mini] [--edits 60] [--rows 100000]; 0 edits skips them.
+The page waits 60 ms after the last key, so an edit settles in 300 ms if its response takes less than 240 ms.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from msdscore import Scorer
 
 SAMPLE = files("msdscore.serve").joinpath("assets", "samples", "coffee.jpg").read_bytes()
 WORDS = ["cup", "spoon", "table", "dog", "cat", "pizza", "laptop", "grass", "man", "woman", "plate", "bowl", "book"]
-SETTLED, WAITS = 300, 60  # milliseconds that an edit may take, and those that the page waits for another key
-CALLERS = (  # images and captions per request of another caller
+SETTLED, WAITS = 300, 60  # milliseconds: target of an edit, and debounce of the page
+CALLERS = (  # images and captions per request of the other client
     ("beside one caller", 1, 2),
-    ("beside 64 captions per request", 1, 64),
-    ("beside 8 new images per request", 8, 1),
-    ("beside 64 new images per request", 64, 1),
+    ("with 64 captions per request", 1, 64),
+    ("with 8 new images per request", 8, 1),
+    ("with 64 new images per request", 64, 1),
 )
 
 
@@ -41,7 +41,7 @@ def caption(number: int) -> str:
 
 @contextmanager
 def other_caller(address: str, images: int, captions: int) -> Iterator[None]:
-    """Another caller that scores without a pause: new captions of one image, or of several new images per request."""
+    """Run another client that scores continuously: new captions of one image, or new images in each request."""
     stop = threading.Event()
 
     def call() -> None:
@@ -68,7 +68,7 @@ def other_caller(address: str, images: int, captions: int) -> Iterator[None]:
 
 
 def new_image(number: int) -> str:
-    """The sample with one changed pixel, in base64: an image that the service has not seen."""
+    """Return the sample with one changed pixel in base64, so that it is not cached."""
     file = BytesIO()
     image = Image.open(BytesIO(SAMPLE)).convert("RGB")
     image.putpixel((0, 0), (number % 256, number // 256 % 256, 0))
@@ -77,7 +77,7 @@ def new_image(number: int) -> str:
 
 
 def edit_times(client: httpx.Client, name: str, start: int, edits: int) -> list[float]:
-    """Milliseconds per changed caption of an uploaded image."""
+    """Return milliseconds per edited caption of an uploaded image."""
     times = []
     for number in range(start, start + edits):
         started = time.perf_counter()
@@ -102,13 +102,13 @@ def measure_edits(encoder: str, edits: int) -> None:
         for number, (title, images, captions) in enumerate(CALLERS):
             with other_caller(str(client.base_url), images, captions):
                 times[title] = edit_times(client, name, 1000 * (number + 1), edits)
-    print(f"encoding one caption alone takes {encode:.0f} ms on this machine")
+    print(f"encoding a single caption takes {encode:.0f} ms on this machine")
     alone = median(times["alone"])
     for title, own in times.items():
         middle, high = median(own), quantiles(own, n=20)[-1]
         settled = "settles" if high + WAITS < SETTLED else "DOES NOT SETTLE"
         print(
-            f"a changed caption, {title}: p50 {middle:.0f} ms ({middle / alone:.1f} times alone), p95 {high:.0f} ms "
+            f"a changed caption, {title}: p50 {middle:.0f} ms ({middle / alone:.1f} times idle), p95 {high:.0f} ms "
             f"({high / alone:.1f}); it {settled} in {SETTLED} ms"
         )
 

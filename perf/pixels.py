@@ -1,11 +1,11 @@
-"""What cheaper pixels cost: JPEG files decoded at reduced size, and resizing by torch on the device.
+"""Effect of cheaper preprocessing: JPEG decoding at reduced size, and resizing by torch on the device.
 
-python perf/pixels.py ROWS.jsonl PICTURES.parquet [--count 150]          rows: image and captions; needs msdscore[mini]
+python perf/pixels.py ROWS.jsonl IMAGES.parquet [--count 150]          rows: image and captions; needs msdscore[mini]
 
-Both change pixels a little. The table says how far they are from the usual ones (mean difference of a value, of 255),
-how far MSD moves (standard deviation of the change over that of MSD between all pairs), how many orders of two
-captions of one image turn round, and the processor time of decoding and preparing an image against the usual one.
-Images of the file are made large where they are not: enlarged, with grain, or as collages, whose details are real.
+Both change pixels slightly. The table shows the mean difference of a pixel value (of 255), the standard deviation of
+the change of MSD relative to that of MSD, the fraction of caption pairs of one image whose order changes, and the CPU
+time of decoding and preprocessing relative to the default. Small images are enlarged with added noise, or combined into
+collages with real detail.
 """
 
 import argparse
@@ -26,35 +26,35 @@ from msdscore.io.parquet_images import stored_images
 from msdscore.scoring.decoder import Decoded, open_prepared
 from msdscore.scoring.spec import ScorerSpec
 
-SIDE = 6  # times as large, and images along a side of a collage
+SIDE = 6  # scale factor, and images along a side of a collage
 
 
-def as_jpeg(picture):
+def as_jpeg(image):
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=90)
+    image.save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
-def enlarged(pictures, place, times=SIDE):
-    """One image made larger, with grain, as a sensor would have it."""
-    picture = pictures[place]
-    large = picture.resize((times * picture.width, times * picture.height), Image.Resampling.BICUBIC)
+def enlarged(images, place, times=SIDE):
+    """Return one image enlarged, with added noise."""
+    image = images[place]
+    large = image.resize((times * image.width, times * image.height), Image.Resampling.BICUBIC)
     grain = np.random.RandomState(place).normal(0, 4, (large.height, large.width, 1))
     return as_jpeg(Image.fromarray((np.asarray(large) + grain).clip(0, 255).astype(np.uint8)))
 
 
-def collage(pictures, place):
-    """One image among its neighbours, row by row."""
-    width, height = pictures[place].size
+def collage(images, place):
+    """Return a collage of one image and the next ones."""
+    width, height = images[place].size
     sheet = Image.new("RGB", (SIDE * width, SIDE * height))
     for cell in range(SIDE * SIDE):
-        other = pictures[(place + cell) % len(pictures)].resize((width, height))
+        other = images[(place + cell) % len(images)].resize((width, height))
         sheet.paste(other, (cell % SIDE * width, cell // SIDE * height))
     return as_jpeg(sheet)
 
 
 def ways(steps):
-    """How a file becomes pixels, by name."""
+    """Return preprocessing functions by name."""
 
     def reduced(margin):
         less = replace(steps, reduced=margin)
@@ -80,7 +80,7 @@ def cost(make, contents):
 
 
 def turned(before, after, owner):
-    """Share of the orders of two captions of one image that are the other way round."""
+    """Return the fraction of caption pairs of one image whose order differs."""
     pairs = [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] == owner[b] and before[a] != before[b]]
     return np.mean([(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in pairs])
 
@@ -91,7 +91,7 @@ def table(pipeline, contents, captions, owner, chosen):
     for name, make in ways(steps).items():
         if name in chosen:
             ready = [make(content) for content in contents]
-            # mini itself does not offer it: its tower is told so here, to see what it would do to scores.
+            # mini does not support it; it is forced here to measure its effect on scores.
             tower.preprocessing = replace(steps, on_device=name == "resize=device")
             levels = replace(tower.preprocessing, scale=1.0, mean=(0.0,) * 3)
             pixels[name] = stack_pixels(ready, levels, torch.device("cpu"))
@@ -113,19 +113,19 @@ def table(pipeline, contents, captions, owner, chosen):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path)
-    parser.add_argument("pictures", type=Path)
+    parser.add_argument("images", type=Path)
     parser.add_argument("--count", type=int, default=150)
-    asked = parser.parse_args()
-    stored, rows = stored_images([asked.pictures], "file_name"), {}
-    for line in asked.rows.read_text(encoding="utf-8").splitlines():
+    args = parser.parse_args()
+    stored, rows = stored_images([args.images], "file_name"), {}
+    for line in args.rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         rows.setdefault(row["image"], []).extend(row.get("captions") or [row["caption"]])
     names = [name for name in rows if name in stored]
-    names = names[:: max(1, len(names) // asked.count)][: asked.count]
-    pictures = [open_image(stored[name].read()) for name in names]
+    names = names[:: max(1, len(names) // args.count)][: args.count]
+    images = [open_image(stored[name].read()) for name in names]
     captions, owner = [], []
     for place, name in enumerate(names):
-        # Its own captions, and one of the next image.
+        # The captions of the image, and one of the next image.
         for text in [*dict.fromkeys(rows[name][:3]), rows[names[(place + 1) % len(names)]][0]]:
             captions.append(text)
             owner.append(place)
@@ -134,11 +134,11 @@ def main():
     small = {"as they are": lambda some, place: as_jpeg(some[place]), "twice as large": lambda *one: enlarged(*one, 2)}
     for make, kinds in (({"enlarged": enlarged, "collages": collage}, reduced), (small, ("usual", "resize=device"))):
         for kind, large in make.items():
-            contents = [large(pictures, place) for place in range(len(pictures))]
+            contents = [large(images, place) for place in range(len(images))]
             sizes = [Image.open(io.BytesIO(content)).size for content in contents]
             print(
-                f"\n{len(pictures)} pictures, {kind} (such as {sizes[0][0]} x {sizes[0][1]}), {len(captions)} pairs\n"
-                "| pixels | mean difference | MSD moves | orders turned | time to decode |\n|---|---|---|---|---|"
+                f"\n{len(images)} images, {kind} (such as {sizes[0][0]} x {sizes[0][1]}), {len(captions)} pairs\n"
+                "| pixels | mean difference | change of MSD | changed orders | time to decode |\n|---|---|---|---|---|"
             )
             table(pipeline, contents, captions, owner, kinds)
 

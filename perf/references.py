@@ -1,4 +1,4 @@
-"""What references cost: CPU time per caption with five references, one thread, texts only.
+"""CPU time per caption with five references, one thread, texts only.
 
 python perf/references.py
 """
@@ -16,7 +16,7 @@ CAPTIONS, COUNT = 60, 5
 
 
 def main() -> None:
-    """Print the milliseconds of encoding and of comparing."""
+    """Print the milliseconds of encoding and comparing."""
     torch.set_num_threads(1)
     scorer = Scorer()
     texts = [text.replace("A ", f"{number} ") for number in range(4) for text in background_captions()]

@@ -1,10 +1,10 @@
-"""What interruptions cost: processes killed at random moments, disks that fill, folders that vanish, clocks that jump.
+"""Reliability tests: processes killed at random times, full disks, missing folders, clock jumps.
 
-    python perf/reliability.py kills --count 1000     # SIGKILL at random moments; outputs against undisturbed ones
-    python perf/reliability.py faults                 # needs rights to mount a small disk; says what it leaves out
+    python perf/reliability.py kills --count 1000     # SIGKILL at random times; compare with undisturbed outputs
+    python perf/reliability.py faults                 # needs permission to mount; reports skipped faults
     python perf/reliability.py writers --count 50     # two processes, one cache
 
-Jobs are those of `forked_jobs.py`, faults those of `faults.py`.
+Jobs are defined in `forked_jobs.py`, faults in `faults.py`.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from pathlib import Path
 from faults import faults
 from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, marks, undisturbed
 
-KILLS_A_CASE = 10  # then the job is let finish, and its output compared
+KILLS_PER_CASE = 10  # then the job finishes and its output is compared
 
 
 def kills(count: int, seed: int) -> Iterator[dict[str, object]]:
-    """Kill every kind of job at random moments; compare what comes out in the end."""
+    """Kill every kind of job at random times, and compare the final output."""
     draw = random.Random(seed)
     for name, (job, outputs) in JOBS.items():
         with tempfile.TemporaryDirectory() as base:
@@ -39,8 +39,8 @@ def kills(count: int, seed: int) -> Iterator[dict[str, object]]:
             while killed < count // len(JOBS):
                 place = Path(base, f"case-{cases}")
                 place.mkdir()
-                for _ in range(KILLS_A_CASE):
-                    if not kill_once(job, inputs, place, draw.uniform(0, 2 * seconds / KILLS_A_CASE)):
+                for _ in range(KILLS_PER_CASE):
+                    if not kill_once(job, inputs, place, draw.uniform(0, 2 * seconds / KILLS_PER_CASE)):
                         break
                     killed += 1
                 code, _ = finish(job, inputs, place)
@@ -54,7 +54,7 @@ def kills(count: int, seed: int) -> Iterator[dict[str, object]]:
 
 
 def writers(count: int) -> Iterator[dict[str, object]]:
-    """Two processes score the same rows into outputs of their own through one cache, from empty, each time."""
+    """Score the same rows in two processes with different outputs and one cache, initially empty."""
     same = codes = 0
     with tempfile.TemporaryDirectory() as base:
         inputs, wanted = undisturbed(Path(base))
@@ -70,7 +70,7 @@ def writers(count: int) -> Iterator[dict[str, object]]:
 
 
 def main() -> None:
-    """Run a part of the campaign and print a JSON line per result."""
+    """Run a part and print a JSON line per result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("kills", "faults", "writers"))
     parser.add_argument("--count", type=int, default=100)

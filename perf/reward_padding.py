@@ -1,11 +1,11 @@
-"""Does padding a caption raise its reward? Filler, repetition and generic true-sounding sentences on real captions.
+"""Effect of padding on the reward: filler, repetition and generic sentences added to real captions.
 
     python perf/reward_padding.py DATA/dev_thumb.jsonl [--limit 200] [--encoder mini]
 
-Rows have `image` (a name in the `.images*.parquet` beside the file) and `caption` or `captions`; of several captions
-the second is added as the control: true detail, which should raise the reward. Prints, for the reward and for the
-cosine alone, the mean change in standard deviations of the plain captions' values, with a 95 % interval over images,
-and the share of captions that it raised.
+Rows have `image` (a name in the `.images*.parquet` next to the file) and `caption` or `captions`; the second of several
+captions is added as a control: true detail, which should raise the reward. Prints, for the reward and for the cosine,
+the mean change in standard deviations of the original values, with a 95 % interval over images, and the fraction of
+captions with a higher value.
 """
 
 import argparse
@@ -65,20 +65,20 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--limit", type=int, default=200)
     parser.add_argument("--encoder", default="mini")
-    asked = parser.parse_args()
-    rows = [json.loads(line) for line in asked.rows.read_text(encoding="utf-8").splitlines()]
+    args = parser.parse_args()
+    rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines()]
     Random(0).shuffle(rows)
-    rows = rows[: asked.limit]
-    stored = stored_images(sorted(asked.rows.parent.glob(f"{asked.rows.stem}.images*.parquet")), "file_name")
+    rows = rows[: args.limit]
+    stored = stored_images(sorted(args.rows.parent.glob(f"{args.rows.stem}.images*.parquet")), "file_name")
     made = [variants(row["captions"] if "captions" in row else [row["caption"]]) for row in rows]
     names = list(made[0])
-    scorer = shared_scorer(length_neutral(ScorerSpec(encoder=asked.encoder)))
+    scorer = shared_scorer(length_neutral(ScorerSpec(encoder=args.encoder)))
     scores = scorer.score_batch(
         [stored[row["image"]].read() for row in rows],
         [one[name] for one in made for name in names],
         owner=[number for number, one in enumerate(made) for _ in one],
     )
-    print(f"{asked.rows.stem}, {len(rows)} captions, {scorer.signature}")
+    print(f"{args.rows.stem}, {len(rows)} captions, {scorer.signature}")
     lengths = [len(one["plain"].split()) for one in made]
     for column in ("msd", "similarity"):
         values = scores.columns[column].reshape(len(rows), len(names))

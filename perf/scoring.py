@@ -1,7 +1,7 @@
-"""Speed of scoring, as ratios against the textbook loop on the same embeddings in the same run.
+"""Speed of scoring relative to a plain loop on the same embeddings in the same run.
 
 python perf/scoring.py                       on the CPU
-python perf/scoring.py --device cuda         on a GPU, with the share of a CLIP ViT-L/14 encoder's time
+python perf/scoring.py --device cuda         on a GPU, with the fraction of a CLIP ViT-L/14 encoder's time
 """
 
 import argparse
@@ -28,7 +28,7 @@ PAIRS = {"cpu": 320, "cuda": 8192}
 
 
 def point_set(points, mask, keys):
-    """One side of a comparison; pooled vectors take no part in it."""
+    """Return one side of a comparison; pooled vectors are not used."""
     return Embeddings(points, mask, points[:, 0], keys=keys)
 
 
@@ -39,7 +39,7 @@ def side(count, points, dim, device, dtype=torch.float32):
 
 
 def seconds(work, device, repeats):
-    """The best of several runs: what the machine can do when it is not disturbed."""
+    """Return the best of several runs, which is least affected by other load."""
     taken = []
     for _ in range(repeats):
         if device == "cuda":
@@ -86,7 +86,7 @@ def compare(shape, device, dtype=torch.float32):
 
 
 def encoder_share(batch=512):
-    """The scoring step's share of the time of a CLIP ViT-L/14 in bfloat16 with random weights, on one batch."""
+    """Return the time of scoring relative to a CLIP ViT-L/14 in bfloat16 with random weights, on one batch."""
     from transformers import CLIPConfig, CLIPModel
 
     vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -105,7 +105,7 @@ def encoder_share(batch=512):
             text = model.text_model(input_ids=ids).last_hidden_state[:, 1:-1]
             return model.visual_projection(vision).float(), model.text_projection(text).float()
 
-    # As the scorer does: vectors that were computed in half precision are compared as float16.
+    # As in the scorer: vectors that were computed in half precision are compared as float16.
     vision, text = (torch.nn.functional.normalize(points, dim=-1).half() for points in encode())
     images, texts = (
         point_set(
@@ -148,7 +148,7 @@ def main():
             f"{row['textbook_ms']:>9.2f} ms {row['ours_us']:>9.1f} µs {row['ratio']:>7.0f}x"
         )
     for share in shares:
-        print(f"CLIP ViT-L/14, batch {share['batch']}: {share['encoder_us']:.0f} µs a pair,", end=" ")
+        print(f"CLIP ViT-L/14, batch {share['batch']}: {share['encoder_us']:.0f} µs per pair,", end=" ")
         print(f"scoring {share['scoring_us']:.2f} µs: {share['share_percent']:.2f} %")
 
 

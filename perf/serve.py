@@ -1,8 +1,8 @@
-"""The service under load from another process: the gain of gathering, saturation, memory.
+"""Load test of the service: gain of batching, saturation, memory.
 
 Run with: python perf/serve.py [--encoder toy] [--requests 20000]
-Figures are ratios and shapes, not times of this machine: requests gathered against one at a time, the statuses at
-saturation, and the server's memory early and late in a long run.
+Results are independent of the machine: throughput with and without batching, response statuses at saturation, and the
+server's memory early and late in a long run.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from urllib.request import urlopen
 
 from PIL import Image
 
-IMAGES = 16  # distinct ones that requests bring in turn
+IMAGES = 16  # number of distinct images
 
 
 @contextmanager
 def service(*options: str) -> Iterator[tuple[int, int]]:
-    """Port and process number of a service in a process of its own."""
+    """Start a service in a child process; yield its port and process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -52,13 +52,16 @@ def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 
 def bodies() -> list[bytes]:
-    """Requests with an image and two captions each."""
+    """Return requests with an image and two captions each."""
     found = []
     for number in range(IMAGES):
         place = BytesIO()
         Image.new("RGB", (96, 96), (number * 15, 255 - number * 15, 90)).save(place, "JPEG")
-        asked = {"image": base64.b64encode(place.getvalue()).decode(), "captions": ["a red square", f"number {number}"]}
-        body = json.dumps(asked).encode()
+        payload = {
+            "image": base64.b64encode(place.getvalue()).decode(),
+            "captions": ["a red square", f"number {number}"],
+        }
+        body = json.dumps(payload).encode()
         head = (
             "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -68,14 +71,14 @@ def bodies() -> list[bytes]:
 
 
 async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], float]:
-    """Statuses and seconds of so many requests from so many callers at one time."""
+    """Send requests from concurrent clients; return their statuses and the seconds."""
     statuses: Counter[int] = Counter()
-    asked, turn = bodies(), iter(range(requests))
+    payloads, turn = bodies(), iter(range(requests))
 
     async def caller() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in turn:
-            writer.write(asked[number % IMAGES])
+            writer.write(payloads[number % IMAGES])
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))[15:])
             await reader.readexactly(length)
@@ -88,7 +91,7 @@ async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], fl
 
 
 def memory(process: int) -> float:
-    """MiB that a process holds."""
+    """Return the memory of a process in MiB."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
@@ -101,13 +104,13 @@ def gain(encoder: str, requests: int) -> None:
             statuses, seconds = asyncio.run(load(port, requests, 64))
             assert set(statuses) == {200}, statuses
             rates[batch] = requests / seconds
-    print(f"gathered against one at a time, 64 callers: {rates['64'] / rates['1']:.2f} times the requests per second")
+    print(f"batched against one at a time, 64 clients: {rates['64'] / rates['1']:.2f} times the requests per second")
 
 
 def saturation(encoder: str, requests: int) -> None:
     with service("--encoder", encoder, "--max-queue", "8", "--cache", "0") as (port, _):
         statuses, _ = asyncio.run(load(port, requests, 64))
-        print(f"64 callers on a queue of 8: {dict(statuses)}")
+        print(f"64 clients, queue of 8: {dict(statuses)}")
         assert set(statuses) <= {200, 503}, statuses
         after, _ = asyncio.run(load(port, 20, 1))
         assert set(after) == {200}, after

@@ -1,4 +1,4 @@
-"""What shards cost besides encoding: memory per row, checking finished shards.
+"""Overhead of shards: memory per row, and the check of finished shards.
 
 python perf/shards.py
 """
@@ -34,9 +34,9 @@ def resident() -> int:
 
 def rows():
     for number in range(ROWS):
-        picture = TarImage(Path("00000.tar"), number * 512, 100, f"{number:09d}.jpg")
+        image = TarImage(Path("00000.tar"), number * 512, 100, f"{number:09d}.jpg")
         names = {"key": f"{number:09d}", "uid": f"{number:032x}"}
-        yield Row(number, str(number), picture, f"{number} {CAPTION}", None, names)
+        yield Row(number, str(number), image, f"{number} {CAPTION}", None, names)
 
 
 def memory() -> None:
@@ -53,12 +53,12 @@ def memory() -> None:
 
 
 def check() -> None:
-    picture = io.BytesIO()
-    Image.new("RGB", (48, 32), "red").save(picture, "JPEG")
+    image = io.BytesIO()
+    Image.new("RGB", (48, 32), "red").save(image, "JPEG")
     with TemporaryDirectory() as folder:
         tar = Path(folder, "00000.tar")
         with tarfile.open(tar, "w") as shard:
-            for name, content in (("0.jpg", picture.getvalue()), ("0.txt", b"a red square")):
+            for name, content in (("0.jpg", image.getvalue()), ("0.txt", b"a red square")):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 shard.addfile(member, io.BytesIO(content))

@@ -1,12 +1,11 @@
-"""Many GPUs from the measured rate of one: a simulation of workers that take shards, fail, lag and share one store.
+"""Simulation of many GPUs from the measured rate of one: workers that fail, are slow and share one store.
 
 python perf/simulate.py [--workers 64] [--rows 1e9] [--rate 1658] [--store 10]
 
-Every worker takes the next shard when it is free, as `msdscore score --workers` and Ray do. Its rate is what one
-process reached from tars to Parquet on an H200 (docs/performance.md); a worker that fails loses its shard and comes
-back after its start; laggards run at half the rate; the store gives `--store` GB/s to all together. Shards do not
-depend on each other, so nothing else is shared. The table says how many hours a run takes, what share of the ideal
-that is, and what the rest was spent on.
+Every free worker takes the next shard, as `msdscore score --workers` and Ray do. Its rate is that of one process from
+tars to Parquet on an H200 (docs/performance.md). A worker that fails loses its shard and restarts; slow workers run at
+half the rate; the store provides `--store` GB/s in total. Shards are independent, so nothing else is shared. The table
+shows the hours of a run, its efficiency relative to the ideal, and where the remaining time was spent.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 START = 45.0  # seconds until a worker has loaded its encoder and compiled its kernels
 PAIR = 67e3  # bytes of an image and its caption
-REQUEST = 0.2  # seconds until a slow store gives the first byte of a shard
+REQUEST = 0.2  # seconds until a slow store returns the first byte of a shard
 
 
 @dataclass
@@ -27,11 +26,11 @@ class World:
     store: float  # bytes per second for all
     shard: int = 10_000
     hours_between_failures: float = 0.0  # of one worker; 0: it never fails
-    laggards: float = 0.0  # share of the workers that run at half the rate
+    laggards: float = 0.0  # fraction of the workers that run at half the rate
 
 
 def simulate(world, seed=0):
-    """Hours of the run, and worker-seconds by what they went into."""
+    """Return the hours of the run, and worker-seconds by activity."""
     chance = random.Random(seed)
     rates = [world.rate * (0.5 if number < world.laggards * world.workers else 1.0) for number in range(world.workers)]
     left, end = int(-(-world.rows // world.shard)), 0.0
@@ -42,7 +41,7 @@ def simulate(world, seed=0):
         now, number = heapq.heappop(free)
         left -= 1
         work = world.shard / rates[number]
-        # The next shard is read while this one is scored: only what the store cannot give in time is waited for.
+        # The next shard is read while this one is scored; only the remaining read time is waited for.
         needed = REQUEST + world.shard * PAIR / (world.store / world.workers)
         taken = max(work, needed)
         fails = world.hours_between_failures and chance.random() < taken / (3600 * world.hours_between_failures)
@@ -68,20 +67,20 @@ def main():
     parser.add_argument("--rows", type=float, default=1e9)
     parser.add_argument("--rate", type=float, default=1658)
     parser.add_argument("--store", type=float, default=10.0, help="GB/s")
-    asked = parser.parse_args()
-    plain = {"workers": asked.workers, "rows": asked.rows, "rate": asked.rate, "store": 1e9 * asked.store}
+    args = parser.parse_args()
+    plain = {"workers": args.workers, "rows": args.rows, "rate": args.rate, "store": 1e9 * args.store}
     cases = {
         "nothing goes wrong": {},
         "each worker fails once in 4 hours": {"hours_between_failures": 4.0},
         "one in twenty at half the rate": {"laggards": 0.05},
-        "store of half the bandwidth": {"store": 5e8 * asked.store},
-        "all of these": {"hours_between_failures": 4.0, "laggards": 0.05, "store": 5e8 * asked.store},
+        "store of half the bandwidth": {"store": 5e8 * args.store},
+        "all of these": {"hours_between_failures": 4.0, "laggards": 0.05, "store": 5e8 * args.store},
         "shards of 1,000,000 rows, all of these": {
-            "hours_between_failures": 4.0, "laggards": 0.05, "store": 5e8 * asked.store, "shard": 1_000_000,
+            "hours_between_failures": 4.0, "laggards": 0.05, "store": 5e8 * args.store, "shard": 1_000_000,
         },
     }  # fmt: skip
-    ideal = asked.rows / asked.rate / asked.workers / 3600
-    print(f"{asked.workers} workers, {asked.rows:.0e} pairs, ideal {ideal:.2f} hours\n")
+    ideal = args.rows / args.rate / args.workers / 3600
+    print(f"{args.workers} workers, {args.rows:.0e} pairs, ideal {ideal:.2f} hours\n")
     columns = ("", "hours", "of the ideal", "store", "failures", "starts", "laggards", "idle at the end")
     print(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", sep="\n")
     for name, changed in cases.items():

@@ -1,4 +1,4 @@
-"""The method as a plain per-pair loop in torch: what a script does, and what `perf/scoring.py` is measured against."""
+"""The method as a plain per-pair loop in torch, the baseline of `perf/scoring.py`."""
 
 import torch
 from torch.nn.functional import normalize
@@ -27,7 +27,7 @@ def log_density(points, mixture, kappa=20.0):
 
 
 def divergences(patches, tokens, components=(3, 2)):
-    """Coverage and support of one pair, as numbers on the host."""
+    """Return coverage and support of one pair as Python floats."""
     image, text = fit(patches, components[0]), fit(tokens, components[1])
     coverage = (log_density(patches, image) - log_density(patches, text)).mean()
     support = (log_density(tokens, text) - log_density(tokens, image)).mean()

@@ -1,4 +1,4 @@
-"""Speed of resident training of `mini`, and whether two runs give the same bits; networks and data are random.
+"""Speed and bitwise reproducibility of the resident training of `mini`, with random networks and data.
 
 python perf/training.py --device cuda            about half a minute on a large GPU
 """
@@ -75,7 +75,7 @@ class Texts:
 
 
 def make_pool(chance, texts, each, length):
-    """Random texts, about half of whose tokens belong to content words."""
+    """Return random texts; about half of their tokens belong to content words."""
     tokens = texts * each * length
     words = np.where(chance.random(tokens) < 0.5, chance.zipf(1.3, tokens).clip(max=WORDS) - 1, -1)
     sizes, counts = np.full(texts * each, length), np.full(texts, each)
@@ -108,7 +108,7 @@ def make_batches(recipe, device):
 
 
 def run(recipe, batches, device, steps, *, fixed_order):
-    """Train some steps; gives seconds per step without the first three, and the weights."""
+    """Train and return seconds per step without the first three, and the weights."""
     image = batches.towers[0]
     trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
     dims = SideDims(1752, 1752), SideDims(1536, 768, 384)
@@ -134,7 +134,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
 
 
 class Busy:
-    """How busy the GPU is, sampled by nvidia-smi."""
+    """GPU utilisation, sampled by nvidia-smi."""
 
     def __enter__(self):
         self.samples, self._stop = [], threading.Event()
@@ -157,7 +157,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--tune", type=int, nargs="+", default=[4, 0], help="last stages of the image network to train")
-    parser.add_argument("--set", action="append", default=[], help="a change of the recipe, as train.batch=64")
+    parser.add_argument("--set", action="append", default=[], help="change of the recipe, e.g. train.batch=64")
     options = parser.parse_args()
     device, changes = torch.device(options.device), ["sample.held_out=0", *options.set]
     for tune in options.tune:
@@ -169,13 +169,14 @@ def main():
             used = f", busy {np.mean(busy.samples[2:]):.0f} %" if device.type == "cuda" and busy.samples[2:] else ""
             total = ALL * EPOCHS / recipe.train.batch * seconds
             print(
-                f"tune {tune}, sums {'in order' if fixed_order else 'as they come'}: {seconds:.3f} s per step, ", end=""
+                f"tune {tune}, sums {'in fixed order' if fixed_order else 'in any order'}: {seconds:.3f} s per step, ",
+                end="",
             )
             print(f"{ALL:,} x {EPOCHS} epochs in {total:.0f} s{used}", flush=True)
             if fixed_order:
                 again = run(recipe, batches, device, options.steps, fixed_order=True)[1]
                 same = all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
-                print(f"  the same bits twice: {same}")
+                print(f"  identical bits in two runs: {same}")
     if device.type == "cuda":
         print(f"memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 

@@ -189,7 +189,7 @@ def test_json_is_there_with_an_output_too(red, tmp_path):
 
 def test_paths_that_cannot_be_used_are_one_line_errors(red, tmp_path):
     for arguments, line in (
-        (["score", red, "-e", "toy"], "red.png: an image is scored with its captions: msdscore score IMAGE CAPTION…"),
+        (["score", red, "-e", "toy"], "red.png: an image needs captions: msdscore score IMAGE CAPTION…"),
         (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
         (["demo", "-e", "toy", "-o", red], "red.png: is a file; expected the name of a folder"),
     ):
@@ -250,7 +250,7 @@ def test_failed_rows_are_named_and_a_finished_run_says_so(red, tmp_path):
     assert first.stderr.splitlines()[0].endswith("6 rows, 5 failed -> " + str(tmp_path / "out.tsv"))
     assert "row 1: " in first.stderr
     assert "gone0.png: no such file" in first.stderr
-    assert "and 2 more; the column error of the output has all" in first.stderr
+    assert "and 2 more; see the column error of the output" in first.stderr
     assert "the input column msd is renamed to input_msd" in first.stderr
     again = msdscore(*command)
     assert again.returncode == 3
@@ -373,7 +373,7 @@ def test_a_shell_completes_names_of_encoders_without_loading_anything():
 def test_an_output_without_a_name_is_rejected(one_row):
     done = msdscore("score", one_row, "-e", "toy", "-o", "")
     assert done.returncode == 2
-    assert "-o has no name; expected a file, a folder, or - for standard output" in done.stderr
+    assert "-o is empty; expected a file, a folder, or - for standard output" in done.stderr
 
 
 def test_standard_output_that_holds_ascii_only_gets_json_escapes(one_row):
@@ -491,7 +491,7 @@ def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
     assert (facts["rows"], facts["shards"]) == (40, 1)
     assert facts["rows_per_second"] > 0
     few = msdscore("score", tmp_path / "few.jsonl", "-e", "toy", "--estimate")
-    assert (few.returncode, "3 rows are too few for an estimate; score them" in few.stderr) == (2, True)
+    assert (few.returncode, "3 rows are too few for an estimate; omit --estimate" in few.stderr) == (2, True)
     assert sorted(tmp_path.iterdir()) == before
     shards = tmp_path / "shards"
     shards.mkdir()

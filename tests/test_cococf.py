@@ -465,7 +465,7 @@ def test_parts_that_text_only_gives_away_are_named(tmp_path: Path) -> None:
     rows = [{"image_path": p.image, "caption": p.positive, "negative_caption": p.negative} for p in telling]
     (tmp_path / "coco_cf_hard.json").write_text(json.dumps(rows))
     done = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "coco_cf_hard.json")])
-    assert "warning: the text alone reveals a part of the set: hard" in done.stderr
+    assert "warning: the text alone is predictive: hard" in done.stderr
 
 
 def test_changes_that_read_badly_are_not_made() -> None:

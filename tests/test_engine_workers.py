@@ -256,7 +256,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["rows.jsonl", "-o", "out.jsonl", "--workers", "2"], "shards are scored into a folder"),
         (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),
         (["a.tar", "-o", "out", "--address", "auto"], "--address is for a Ray cluster; add --engine ray"),
-        (["a.tar", "-o", "out", "--part", "4/4"], "a part looks like 0/100 to 99/100, got '4/4'"),
+        (["a.tar", "-o", "out", "--part", "4/4"], "expected a part from 0/100 to 99/100, got '4/4'"),
         (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix, --input-format and --excel-safe are for files of rows"),
         (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
         (["*.tar", "-o", "out"], "no shards found"),

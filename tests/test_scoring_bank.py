@@ -121,8 +121,8 @@ def test_banks_that_cannot_be_written_or_captioned_are_one_line_errors(tmp_path)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "blank.txt").write_bytes(b"\n \n")
     for name, reason in (
-        ("none.txt", "expected captions in UTF-8, one per line, got"),
-        ("latin.txt", "expected captions in UTF-8, one per line, got"),
+        ("none.txt", "expected captions in UTF-8, one per line:"),
+        ("latin.txt", "expected captions in UTF-8, one per line:"),
         ("blank.txt", "expected captions, one per line or in a column caption, found none"),
     ):
         arguments = ["bank", str(folder), "-o", str(tmp_path / "b.safetensors"), "-e", "toy"]

@@ -39,7 +39,7 @@ ODD = (
 )
 
 
-def pictures() -> list[bytes]:
+def images() -> list[bytes]:
     """Small images in every form that browsers send."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
     found = []
@@ -81,7 +81,7 @@ def calls():
 
 
 def test_mutated_images_and_captions_get_an_answer_each(calls):
-    draw, good = random.Random(1), pictures()
+    draw, good = random.Random(1), images()
     for number in range(MUTATIONS):
         content = mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good)
         texts = [caption(draw) for _ in range(draw.randrange(1, 4))]
@@ -97,7 +97,7 @@ def test_mutated_bodies_are_rejected_or_answered(calls):
     boundary = b"----boundary"
     form = b"".join(
         b"--%s\r\nContent-Disposition: form-data; name=%s\r\n\r\n%s\r\n" % (boundary, name, value)
-        for name, value in ((b'"image"; filename="a.png"', pictures()[0]), (b'"caption"', b"a dog"))
+        for name, value in ((b'"image"; filename="a.png"', images()[0]), (b'"caption"', b"a dog"))
     )
     kinds = {
         "application/json": json.dumps(asked()).encode(),

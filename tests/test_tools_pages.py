@@ -120,7 +120,7 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
     assert "(sugarcrepe, 9 items, 4 images)" in text
     assert "`msd|kappa:20`" in text
     assert text.count("old") == len(paper_page.PARTS) - 1
-    with pytest.raises(InputError, match="the page has no place for study kappa"):
+    with pytest.raises(InputError, match="the page has no section for study kappa"):
         paper_page.fill("", {"kappa": ""})
     with pytest.raises(InputError, match="expected result files of studies"):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])

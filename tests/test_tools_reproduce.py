@@ -123,7 +123,7 @@ def test_a_killed_campaign_resumes_where_it_stopped(rehearsal, tmp_path, capsys,
 
     monkeypatch.setattr(campaign, "run_benchmark", stopped_at_the_second)
     assert _run(rehearsal, tmp_path, "-e", "clip-b32", "--samples", "5") == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command resumes from there" in capsys.readouterr().err
     first = tmp_path / "results" / "clip-b32" / "sugarcrepe.parquet"
     before = first.stat().st_mtime_ns
     assert {cell["benchmark"] for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]} == {
@@ -183,9 +183,9 @@ def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, caps
         (["-b", "crepe"], "expected a known benchmark, got 'crepe'"),
         (["--study", "kapa"], "expected a known study, got 'kapa'; known: mixtures"),
         (["--checkpoint", "clip-b32"], "--checkpoint: expected NAME=FOLDER, got 'clip-b32'"),
-        (["--checkpoint", "clip-b32=nowhere"], "checkpoint of clip-b32: expected a folder, there is none at nowhere"),
+        (["--checkpoint", "clip-b32=nowhere"], "checkpoint of clip-b32: expected a folder, but nowhere does not exist"),
         (["--local", "nowhere"], "--local: expected folders named clip-b32"),
-        (["--data", "nowhere"], "--data: expected a folder of benchmarks, there is none at nowhere"),
+        (["--data", "nowhere"], "--data: expected a folder of benchmarks, but nowhere does not exist"),
     ],
 )
 def test_wrong_usage_is_a_one_line_error(tmp_path, capsys, more, message):

@@ -2,8 +2,8 @@
 
     python tools/caption_model.py train_flickr8k.jsonl train_coco2017.jsonl train_coco2017_texts.jsonl
 
-Rows have `captions` (and `machine`, captions of a captioner). Words that occur at least `LEAST` times are grouped into
-classes by the words around them; the file contains these word lists and the smoothed trigram probabilities of classes.
+Rows have `captions`, and optionally `machine` (captions by a model). Words that occur at least `LEAST` times are
+grouped into classes by their neighbours; the file contains the classes and their smoothed trigram probabilities.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CONTEXTS = 400  # most frequent words that describe the neighbours of a word
 PRIOR = 8.0  # pseudo-counts of a word's neighbours, drawn from all words
 DISCOUNT = 0.75
 
-# Words that are symbols of their own.
+# Words that each have a separate symbol.
 _NAMED_LIST = """
 a an the of in on and with is to at are his her their its it that down up some while near by through other has over for
 there from out around as into who which one
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def captions_of(paths: Sequence[Path]) -> Iterator[str]:
-    """All captions of some files of rows."""
+    """Return all captions of the files."""
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
@@ -45,7 +45,7 @@ def captions_of(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def word_classes(texts: Sequence[Sequence[str]], counts: Counter[str]) -> dict[str, int]:
-    """Class of each frequent word without a symbol of its own, by the distribution of its neighbours."""
+    """Return the class of each frequent word without a separate symbol, by the distribution of its neighbours."""
     words = [word for word, count in counts.items() if count >= LEAST and word not in NAMED]
     place = {word: number for number, word in enumerate(words)}
     frequent = {word: number for number, (word, _) in enumerate(counts.most_common(CONTEXTS), start=2)}
@@ -65,7 +65,7 @@ def word_classes(texts: Sequence[Sequence[str]], counts: Counter[str]) -> dict[s
 
 
 def trigram_counts(texts: Sequence[Sequence[str]], symbols: dict[str, int], size: int) -> Floats:
-    """How often each symbol follows two others; a sentence begins after two boundaries."""
+    """Count symbol trigrams; every sentence begins with two boundary symbols."""
     counts = np.zeros((size, size, size))
     for text in texts:
         before, last = BOUNDARY, BOUNDARY
@@ -76,7 +76,7 @@ def trigram_counts(texts: Sequence[Sequence[str]], symbols: dict[str, int], size
 
 
 def smoothed(counts: Floats) -> tuple[Floats, Floats]:
-    """Probabilities of trigrams by absolute discounting, interpolated with shorter ones; and of single symbols."""
+    """Return trigram probabilities, by absolute discounting with interpolation, and unigram probabilities."""
     single = counts.sum(axis=(0, 1)) + 0.5
     single /= single.sum()
 
@@ -89,7 +89,7 @@ def smoothed(counts: Floats) -> tuple[Floats, Floats]:
 
 
 def bits(probabilities: Floats) -> npt.NDArray[np.uint8]:
-    """Surprise in units of the file."""
+    """Return the surprisal in the units of the file."""
     return np.clip(np.round(-np.log2(probabilities) / UNIT), 0, LARGEST / UNIT).astype(np.uint8)
 
 

@@ -1,7 +1,7 @@
-"""The evidence page, filled from the result files of `msdscore bench` and `msdscore study`.
+"""Fill the evidence page from the result files of `msdscore bench` and `msdscore study`.
 
-Run it as `python tools/evidence_page.py --results FOLDER --output docs/evidence.md`; `make evidence` makes the files,
-each under its own name (`sugarcrepe.json`, `form.json` …), and runs it. A part whose files are missing stays as it is.
+Run it as `python tools/evidence_page.py --results FOLDER --output docs/evidence.md`; `make evidence` writes the result
+files (`sugarcrepe.json`, `form.json` …) and runs it. Sections without result files are not changed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from paper_page import fill
 Json = Mapping[str, Any]  # a result file, a table or a row of it, or an interval
 METRICS = ("cosine", "msd", "precision", "information", "doubt", "max-sim-cal")
 BOUNDED = ("cosine", "msd")  # metrics whose intervals are printed
-# Title of a row, benchmark, figure.
+# Row title, benchmark, statistic.
 FIGURES = (
     ("SugarCrepe, mean of 7, accuracy", "sugarcrepe", "accuracy/mean"),
     ("Flickr8k-Expert, tau-c", "flickr8k-expert", "tau_c"),
@@ -37,7 +37,7 @@ _PER_CENT = 100
 
 
 def headline_grid(results: Mapping[str, Json]) -> Grid:
-    """One row per figure of the benchmarks that there are, one column per metric, and the wrong-image control."""
+    """Return a grid with one row per statistic, one column per metric, and the wrong-image control."""
     rows, signature = [], ""
     for title, benchmark, name in FIGURES:
         if benchmark not in results:
@@ -54,13 +54,13 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
-    """A figure of a metric by its name; its interval lies beside the value."""
+    """Return a statistic of a metric by name, with its interval."""
     found = next((figure for figure in (metric or {}).get(kind) or () if figure["name"] == name), None)
     return None if found is None else {**(found.get("interval") or {}), **found}
 
 
 def _form(tables: Mapping[str, Json]) -> list[Grid]:
-    """Paired differences of every changed form, and the balance that other sets would choose."""
+    """Return the paired difference of every variant, and the balance chosen on the other datasets."""
     rows = tables["ablation"]["rows"]
     changes = [name for name, value in rows[0].items() if isinstance(value, Mapping)]
     cells = tuple(
@@ -71,7 +71,7 @@ def _form(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _settings(tables: Mapping[str, Json]) -> Iterator[str]:
-    """The mean gain along each setting, and the value that other sets would choose."""
+    """Return the mean gain by setting, and the value chosen on the other datasets."""
     for setting in dict.fromkeys(row["setting"] for row in tables["left_out"]["rows"]):
         means = [row for row in tables[setting]["rows"] if row["set"] == "mean"]
         curve = ", ".join(f"{row[setting]:g}: {row['gain']:+.1f}" for row in means)
@@ -85,7 +85,7 @@ def _settings(tables: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _words(tables: Mapping[str, Json]) -> list[Grid]:
-    """How often true and absent words lie below a level of the p-value, and the error of the probabilities."""
+    """Return the rates of true and absent words below each p-value, and the calibration error."""
     table, bins = tables["p_values"], tables["bins"]
     rows = [row for row in table["rows"] if row["words"] == "all"]
     kinds = [row["true"]["value"] for row in table["rows"] if row["words"] != "all"]
@@ -192,7 +192,7 @@ PARTS = ("benchmarks", *STUDIES)
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The parts of the page that the result files of a folder fill."""
+    """Return the sections of the page for which the folder has result files."""
     files = {name: folder / f"{name}.json" for name in (*BENCHMARKS, *STUDIES)}
     present = {name: json.loads(path.read_text("utf-8")) for name, path in files.items() if path.is_file()}
     if not present:
@@ -208,7 +208,7 @@ def parts(folder: Path) -> dict[str, str]:
 
 
 def _bounded(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
-    """A value with its interval, in per cent unless `scale` is 1."""
+    """Format a value with its interval, in per cent unless `scale` is 1."""
     low, high = (value or {}).get("low"), (value or {}).get("high")
     ends = "" if low is None or high is None else f" [{scale * low:{form}}, {scale * high:{form}}]"
     return _share(value, form, scale) + ends
@@ -223,9 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python tools/evidence_page.py", description=__doc__)
     parser.add_argument("--results", type=Path, required=True, help="folder of the result files")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/evidence.md"))
-    asked = parser.parse_args(arguments)
-    page: Path = asked.output
-    filled = fill(page.read_text(encoding="utf-8"), parts(asked.results))
+    args = parser.parse_args(arguments)
+    page: Path = args.output
+    filled = fill(page.read_text(encoding="utf-8"), parts(args.results))
     write_bytes(page, filled.encode(), folder=page.parent)
 
 

@@ -1,7 +1,7 @@
-"""The page that sets our numbers beside the paper's, filled from the result files of the studies.
+"""Fill the page that compares our numbers with the paper's from the result files of the studies.
 
-Run it as `python tools/paper_page.py --results FOLDER --output docs/paper.md`; the folder holds what the studies wrote,
-each under its own name (`kappa.json` …). A study that is missing leaves its part of the page as it is.
+Run it as `python tools/paper_page.py --results FOLDER --output docs/paper.md`; the folder contains the result files of
+the studies (`kappa.json` …). Sections without a result file are not changed.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown
 
 Json = Mapping[str, Any]  # a table of a result file, a row of it, or an interval
 _PER_CENT = 100
-_RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)  # below the head of a table, written as narrow as those by hand
+_RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)  # separator below the head of a table, which is shortened
 
 
 def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]], heads: Mapping[str, str]) -> Grid:
-    """A row per choice: the mean over subtasks next to the paper's, and in the last table its paired difference.
+    """Return a row per variant: the mean over subtasks, the paper's, and the paired difference in the last table.
 
-    `heads` has the heading of every table by its name; differences are from the choice in use.
+    `heads` maps table names to headings; differences are relative to the default.
     """
     rows: dict[str, list[str]] = {}
     last = list(heads)[-1]
@@ -43,7 +43,7 @@ def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]
 
 
 def _difference(row: Json) -> str:
-    """The paired difference from the choice in use, with its corrected p-value."""
+    """Format the paired difference from the default, with its corrected p-value."""
     return NONE if row["difference"] is None else f"{_signed(row['difference'])}, p {row['p_holm']:.3f}"
 
 
@@ -58,7 +58,7 @@ def _mixtures(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _subtasks(table: Json, papers: Mapping[str, Sequence[float]]) -> Grid:
-    """A row per subtask, and ours and the paper's accuracy of MSD with every choice that the paper has."""
+    """Return a row per subtask with our and the paper's accuracy of MSD for every variant of the paper."""
     rows = {row["variant"]: row for row in table["rows"] if row["metric"] == "msd"}
     names = {"Gaussian": "Gaussian, diagonal"}
     columns = [head for choice in papers for head in (names.get(choice, choice), "paper")]
@@ -75,12 +75,12 @@ def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _values(tables: Mapping[str, Json]) -> list[Grid]:
-    """A sweep of a setting that the paper has no table of."""
+    """Return the sweep of a setting without a table in the paper."""
     table = next(iter(tables.values()))
     head = table["headline"]
     cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
     setting = next(iter(cells))[0].partition("=")[0]
-    # The temperature is that of Soft-MSD; MSD does not have one.
+    # Only Soft-MSD has a temperature.
     labels = ("soft-msd",) if setting == "temperature" else ("msd", "soft-msd")
     found = {label: {variant: value for (variant, own), value in cells.items() if own == label} for label in labels}
     rows = tuple((label, *map(_share, values.values())) for label, values in found.items() if values)
@@ -134,7 +134,7 @@ def _entropy(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _direction(tables: Mapping[str, Json]) -> list[Grid]:
-    """Soft-MSD by direction on every benchmark in one grid, and parts by length."""
+    """Return Soft-MSD by direction on every benchmark in one grid, and accuracies by length."""
     rows: dict[str, list[str]] = {}
     columns = []
     for name, table in tables.items():
@@ -158,7 +158,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _whole_direction(tables: Mapping[str, Json]) -> list[Grid]:
-    """Soft-MSD on CapArena by direction, and the buckets of length."""
+    """Return Soft-MSD on CapArena by direction, and by caption length."""
     table = tables["caparena"]
     rows = [
         (row["variant"], *(_share(row.get(name)) for name in published.CAPARENA_COLUMNS.values()))
@@ -182,7 +182,7 @@ def _whole_direction(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _margin(tables: Mapping[str, Json]) -> list[Grid]:
-    """The bins of each split, or of the first benchmark, with the paper's gains on its own set next to them."""
+    """Return the bins of each split, or of the first benchmark, with the paper's gains on its dataset."""
     labels = ("cosine", "msd", "soft-msd")
     columns = ("mean margin", *labels, "soft-msd − cosine", "paper: Easy, Hard")
     grids = []
@@ -207,7 +207,7 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _whole_margin(tables: Mapping[str, Json]) -> list[Grid]:
-    """The bins of each split with the paper's below, and the tests over all pairs."""
+    """Return the bins of each split with the paper's below, and the tests over all pairs."""
     labels = ("cosine", "coverage", "msd", "soft-msd")
     columns = ("bin", "mean Δcos", "mean u", "CLIPScore", "coverage", "MSD", "Soft-MSD", "gain")
     grids = []
@@ -239,7 +239,7 @@ def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _whole_backbones(tables: Mapping[str, Json]) -> list[Grid]:
-    """Every subtask for each encoder and metric."""
+    """Return all subtasks for each encoder and metric."""
     table = next(table for name, table in tables.items() if name != "encoders")
     figures = ("accuracy/mean", *(f"accuracy/{name}" for name in published.SUBTASKS))
     rows = tuple((row["variant"], row["metric"], *(_share(row.get(name)) for name in figures)) for row in table["rows"])
@@ -290,7 +290,7 @@ _RECONSTRUCTED = {
 
 
 def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
-    """CLIPScore of the plain encoder and Soft-MSD of both aligners, and the paper's rows."""
+    """Return CLIPScore of the plain encoder, Soft-MSD of both aligners, and the paper's rows."""
     rows: dict[str, list[str]] = {}
     for variant, metric in (("plain", "clipscore"), ("without reconstruction", "soft-msd"),
                             ("with reconstruction", "soft-msd")):  # fmt: skip
@@ -330,7 +330,7 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
 }
 
 
-# In place of or after those above, for a page that has all columns of the paper's tables.
+# Replace or follow the parts above on a page with all columns of the paper's tables.
 WHOLE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "mixtures": lambda tables: [_subtasks(tables["same_alpha"], published.MIXTURES), *_mixtures(tables)],
     "kappa": lambda tables: [_subtasks(next(iter(tables.values())), published.KAPPA), *_kappa(tables)],
@@ -342,25 +342,25 @@ WHOLE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
 
 
 def part(study: str, result: Json, *, whole: bool = False) -> str:
-    """The tables of one study in Markdown, with their settings; `whole` ones have all columns of the paper."""
+    """Return the tables of a study in Markdown, with their settings; if `whole`, with all columns of the paper."""
     tables: dict[str, Json] = {}
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
     grids = (WHOLE if whole and study in WHOLE else PARTS)[study](tables)
-    # A whole page names the settings of every benchmark, whose components may differ.
+    # A whole page lists the settings of every benchmark, whose components may differ.
     parts = [[table] for table in result["tables"]] if whole else [result["tables"]]
     signatures = dict.fromkeys(filter(None, map(_signature, parts)))
     return "\n".join([*map(markdown, grids), *(f"`{signature}`\n" for signature in signatures)])
 
 
 def _signature(tables: Sequence[Json]) -> str:
-    """The first signature with settings of the mixtures, or the first one."""
+    """Return the first signature with mixture settings, or the first one."""
     found = list(_signatures(tables))
     return next((text for text in found if "kappa:" in text), found[0] if found else "")
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
-    """The page with new parts between their marks; every part must have its place.
+    """Return the page with new sections between their markers; raise if a marker is missing.
 
     >>> fill("a <!-- study kappa: begin --> old <!-- study kappa: end --> z", {"kappa": "new"}).split()[6:-6]
     ['new']
@@ -369,14 +369,14 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
         text = _RULE.sub(lambda found: found[0].replace(" ", ""), content)
         marks = re.compile(rf"(<!-- study {study}: begin -->).*?(<!-- study {study}: end -->)", re.DOTALL)
         if not marks.search(page):
-            raise InputError(f"the page has no place for study {study}; expected <!-- study {study}: begin --> and end")
+            raise InputError(f"the page has no section for study {study}; add <!-- study {study}: begin --> and end")
         head, tail = marks.split(page, maxsplit=1)[0], marks.split(page, maxsplit=1)[3]
         page = f"{head}<!-- study {study}: begin -->\n\n{text.strip()}\n\n<!-- study {study}: end -->{tail}"
     return page
 
 
 def _signatures(tables: Sequence[Json]) -> Iterator[str]:
-    """Signatures of tables and rows, those of the choice in use first, which has no difference from itself."""
+    """Return the signatures of tables and rows, those of the default first (it has no difference from itself)."""
     for table in tables:
         rows = sorted(table["rows"], key=lambda row: row.get("difference", 0) is not None)
         yield from filter(None, (table["signature"], *(row.get("signature") for row in rows)))
@@ -391,14 +391,14 @@ def _signed(value: Json) -> str:
 
 
 def _bounded(value: Json, form: str) -> str:
-    """A share in per cent with its interval, which few images may not have."""
+    """Format a fraction in per cent with its interval, which may be missing for few images."""
     low, high = value["low"], value["high"]
     ends = "" if low is None or high is None else f" [{_PER_CENT * low:{form}}, {_PER_CENT * high:{form}}]"
     return f"{_PER_CENT * value['value']:{form}}{ends}"
 
 
 def _share(value: Json | None) -> str:
-    """A share in per cent, or a correlation times 100, without its interval."""
+    """Format a fraction in per cent, or a correlation times 100, without its interval."""
     known = value is not None and value["value"] is not None
     return f"{_PER_CENT * value['value']:.1f}" if known and value is not None else NONE
 
@@ -408,19 +408,19 @@ def _size(table: Json) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read what there is, and fill the page."""
+    """Read the existing result files and fill the page."""
     parser = argparse.ArgumentParser(prog="python tools/paper_page.py", description=__doc__)
     parser.add_argument("--results", type=Path, required=True, help="folder of the studies' result files")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/paper.md"))
-    asked = parser.parse_args(arguments)
-    text = asked.output.read_text(encoding="utf-8")
+    args = parser.parse_args(arguments)
+    text = args.output.read_text(encoding="utf-8")
     placed = [study for study in PARTS if f"<!-- study {study}: begin -->" in text]
-    present = [study for study in placed if (asked.results / f"{study}.json").is_file()]
+    present = [study for study in placed if (args.results / f"{study}.json").is_file()]
     if not present:
-        raise InputError(f"{asked.results}: expected result files of studies, such as kappa.json, found none")
-    parts = {study: part(study, json.loads((asked.results / f"{study}.json").read_text("utf-8"))) for study in present}
+        raise InputError(f"{args.results}: expected result files of studies, such as kappa.json, found none")
+    parts = {study: part(study, json.loads((args.results / f"{study}.json").read_text("utf-8"))) for study in present}
     page = fill(text, parts)
-    write_bytes(asked.output, page.encode(), folder=asked.output.parent)
+    write_bytes(args.output, page.encode(), folder=args.output.parent)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Every table and figure of the paper for any encoder: `python tools/paper_run.py --encoder NAME --data FOLDER`.
+"""Reproduce all tables and figures of the paper: `python tools/paper_run.py --encoder NAME --data FOLDER`.
 
-Each step is one `msdscore` command with the preset `paper`; its files go to the output folder, and `paper.md` there has
-our numbers next to the paper's in its columns, with the command of each step. A step without data is one line of the
-output and not on the page. A finished step is not run again, so the same command continues after any stop.
+Each step is one `msdscore` command with the preset `paper`. Its files are written to the output folder, where
+`paper.md` lists our numbers next to the paper's, with the command of each step. A step without data prints one line and
+is not on the page. Finished steps are not repeated, so the same command resumes an interrupted run.
 """
 
 import argparse
@@ -39,11 +39,11 @@ _METRICS = ("clipscore", "cosine", "coverage", "support", "bi-kl", "msd", "soft-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One table or figure of the paper: the command that creates it, and how its result becomes tables.
+    """One table or figure of the paper: the command that creates it, and the function that renders its result.
 
-    `{data}` and `{out}` in the command are the folders, `{encoder}` the encoder, `{image}` and `{caption}` the first
-    row of `captions.jsonl`; `output` is the result file, below `{out}`. `needs` are files without which the step
-    cannot run; `before` is a command to run first.
+    In the command, `{data}` and `{out}` are the folders, `{encoder}` the encoder, `{image}` and `{caption}` the first
+    row of `captions.jsonl`. `output` is the result file below `{out}`, `needs` are required files, and `before` is a
+    command to run first.
     """
 
     name: str
@@ -54,28 +54,28 @@ class Step:
     needs: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
 
-    def words(self, asked: argparse.Namespace, command: Sequence[str] = ()) -> list[str]:
-        """The command, or the one before it, as it is run."""
-        places = {"{data}": str(asked.data), "{out}": str(asked.output), "{encoder}": _local(asked, asked.encoder)}
+    def words(self, args: argparse.Namespace, command: Sequence[str] = ()) -> list[str]:
+        """Return the command, or the one before it, with all placeholders filled."""
+        places = {"{data}": str(args.data), "{out}": str(args.output), "{encoder}": _local(args, args.encoder)}
         if "{image}" in self.command and _filled(CAPTIONS, places).is_file():
-            places |= dict(zip(("{image}", "{caption}"), _example(asked), strict=True))
+            places |= dict(zip(("{image}", "{caption}"), _example(args), strict=True))
         words = [str(_replaced(word, places)) for word in command or self.command]
         own = [] if "--encoder" in words else ["--encoder", places["{encoder}"]]
         if words[0] == "rank-captioners":
             return words
-        words += [*own, "--preset", "paper", "--device", asked.device]
+        words += [*own, "--preset", "paper", "--device", args.device]
         if words[0] == "explain":
             return words
-        words += ["--cache", str(asked.cache or asked.output / "cache")]
+        words += ["--cache", str(args.cache or args.output / "cache")]
         if words[0] == "score":
             return words
-        words += ["--limit", str(asked.limit)] if asked.limit else []
-        words += ["--samples", str(asked.samples)] if words[0] == "bench" or words[1] in _RESAMPLED else []
-        return words + _more(words[1], asked)
+        words += ["--limit", str(args.limit)] if args.limit else []
+        words += ["--samples", str(args.samples)] if words[0] == "bench" or words[1] in _RESAMPLED else []
+        return words + _more(words[1], args)
 
-    def missing(self, asked: argparse.Namespace) -> str:
-        """The first file that the step needs and that does not exist; empty if there is none."""
-        places = {"{data}": str(asked.data), "{out}": str(asked.output)}
+    def missing(self, args: argparse.Namespace) -> str:
+        """Return the first required file that does not exist, or an empty string."""
+        places = {"{data}": str(args.data), "{out}": str(args.output)}
         return next((str(path) for name in self.needs if not (path := _filled(name, places)).exists()), "")
 
 
@@ -89,33 +89,33 @@ def _filled(name: str, places: Mapping[str, str]) -> Path:
     return Path(_replaced(name, places))
 
 
-def _more(study: str, asked: argparse.Namespace) -> list[str]:
-    """Options that only some studies have: further encoders, fewer held-out pairs, backbones of the aligner."""
+def _more(study: str, args: argparse.Namespace) -> list[str]:
+    """Return options that only some studies have: more encoders, held-out pairs, backbones of the aligner."""
     if study in ("backbones", "ood"):
-        return [word for name in asked.also for word in ("--also", _local(asked, name))]
-    if study == "tune" and asked.limit and asked.limit <= HELD_OUT:
-        return ["--held-out", str(asked.limit // 2)]
+        return [word for name in args.also for word in ("--also", _local(args, name))]
+    if study == "tune" and args.limit and args.limit <= HELD_OUT:
+        return ["--held-out", str(args.limit // 2)]
     if study != "reconstruction":
         return []
-    encoder, language = _local(asked, asked.encoder), _local(asked, LANGUAGE)
+    encoder, language = _local(args, args.encoder), _local(args, LANGUAGE)
     changes = [f"image.source={encoder}", f"text.source={encoder}"]
     changes += [] if language == LANGUAGE else [f"lm.source={language}"]
-    return [word for change in (*changes, *asked.recipe_set) for word in ("--recipe-set", change)]
+    return [word for change in (*changes, *args.recipe_set) for word in ("--recipe-set", change)]
 
 
-def _local(asked: argparse.Namespace, name: str) -> str:
-    """The folder of an encoder among the local checkpoints, or its name."""
-    folder = asked.local and asked.local / name
+def _local(args: argparse.Namespace, name: str) -> str:
+    """Return the folder of an encoder among the local checkpoints, or its name."""
+    folder = args.local and args.local / name
     return str(folder) if folder and folder.is_dir() else str(name)
 
 
-def _example(asked: argparse.Namespace) -> tuple[str, str]:
-    """The image and the caption that heat maps are drawn of; an image inside a Parquet file gets one of its own."""
-    first = captioned_images(asked.data / "captions.jsonl")[0]
+def _example(args: argparse.Namespace) -> tuple[str, str]:
+    """Return image and caption of the heat maps; an image inside a Parquet file is written to a file."""
+    first = captioned_images(args.data / "captions.jsonl")[0]
     image = image_source(first.image)
     if isinstance(image, bytes):
-        path = asked.output / first.image.name
-        write_bytes(path, image, folder=asked.output)
+        path = args.output / first.image.name
+        write_bytes(path, image, folder=args.output)
         image = path
     return str(image), first.captions[0]
 
@@ -123,9 +123,9 @@ def _example(asked: argparse.Namespace) -> tuple[str, str]:
 def bench_grid(
     path: Path, title: str, papers: Mapping[str, Mapping[str, float]], columns: Mapping[str, str] | None = None
 ) -> str:
-    """The figures of a benchmark run, a row per metric, and the paper's rows below; all times 100.
+    """Return the results of a benchmark run, one row per metric, and the paper's rows below; all times 100.
 
-    `columns` has the name of a figure for each heading of the paper's table; without it all figures are shown.
+    `columns` maps the headings of the paper's table to names of statistics; without it all statistics are shown.
     """
     result = read_result(path)
     shown = columns or {figure.name: figure.name for figure in result.metrics[0].figures}
@@ -138,7 +138,7 @@ def bench_grid(
 
 
 def splits_grid(path: Path, title: str) -> str:
-    """A row per figure, such as a split of COCO-CF, and a column per metric, as the paper has them."""
+    """Return one row per statistic, such as a split of COCO-CF, and one column per metric, as in the paper."""
     result = read_result(path)
     names = [figure.name for figure in result.metrics[0].figures]
     rows = [(name.removeprefix("accuracy/"), *(_value(metric, name) for metric in result.metrics)) for name in names]
@@ -166,7 +166,7 @@ def _signed(result: Result) -> tuple[str]:
 
 
 def _study(name: str) -> Callable[[Path], str]:
-    """The tables of a study in the paper's columns next to the paper's numbers, or as the study wrote them."""
+    """Return a function that renders the tables of a study with the paper's columns, or as the study wrote them."""
 
     def render(path: Path) -> str:
         if name in paper_page.PARTS:
@@ -181,7 +181,7 @@ def _drawn(path: Path) -> str:
 
 
 def _ranking(path: Path) -> str:
-    """Captioners by mean MSD, with the paper's below."""
+    """Return captioners by mean MSD, with the paper's below."""
     rankings = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["metrics"]
     (rows,) = (one["placed"] for one in rankings if one["metric"] == "msd")
     ours = [(row["captioner"], f"{row['mean']['value']:.4f}") for row in rows]
@@ -260,54 +260,52 @@ STEPS = (
 )  # fmt: skip
 
 
-def steps_of(asked: argparse.Namespace) -> tuple[Step, ...]:
-    """All steps; CapArena also with every further encoder."""
+def steps_of(args: argparse.Namespace) -> tuple[Step, ...]:
+    """Return all steps; CapArena also with every additional encoder."""
     more = [
-        _bench("caparena", f"CapArena with {name}", {}, "--protocol", "paper", "--encoder", _local(asked, name),
+        _bench("caparena", f"CapArena with {name}", {}, "--protocol", "paper", "--encoder", _local(args, name),
                out=f"caparena-{Path(name).name}", columns=published.CAPARENA_COLUMNS)
-        for name in asked.also
+        for name in args.also
     ]  # fmt: skip
     return (STEPS[0], *more, *STEPS[1:])
 
 
-def run_step(step: Step, asked: argparse.Namespace) -> str:
-    """Run a step unless its result exists; return an empty text, or one line that says why there is no result."""
-    if (asked.output / step.output).is_file():
+def run_step(step: Step, args: argparse.Namespace) -> str:
+    """Run a step unless its result exists; return an error in one line, or an empty string."""
+    if (args.output / step.output).is_file():
         return ""
-    if missing := step.missing(asked):
-        return f"expected {missing}, there is none"
+    if missing := step.missing(args):
+        return f"{missing} does not exist"
     for command in filter(None, (step.before, step.command)):
-        if reason := _run(step.words(asked, command)):
+        if reason := _run(step.words(args, command)):
             return reason
-    return "" if (asked.output / step.output).is_file() else f"no {step.output} was written"
+    return "" if (args.output / step.output).is_file() else f"no {step.output} was written"
 
 
 def _run(words: Sequence[str]) -> str:
-    """Run a command of msdscore in this process, which has its modules loaded already; return an error in one line."""
-    told = StringIO()
+    """Run an msdscore command in this process, where modules are already loaded; return an error in one line."""
+    quiet = StringIO()
     try:
-        with redirect_stdout(told), redirect_stderr(told):
+        with redirect_stdout(quiet), redirect_stderr(quiet):
             code = app(list(words), standalone_mode=False)
     except (MSDScoreError, ClickException) as error:
         return (error.format_message() if isinstance(error, ClickException) else str(error)).splitlines()[0]
-    except Exception as error:  # noqa: BLE001, one step must not end the others
+    except Exception as error:  # noqa: BLE001, a failed step must not stop the others
         return f"{type(error).__name__}: {error}".splitlines()[0]
     if code and code >= STOPPED:
         raise KeyboardInterrupt
     return ""
 
 
-def page(asked: argparse.Namespace, reasons: Mapping[str, str]) -> str:
-    """One section per table or figure that there is, in the paper's order."""
-    parts = [
-        f"# The paper with {asked.encoder}\n\nAccuracies, agreements and correlations times 100. Preset `paper`.\n"
-    ]
-    for step in steps_of(asked):
+def page(args: argparse.Namespace, reasons: Mapping[str, str]) -> str:
+    """Return the page, with one section per existing table or figure in the paper's order."""
+    parts = [f"# The paper with {args.encoder}\n\nAccuracies, agreements and correlations times 100. Preset `paper`.\n"]
+    for step in steps_of(args):
         if reasons.get(step.name) == "":
-            commands = [step.words(asked, command) for command in filter(None, (step.before, step.command))]
+            commands = [step.words(args, command) for command in filter(None, (step.before, step.command))]
             parts.append("\n".join([f"## {step.title}\n", *(f"`{shlex.join(['msdscore', *c])}`\n" for c in commands)]))
-            shown = step.render(asked.output / step.output)
-            parts.append(shown.replace(f"{asked.local}/", "") if asked.local else shown)
+            shown = step.render(args.output / step.output)
+            parts.append(shown.replace(f"{args.local}/", "") if args.local else shown)
     left_out = [name for name, reason in reasons.items() if reason]
     return "\n".join([*parts, *([f"Not run: {', '.join(left_out)}.\n"] if left_out else [])])
 
@@ -319,7 +317,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, required=True, help="folder of the benchmarks, one folder each or together"
     )
     parser.add_argument("--output", "-o", type=Path, default=Path("build/paper"))
-    parser.add_argument("--also", action="append", default=[], help="a further encoder to compare with; repeatable")
+    parser.add_argument("--also", action="append", default=[], help="another encoder to compare with; repeatable")
     parser.add_argument("--local", type=Path, help=f"folder of checkpoints, named as their encoders, and {LANGUAGE}")
     parser.add_argument("--only", action="append", default=[], help="only this step; repeatable")
     parser.add_argument("--limit", type=int, help="number of items of each benchmark")
@@ -332,48 +330,48 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(asked: argparse.Namespace) -> None:
-    """Raise `ConfigError` for a wrong option, or an output folder with results of other options."""
-    if not asked.data.is_dir():
-        raise ConfigError(f"--data: expected a folder of benchmarks, there is none at {asked.data}")
-    known = [step.name for step in steps_of(asked)]
-    for name in asked.only:
+def _check(args: argparse.Namespace) -> None:
+    """Raise `ConfigError` for an invalid option, or an output folder with results of other options."""
+    if not args.data.is_dir():
+        raise ConfigError(f"--data: expected a folder of benchmarks, but {args.data} does not exist")
+    known = [step.name for step in steps_of(args)]
+    for name in args.only:
         if name not in known:
             raise ConfigError(f"--only: expected one of {', '.join(known)}, got {name!r}")
     names = ("encoder", "data", "also", "local", "limit", "samples", "recipe_set")
-    chosen = {name: json.loads(json.dumps(getattr(asked, name), default=str)) for name in names}
-    record = asked.output / RECORD
+    chosen = {name: json.loads(json.dumps(getattr(args, name), default=str)) for name in names}
+    record = args.output / RECORD
     before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else chosen
     if different := [name for name in names if before.get(name) != chosen[name]]:
         raise ConfigError(
-            f"{asked.output}: has results with {different[0]} {before.get(different[0])!r}, now "
+            f"{args.output}: contains results with {different[0]} {before.get(different[0])!r}, now "
             f"{chosen[different[0]]!r}; choose another -o"
         )
-    asked.output.mkdir(parents=True, exist_ok=True)
-    write_bytes(record, json.dumps(chosen, indent=1).encode(), folder=asked.output)
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_bytes(record, json.dumps(chosen, indent=1).encode(), folder=args.output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is requested; the exit code is 3 if a step could not run."""
-    asked = _parser().parse_args(arguments)
+    """Run the requested steps; return exit code 3 if a step could not run."""
+    args = _parser().parse_args(arguments)
     try:
-        _check(asked)
+        _check(args)
     except MSDScoreError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     reasons: dict[str, str] = {}
-    for step in steps_of(asked):
-        if not asked.only or step.name in asked.only:
+    for step in steps_of(args):
+        if not args.only or step.name in args.only:
             start = time.monotonic()
             try:
-                reasons[step.name] = run_step(step, asked)
+                reasons[step.name] = run_step(step, args)
             except KeyboardInterrupt:
-                sys.stderr.write(f"{step.name}: stopped; the same command continues here\n")
+                sys.stderr.write(f"{step.name}: stopped; the same command resumes here\n")
                 return STOPPED + signal.SIGINT
             outcome = f"not run: {reasons[step.name]}" if reasons[step.name] else f"{time.monotonic() - start:.0f} s"
             sys.stderr.write(f"{step.name}: {outcome}\n")
-            write_bytes(asked.output / PAGE, page(asked, reasons).encode(), folder=asked.output)
-    sys.stdout.write(f"{asked.output / PAGE}: {sum(not why for why in reasons.values())} of {len(reasons)} steps\n")
+            write_bytes(args.output / PAGE, page(args, reasons).encode(), folder=args.output)
+    sys.stdout.write(f"{args.output / PAGE}: {sum(not why for why in reasons.values())} of {len(reasons)} steps\n")
     return SOME_FAILED if any(reasons.values()) else 0
 
 

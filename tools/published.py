@@ -1,4 +1,4 @@
-"""The numbers of the paper's tables, as printed there (Kan et al., MSD-Score, 2026): data, no code."""
+"""Numbers of the paper's tables, as printed (Kan et al., MSD-Score, 2026)."""
 
 SUBTASKS = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 

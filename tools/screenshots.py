@@ -1,7 +1,7 @@
-"""Make the screenshots of the documentation anew: `python tools/screenshots.py`.
+"""Update the screenshots of the documentation: `python tools/screenshots.py`.
 
-It needs Chromium on the PATH and the extras serve, mini and demo.
-Every image in `docs/images` that shows a page comes from here, from the pages as they are now and the default encoder.
+Requires Chromium on the PATH and the extras serve, mini and demo. All images of pages in `docs/images` are written by
+this program, with the default encoder.
 """
 
 import sys
@@ -37,7 +37,7 @@ ALL_SCORED = "document.getElementById('here-place')?.textContent.match(/^(\\d+) 
 
 
 def main() -> None:
-    """Open every page and write what the window shows."""
+    """Open every page and save a screenshot."""
     scorer = Scorer()
     with served(scorer.pipeline) as address, chromium(*DESK) as browser:
         browser.call("Emulation.setScrollbarsHidden", hidden=True)
@@ -75,15 +75,15 @@ def main() -> None:
 
 
 def write(browser: Browser, name: str) -> None:
-    """Write what the window shows as a JPEG."""
-    time.sleep(0.6)  # bars and fades end
+    """Save a screenshot of the window as a JPEG."""
+    time.sleep(0.6)  # wait for animations
     with TemporaryDirectory() as folder:
         browser.screenshot(Path(folder) / "shot.png")
         save(BytesIO((Path(folder) / "shot.png").read_bytes()), name)
 
 
 def save(image: BytesIO, name: str, *, width: int | None = None) -> None:
-    """Write an image as a JPEG, made smaller if it is wider than `width`."""
+    """Save an image as a JPEG, downscaled to at most `width`."""
     shot = Image.open(image).convert("RGB")
     if width is not None and shot.width > width:
         shot = shot.resize((width, round(shot.height * width / shot.width)), Image.Resampling.LANCZOS)

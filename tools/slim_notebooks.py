@@ -1,6 +1,6 @@
-"""Remove the PNG of outputs that have HTML or a JPEG too: nine tenths of a notebook's size, which no viewer shows.
+"""Remove the PNG of outputs that also have HTML or a JPEG: 90 % of a notebook's size, which no viewer shows.
 
-Run it as `python tools/slim_notebooks.py FILE…`; `make notebooks` does, after it has executed them.
+Run it as `python tools/slim_notebooks.py FILE…`; `make notebooks` runs it after executing the notebooks.
 """
 
 import json

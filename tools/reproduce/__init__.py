@@ -1,1 +1,1 @@
-"""Published figures reproduced with real checkpoints; run it with `python tools/reproduce --help`."""
+"""Reproduction of published results with real checkpoints; see `python tools/reproduce --help`."""

@@ -1,7 +1,7 @@
-"""The runs of a reproduction: every encoder on every benchmark, compared with what is published.
+"""Runs of a reproduction: every encoder on every benchmark, compared with published values.
 
-Each run is one of `msdscore bench`, with its files in OUTPUT/results/ENCODER. A killed campaign goes on where it
-stopped; a finished run is counted again without its encoder being loaded.
+Each run is equivalent to `msdscore bench`, with its files in OUTPUT/results/ENCODER. An interrupted campaign resumes;
+finished runs are evaluated again without loading the encoder.
 """
 
 import gc
@@ -32,17 +32,17 @@ from reproduce.published import ITEMS, PUBLISHED, Published
 
 ENCODERS = ("clip-b32", "clip-l14", "longclip-l", "siglip2-base", "llava-1.5-7b")
 BENCHMARKS = tuple(ITEMS)
-# The preset of each benchmark: the authors' SugarCrepe scripts, elsewhere the paper's text for captions of a sentence
+# Preset of each benchmark: the authors' scripts for SugarCrepe, else the paper's settings for captions of a sentence
 # (`SHORT`) or of a paragraph.
 PRESETS = {"sugarcrepe": "authors", "caparena": "long", "docent": "long"}
 SHORT = "short"
 PROTOCOLS = {"caparena": "paper", "docent": "paper"}
-EVERY = ("sugarcrepe", "flickr8k-expert", "pascal50s")  # run with every encoder, others if a figure is published
+EVERY = ("sugarcrepe", "flickr8k-expert", "pascal50s")  # run with every encoder; others only if a value is published
 METRICS = ("clipscore", "cosine", "msd", "soft-msd")
-# As CLIP's own code crops and cuts, with which CLIPScore and SugarCrepe were published.
+# Crop and truncate as CLIP's code does, with which CLIPScore and SugarCrepe were published.
 _AS_PUBLISHED = {"crop": "torchvision", "long_text": "cut"}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"clip-b32": _AS_PUBLISHED, "clip-l14": _AS_PUBLISHED}
-COMPLETE = 0.99  # of a benchmark's items: with fewer, a figure is not held against a published one
+COMPLETE = 0.99  # fraction of a benchmark's items below which a result is not compared with the published value
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -50,7 +50,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """What to run: benchmarks under `data`, encoders by name, with folders of checkpoints in the place of the hub."""
+    """Benchmarks under `data` and encoders to run, optionally with folders of checkpoints instead of the hub."""
 
     data: Path
     output: Path
@@ -73,14 +73,14 @@ class Campaign:
                 raise ConfigError(f"expected a known {kind}, got {unknown[0]!r}; known: {', '.join(known)}")
         for name, folder in self.checkpoints.items():
             if not folder.is_dir():
-                raise ConfigError(f"checkpoint of {name}: expected a folder, there is none at {folder}")
+                raise ConfigError(f"checkpoint of {name}: expected a folder, but {folder} does not exist")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One figure of one run beside the published one; without a published one it is only reported.
+    """One result of a run, and the published value if there is one.
 
-    `within` is None where there is nothing to compare, `reason` then says why.
+    `within` is None if the two are not compared; `reason` then says why.
     """
 
     encoder: str
@@ -102,7 +102,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell in one line.
+        """Description of the cell in one line.
 
         >>> Cell(encoder="clip-b32", benchmark="pascal50s", metric="clipscore", figure="accuracy/HC").name
         'clip-b32, pascal50s, clipscore, accuracy/HC'
@@ -110,7 +110,7 @@ class Cell:
         return f"{self.encoder}, {self.benchmark}, {self.metric}, {self.figure}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {"cell": self.name, **asdict(self)}
 
 
@@ -121,16 +121,16 @@ def run_campaign(
     progress: Progress = lambda name, done, total: None,
     say: Say = lambda line: None,
 ) -> list[Cell]:
-    """Run what is not finished and compare; `finished` gets all cells so far after every run.
+    """Run unfinished runs and compare; `finished` is called with all cells so far after every run.
 
-    A run that cannot be done (no data, no weights) becomes cells that say why, and the others go on.
+    A run without data or weights yields cells with the reason, and the other runs continue.
     """
     cells: list[Cell] = []
     for encoder in campaign.encoders:
         spec = encoder_spec(campaign, encoder)
         loaded = cache(partial(load_encoder, spec.encoder, device=spec.device, dtype=spec.dtype, **dict(spec.options)))
         for benchmark in benchmarks_of(campaign, encoder):
-            # One encoder serves all presets, which differ only in the settings of the score.
+            # Presets differ only in the settings of the score and share one encoder.
             chosen = replace(spec, config=PRESETS.get(benchmark, SHORT))
             plan = _plan(campaign, benchmark, chosen)
             name = f"{encoder}, {benchmark}"
@@ -146,12 +146,12 @@ def run_campaign(
                 cells += not_run(encoder, benchmark, str(error), plan.command)
             finished(cells)
         del loaded
-        gc.collect()  # the weights of one encoder leave the device before the next one is loaded
+        gc.collect()  # free the device before the next encoder is loaded
     return cells
 
 
 def benchmarks_of(campaign: Campaign, encoder: str) -> list[str]:
-    """The benchmarks of a campaign that an encoder is run on."""
+    """Return the benchmarks that an encoder is run on."""
     return [name for name in campaign.benchmarks if name in EVERY or published_for(encoder, name)]
 
 
@@ -160,9 +160,9 @@ def _pipeline(loaded: Callable[[], Encoder], spec: ScorerSpec) -> Pipeline:
 
 
 def encoder_spec(campaign: Campaign, name: str) -> ScorerSpec:
-    """An encoder by its short name, or the same one from a folder.
+    """Return the spec of an encoder by its short name, or from a local folder.
 
-    LongCLIP is published as a single file of weights: a folder that holds it is named as open_clip spells it.
+    LongCLIP is published as a single weights file, which is loaded through open_clip.
     """
     options = dict(OPTIONS.get(name, {}))
     source, folder = name, campaign.checkpoints.get(name)
@@ -190,7 +190,7 @@ def _plan(campaign: Campaign, benchmark: str, spec: ScorerSpec) -> BenchmarkPlan
 
 
 def bench_command(plan: BenchmarkPlan, spec: ScorerSpec) -> str:
-    """The command of the user that makes the same run."""
+    """Return the equivalent shell command."""
     words = ["msdscore", "bench", plan.name, "--root", str(plan.root), "--no-control", "--encoder", spec.encoder]
     words += ["--preset", str(spec.config)]
     for name, value in spec.options:
@@ -210,12 +210,12 @@ def bench_command(plan: BenchmarkPlan, spec: ScorerSpec) -> str:
 
 
 def published_for(encoder: str, benchmark: str) -> list[Published]:
-    """The published figures of one encoder on one benchmark."""
+    """Return the published values of one encoder on one benchmark."""
     return [known for known in PUBLISHED if (known.encoder, known.benchmark) == (encoder, benchmark)]
 
 
 def compare(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
-    """The cells of a run: every published figure, and the headline of metrics that have none."""
+    """Return the cells of a run: every published statistic, and the headline of metrics that have none."""
     known = published_for(encoder, result.benchmark)
     cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one, scores) for one in known]
     compared = {one.metric for one in known}
@@ -245,7 +245,7 @@ def _cell(
     if found is None or found.value != found.value:
         return replace(cell, reason=_why_none(result))
     ends = {} if found.interval is None else {"low": found.interval.low, "high": found.interval.high}
-    values = {"ours": found.value, **{name: end for name, end in ends.items() if isfinite(end)}}  # few items: no ends
+    values = {"ours": found.value, **{name: end for name, end in ends.items() if isfinite(end)}}  # NaN: too few items
     numbers = {name: round(found.scale * value, 2) for name, value in values.items()}
     cell = replace(cell, ours=numbers["ours"], low=numbers.get("low"), high=numbers.get("high"))
     if known is None:
@@ -262,7 +262,7 @@ def _cell(
 
 
 def _tolerance(known: Published, found: Figure, result: Result, metric: MetricResult, scores: pa.Table | None) -> float:
-    """As module `tolerance` derives it from the digits, the size and the scores."""
+    """Return the tolerance, derived from the digits, the size and the scores (see `tolerance`)."""
     if not known.same:
         ends = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
         return tolerance.redrawn(found.value, ends, found.n, digits=known.digits, scale=found.scale)
@@ -283,7 +283,7 @@ def _why_none(result: Result) -> str:
 
 
 def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cell]:
-    """The cells of a run that could not be done."""
+    """Return the cells of a run that could not be done."""
     known = published_for(encoder, benchmark)
     more = [metric for metric in METRICS if metric not in {one.metric for one in known}]
     blank = Cell(
@@ -296,7 +296,7 @@ def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cel
 
 
 def summary(cells: Sequence[Cell]) -> dict[str, int]:
-    """How many figures are within tolerance, outside, only reported, and missing."""
+    """Count results within tolerance, outside, not judged and missing."""
     return {
         "within": sum(cell.within is True for cell in cells),
         "outside": sum(cell.within is False for cell in cells),

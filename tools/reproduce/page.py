@@ -1,4 +1,4 @@
-"""The page of a reproduction in Markdown, and the same cells as JSON."""
+"""Report of a reproduction in Markdown and JSON."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _COLUMNS = ("encoder", "metric", "figure", "ours", "95 % interval", "published",
 
 
 def write_pages(cells: Sequence[Cell], folder: Path) -> None:
-    """Write both files, each in one step."""
+    """Write both files atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"summary": summary(cells), "versions": versions(), "cells": [cell.to_dict() for cell in cells]}
     text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
@@ -24,11 +24,11 @@ def write_pages(cells: Sequence[Cell], folder: Path) -> None:
 
 
 def to_markdown(cells: Sequence[Cell]) -> str:
-    """The summary, one table per benchmark, the reasons of the tolerances, and the command of every run."""
+    """Return the summary, one table per benchmark, the reasons of the tolerances, and the command of every run."""
     counts = summary(cells)
     judged = counts["within"] + counts["outside"]
     head = (
-        f"{counts['within']} of {judged} judged figures lie within their tolerance; {counts['not_judged']} are "
+        f"{counts['within']} of {judged} judged figures are within their tolerance; {counts['not_judged']} are "
         f"reported without a verdict, {counts['missing']} are missing. Figures are per cent, or correlations times 100."
     )
     names = list(dict.fromkeys(cell.benchmark for cell in cells))
@@ -70,8 +70,8 @@ def _reasons(cells: Sequence[Cell]) -> str:
 
 
 def _runs(cells: Sequence[Cell]) -> str:
-    """The command of every run with the signatures of its metrics."""
-    lines = ["## Runs", "", "The signature names everything that can change a figure."]
+    """Return the command of every run with the signatures of its metrics."""
+    lines = ["## Runs", "", "The signature contains every setting that affects a score."]
     for command in dict.fromkeys(cell.command for cell in cells):
         signatures = dict.fromkeys(cell.signature for cell in cells if cell.command == command and cell.signature)
         lines += ["", "```console", f"$ {command}", "```", "", *(f"- `{signature}`" for signature in signatures)]

@@ -1,4 +1,4 @@
-"""The published figures that a run is compared with, each with its source, its digits and what may differ."""
+"""Published values, each with its source, its digits and possible differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ PAPER = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
 CLIPSCORE = "Hessel et al., CLIPScore, EMNLP 2021, arXiv:2104.08718"
 SUGARCREPE = "Hsieh et al., SugarCrepe, NeurIPS 2023, table of github.com/RAIVNLab/sugar-crepe"
 
-# Items of the released files; figures of fewer are shown and not judged. None: the paper's items are not released
-# (COCO-CF), or not counted in it (DocENT), so that no figure is judged.
+# Number of items in the released files; results on fewer are shown but not judged. None: the items of the paper are
+# not released (COCO-CF) or not counted (DocENT), so that no result is judged.
 ITEMS: dict[str, int | None] = {
     "sugarcrepe": 7511, "flickr8k-expert": 5664, "pascal50s": 4000, "flickr8k-cf": 47830, "composite": 11985,
     "caparena": 6523, "docent": None, "coco-cf": None,
 }  # fmt: skip
 
-SAME = "same weights, images and protocol; what may differ is rounding to half precision and the decoder of JPEG files"
+SAME = "same weights, images and protocol; rounding to half precision and the JPEG decoder may differ"
 ONE_LESS = "the table counts 246 pairs, the released file has 245, and one pair is 0.4 points"
-VOTES = "votes that are a draw, and equal scores, were decided at random when the figure was published"
-STARTS = "the authors' scripts start EM at random points in the order of their loop, which no other program repeats"
-ALIGNER = "the paper's trained aligner and the script of this table are not released: plain CLIP stands in for them"
+VOTES = "tied votes and tied scores were resolved at random in the published run"
+STARTS = "the authors' scripts initialise EM at random, in an order that cannot be reproduced"
+ALIGNER = "the paper's trained aligner and the script of this table are not released; plain CLIP is used instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One printed figure, in per cent or in points of a correlation times 100."""
+    """One printed value, in per cent or a correlation times 100."""
 
     encoder: str
     benchmark: str
@@ -34,9 +34,9 @@ class Published:
     figure: str
     value: float
     digits: int  # printed decimals
-    reason: str  # what differs from the published run
+    reason: str  # difference from the published run
     source: str
-    same: bool = False  # same weights, items and protocol: only precision may differ
+    same: bool = False  # same weights, items and protocol; only precision may differ
 
 
 _SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
@@ -44,7 +44,7 @@ _COSINES = {
     "clip-b32": (90.92, 80.08, 69.20, 61.38, 63.96, 77.21, 68.79),
     "clip-l14": (94.07, 79.19, 65.15, 60.16, 62.31, 78.32, 71.53),
 }
-# The table of the concentration, kappa = 20. The table of mixtures prints 66.36 in the place of 63.44.
+# Table of the concentration, kappa = 20. The table of mixtures prints 66.36 instead of 63.44.
 _PAPERS_MSD = (94.07, 80.33, 63.44, 63.67, 64.26, 79.39, 76.88)
 _CATEGORIES = ("HC", "HI", "HM", "MM", "mean")
 
@@ -85,7 +85,7 @@ def _expert(encoder: str, metric: str, figure: str, value: float, **more: Any) -
 
 
 def _papers(benchmark: str, metric: str, figures: Mapping[str, float], table: str, digits: int = 1) -> list[Published]:
-    """The figures of one row of a table of the paper, with plain CLIP ViT-L/14."""
+    """Return the values of one table row of the paper, for plain CLIP ViT-L/14."""
     return [
         Published(
             encoder="clip-l14", benchmark=benchmark, metric=metric, figure=figure, value=value, digits=digits,
@@ -100,7 +100,7 @@ _LEGACY = {"reason": ALIGNER, "source": f"{PAPER}, comparison on legacy benchmar
 PUBLISHED: tuple[Published, ...] = (
     *_sugarcrepe(),
     _expert("clip-b32", "clipscore", "tau_c", 51.2, reason=SAME, source=CLIPSCORE, same=True),
-    # The paper does not say what the candidates of a single caption are: alone, or all captions of the image.
+    # The paper does not define the candidate set of a single caption: itself only, or all captions of the image.
     *(
         _expert("clip-l14", metric, figure, value, **_LEGACY)
         for metric in ("soft-msd", "soft-msd,set=image")

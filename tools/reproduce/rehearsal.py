@@ -1,6 +1,6 @@
-"""Checkpoints with random weights in the classes, shapes and files of the published ones, and small benchmarks.
+"""Checkpoints with random weights in the format of the published ones, and small benchmarks.
 
-Whoever has no hub can walk the whole way with them: nothing but the numbers differs.
+They allow to test a reproduction offline; only the numbers differ.
 """
 
 import json
@@ -25,7 +25,7 @@ _SMALL = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12
 _LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 _CLIP_TEXT = {"vocab_size": 49408, "max_position_embeddings": 77}
 
-# As config.json of the published checkpoints has them; LongCLIP's is an architecture of open_clip.
+# From config.json of the published checkpoints; LongCLIP is an architecture of open_clip.
 FULL: Mapping[str, Shape] = {
     "clip-b32": {
         "text": {**_SMALL, **_CLIP_TEXT}, "vision": {**_BASE, "image_size": 224, "patch_size": 32}, "projection": 512,
@@ -46,7 +46,7 @@ FULL: Mapping[str, Shape] = {
 
 
 def write_checkpoint(folder: Path, name: str, shape: Shape | None = None, *, device: str = "cpu") -> Path:
-    """Write one checkpoint, full-size unless another shape is given, its weights drawn on `device`."""
+    """Write one checkpoint with random weights drawn on `device`, full-size unless another shape is passed."""
     shape = FULL[name] if shape is None else shape
     folder.mkdir(parents=True, exist_ok=True)
     if "architecture" in shape:
@@ -102,7 +102,7 @@ _WRITERS: Mapping[str, Callable[[Path, Shape, str], None]] = {
 
 
 def _write_longclip(folder: Path, file: str, shape: Shape, device: str) -> None:
-    """A state dict with two tables of positions, as LongCLIP is published."""
+    """Write a state dict with two position embeddings, as LongCLIP is published."""
     open_clip = require("open_clip", extra="openclip")
     found = open_clip.get_model_config(shape["architecture"])
     if found is None:
@@ -124,12 +124,12 @@ def _save_model(kind: Any, config: Any, folder: Path, device: str) -> None:
 
 
 def _drawn(model: Any, device: str, seed: int = 0) -> Any:
-    """The model with weights of a spread at which states neither vanish nor overflow half precision."""
+    """Initialise the weights at a scale at which activations neither vanish nor overflow half precision."""
     model = model.to(torch.float16).to_empty(device=device)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim < 2:  # norms near one, biases and the class token near nothing
+            if parameter.ndim < 2:  # norms near one, biases and the class token near zero
                 centre = 1.0 if name.endswith("weight") and "embedding" not in name else 0.0
                 parameter.normal_(centre, 0.02, generator=generator)
             else:
@@ -143,7 +143,7 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 
 def _save_clip_tokenizer(folder: Path, *, vocabulary: int, context: int) -> tuple[int, int, int]:
-    """Every byte inside and at the end of a word, unused pieces, and the two special tokens last, as CLIP has them."""
+    """Save a CLIP tokenizer: all bytes inside and at the end of words, unused tokens, two special tokens last."""
     alphabet = require("tokenizers.pre_tokenizers", extra="hf").ByteLevel.alphabet()
     letters = sorted(alphabet)
     names = [*letters, *(letter + "</w>" for letter in letters)]
@@ -157,7 +157,7 @@ def _save_clip_tokenizer(folder: Path, *, vocabulary: int, context: int) -> tupl
 
 
 def _save_byte_tokenizer(folder: Path, names: list[str], template: str, size: int, config: Mapping[str, Any]) -> None:
-    """Letters with byte fallback, unused pieces up to the size of the vocabulary."""
+    """Save a tokenizer of letters with byte fallback, and unused tokens up to the vocabulary size."""
     tokenizers = require("tokenizers", extra="hf")
     pieces = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters]
     pieces += [f"<unused{number}>" for number in range(size - len(pieces))]
@@ -181,12 +181,12 @@ def _save_processor(folder: Path, kind: str, side: int, *, crop: bool) -> None:
 
 _COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black")
 _SHAPES = ("square", "ball", "box")
-_SYSTEMS = tuple(name for name in HUMAN_ORDER if name != "human")[:3]  # model-level figures need names of CapArena
+_SYSTEMS = tuple(name for name in HUMAN_ORDER if name != "human")[:3]  # model names of CapArena
 _SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 
 
 def write_benchmarks(folder: Path, *, images: int = 8, size: tuple[int, int] = (320, 240)) -> Path:
-    """Small benchmarks of drawn scenes: three in the formats in which they are released, the others as rows."""
+    """Write small benchmarks of drawn scenes: three in their released formats, the others as rows."""
     draw = random.Random(0)
     scenes = [(draw.choice(_COLOURS), draw.choice(_COLOURS), draw.choice(_SHAPES)) for _ in range(images)]
     _write_sugarcrepe(folder / "sugarcrepe", scenes, size)
@@ -240,7 +240,7 @@ def _write_pascal(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[
 
 
 def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    """A benchmark in the rows form, which every reader takes."""
+    """Write a benchmark as rows, which every reader accepts."""
     names = [f"{number}.jpg" for number in range(len(scenes))]
     _draw_all(folder / "images", names, scenes, size)
     rows = []
@@ -248,7 +248,7 @@ def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], siz
         right, wrong = _caption(scene), _caption(scenes[(number + 1) % len(scenes)]) + " in the rain"
         row: dict[str, Any] = {"id": str(number), "image": file, "subset": ("easy", "hard")[number % 2]}
         aspects = dict.fromkeys(("mistakes", "omissions", "overall_quality"), 1 - number % 3)
-        first, second = number % 3, (number + 1) % 3  # systems that people rank in this order
+        first, second = number % 3, (number + 1) % 3  # systems in the order of their human rank
         battle: dict[str, Any] = {
             "caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
             "system_a": _SYSTEMS[first], "system_b": _SYSTEMS[second], "level": f"level {number % 4 + 1}",

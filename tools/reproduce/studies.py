@@ -1,4 +1,4 @@
-"""Figures of the paper that come from studies: each is one value in the result file of a step of `make paper`."""
+"""Published values from studies: each is one value in the result file of a step of `make paper`."""
 
 import argparse
 import json
@@ -22,26 +22,26 @@ _DRAWN = "the mean over captions depends on which captions and starts are drawn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFigure:
-    """A published figure, and its place in a study's result: table, values that choose the row, and column.
+    """A published value, and its location in a study's result: table, values that select the row, and column.
 
-    An `open` text says why the figure is reported without a verdict.
+    `open` is the reason why the value is not judged.
     """
 
-    step: str  # of tools/paper_run.py
+    step: str  # step of tools/paper_run.py
     table: str
     row: Mapping[str, Any]
-    column: str  # "headline" is the table's own
+    column: str  # "headline" is the headline of the table
     value: float
     reason: str
     digits: int = 1  # printed decimals
     encoder: str = "clip-l14"
     scale: float = 100.0
     open: str = ""
-    label: str = ""  # in the place of the values that choose the row
+    label: str = ""  # row index, instead of values that select the row
 
     @property
     def name(self) -> str:
-        """The figure in words.
+        """Description of the value.
 
         >>> FIGURES[0].name
         'vMF, fixed kappa, msd, headline'
@@ -49,7 +49,7 @@ class StudyFigure:
         return ", ".join([self.label or ", ".join(map(str, self.row.values())), self.column])
 
     def found(self, result: Mapping[str, Any]) -> tuple[float, float] | None:
-        """The value in a result file times its scale, and its tolerance; None if it has no such table or row."""
+        """Return the scaled value in a result file and its tolerance, or None if the table or row is missing."""
         for table in result["tables"]:
             for position, row in enumerate(table["rows"] if table["name"] == self.table else ()):
                 known = {**row, "position": position}
@@ -70,7 +70,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _variants(step: str, table: str, values: Mapping[str, float], **more: Any) -> list[StudyFigure]:
-    """One figure of MSD per variant of a sweep."""
+    """Return one value of MSD per variant of a sweep."""
     return [
         StudyFigure(
             step=step, table=table, row={"variant": name, "metric": "msd"}, column="headline", value=value, **more
@@ -140,9 +140,9 @@ def check_studies(names: Sequence[str]) -> None:
 def run_studies(
     campaign: Campaign, names: Sequence[str], *, say: Callable[[str], None] = lambda line: None
 ) -> list[Cell]:
-    """Run the steps of the studies and compare; a step that cannot run gives cells with the reason.
+    """Run the steps of the studies and compare; a step that cannot run yields cells with the reason.
 
-    Studies of CLIP ViT-L/14 and of the encoders of other domains run if the campaign has clip-l14.
+    Studies of CLIP ViT-L/14 and of encoders for other domains only run if the campaign includes clip-l14.
     """
     cells: list[Cell] = []
     if "clip-l14" not in campaign.encoders:
@@ -158,16 +158,16 @@ def _step_cells(
 ) -> list[Cell]:
     output = campaign.output / "studies" / encoder
     output.mkdir(parents=True, exist_ok=True)
-    asked = argparse.Namespace(
+    requested = argparse.Namespace(
         data=campaign.data, output=output, encoder=str(campaign.checkpoints.get(encoder, encoder)), local=None,
         limit=campaign.limit, samples=campaign.samples, device=campaign.device, also=[], cache=None, recipe_set=[],
     )  # fmt: skip
     (step,) = (one for one in paper_run.STEPS if one.name == name)
-    reason = paper_run.run_step(step, asked)
+    reason = paper_run.run_step(step, requested)
     if reason:
         say(f"{encoder}, study {name}: not run: {reason}")
     result: Mapping[str, Any] = {"tables": []} if reason else _read(output / step.output)
-    command = join(["msdscore", *step.words(asked)])
+    command = join(["msdscore", *step.words(requested)])
     return [study_cell(one, result, reason and f"not run: {reason}", command, campaign.limit) for one in figures]
 
 
@@ -177,7 +177,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def study_cell(figure: StudyFigure, result: Mapping[str, Any], reason: str, command: str, limit: int | None) -> Cell:
-    """One figure of a study next to the published one; judged if nothing was limited."""
+    """Return one value of a study next to the published one; it is judged only if all items were scored."""
     found = figure.found(result)
     ours, allowed = found if found is not None else (None, None)
     cell = Cell(

@@ -1,13 +1,13 @@
-"""How far a reproduced figure may be from the published one, derived from the figure itself.
+"""Tolerance of a reproduced value, derived from the published value itself.
 
 - *Rounding*: half a unit of the last printed digit.
-- *Repeated* figures (same weights, items and protocol): the figure is counted again with scores rounded to half
-  precision, in which published scripts compute. The tolerance is rounding plus twice that change, plus one item, since
-  decoders of JPEG files differ.
-- *Redrawn* figures (other random starts, draws or weights): rounding plus 1.96 standard errors of the statistic on as
-  many items: that of the bootstrap over images, or the binomial one of a share without an interval.
+- *Repeated* values (same weights, items and protocol): the value is computed again from scores rounded to half
+  precision, which published scripts use. The tolerance is rounding plus twice that change, plus one item, since JPEG
+  decoders differ.
+- *Redrawn* values (other random starts, draws or weights): rounding plus 1.96 standard errors of the statistic, by
+  bootstrap over images, or binomial for a fraction without an interval.
 
-A redrawn figure outside its tolerance differs by more than chance explains on a set of this size.
+A redrawn value outside its tolerance is significantly different on a dataset of this size.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _ONCE = Resampling(samples=1)
 
 
 def rounding(digits: int) -> float:
-    """Half a unit of the last of so many printed decimals.
+    """Return half a unit of the last printed decimal.
 
     >>> rounding(1)
     0.05
@@ -37,7 +37,7 @@ def rounding(digits: int) -> float:
 def redrawn(
     value: float, ends: tuple[float | None, float | None], n: int, *, digits: int, scale: float = 100.0
 ) -> float:
-    """Tolerance of a figure that another draw changes, in printed units; `ends` are those of its 95 % interval.
+    """Return the tolerance of a value that depends on a random draw, in printed units; `ends` is its 95 % interval.
 
     >>> round(redrawn(0.5, (None, None), 2500, digits=1), 2)  # binomial: a standard error of one point
     2.01
@@ -53,7 +53,7 @@ def redrawn(
 
 
 def repeated(figure: Figure, halved: Figure | None, *, digits: int) -> float:
-    """Tolerance of a figure that only precision changes; `halved` is the figure of scores in half precision.
+    """Return the tolerance of a value that only depends on precision; `halved` is computed from half-precision scores.
 
     >>> round(repeated(Figure("accuracy", 0.7, None, 1000), Figure("accuracy", 0.699, None, 1000), digits=2), 3)
     0.305
@@ -65,6 +65,6 @@ def repeated(figure: Figure, halved: Figure | None, *, digits: int) -> float:
 def halved(
     name: str, items: Sequence[Item], scores: npt.NDArray[np.float64], protocol: str, sign: int
 ) -> dict[str, Figure]:
-    """The figures of a benchmark by name, counted with scores in half precision."""
+    """Return the statistics of a benchmark by name, computed from scores in half precision."""
     rounded = sign * scores.astype(np.float16).astype(np.float64)
     return {one.name: one for one in evaluate(benchmark(name), items, rounded, protocol=protocol, how=_ONCE)}

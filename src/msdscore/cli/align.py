@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from msdscore.lab.align.recipe import Recipe
     from msdscore.lab.align.run.train import RunReport
 
-align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
+align = typer.Typer(no_args_is_help=True, help="Train light heads that map frozen backbones into one local space.")
 
 TRAINING = "Training"
-Output = Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the run.")]
+Output = Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for the run.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
-Width = Annotated[str, option_in(OUTPUT, help="int8, float16 or float32.")]
+Width = Annotated[str, option_in(OUTPUT, help="Data type of the weights: int8, float16 or float32.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class PairOptions:
     ] = None
 
     def source(self) -> "DataSource":
-        """Return the captioned images as the laboratory reads them."""
+        """Return the captioned images as a data source."""
         from msdscore.lab.align.data.formats import DataSource
 
         return DataSource(tuple(self.data), tuple(self.images), self.data_format)
@@ -55,7 +55,9 @@ class TrainingOptions:
     change: Annotated[list[str], option_in(TRAINING, "--set", help="Change a setting, e.g. train.steps=100.")] = field(
         default_factory=list
     )
-    no_reconstruction: Annotated[bool, option_in(TRAINING, "--no-reconstruction", help="The paper's ablation.")] = False
+    no_reconstruction: Annotated[
+        bool, option_in(TRAINING, "--no-reconstruction", help="Train without the reconstruction loss.")
+    ] = False
     val: Annotated[list[str], option_in(INPUT, "--val", help="Validation data, for early stopping.")] = field(
         default_factory=list
     )
@@ -66,14 +68,14 @@ class TrainingOptions:
     logger: Annotated[list[str], option_in(OUTPUT, help="tensorboard or wandb. Repeatable.")] = field(
         default_factory=list
     )
-    cache: Annotated[str, option_in(SPEED, help="Folder of cached frozen features.")] = ""
-    workers: Annotated[int, option_in(SPEED, min=1, help="Threads that read images.")] = 4
+    cache: Annotated[str, option_in(SPEED, help="Folder for cached backbone features.")] = ""
+    workers: Annotated[int, option_in(SPEED, min=1, help="Number of threads that load images.")] = 4
     device: options.Device = "auto"
 
 
 @align.command()
 def train(output: Output, pairs: PairOptions, training: TrainingOptions, json: options.Json = False) -> None:
-    """Train an aligner; several GPUs through torchrun, a killed run continues with --resume."""
+    """Train an aligner. Start it with torchrun for several GPUs; --resume continues an interrupted run."""
     from msdscore.lab.align.recipe import Recipe
     from msdscore.lab.align.run.train import train as trainer
 
@@ -89,7 +91,7 @@ def run_training(
     *,
     json: bool,
 ) -> None:
-    """Train a recipe of this kind with this trainer, and print the report."""
+    """Load a recipe, train it and print the report."""
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.align.recipe import load_as
@@ -110,7 +112,7 @@ def run_training(
 
 @align.command("eval")
 def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto", json: options.Json = False) -> None:
-    """Measure the retrieval of a run, by pooled vectors and by local similarity."""
+    """Evaluate the retrieval of a run with pooled vectors and with local similarity."""
     from msdscore.cli.tables import rows_table
     from msdscore.lab.align.evaluate import evaluate as measure
 
@@ -127,15 +129,15 @@ def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto"
 @align.command()
 def export(
     run: RunFolder,
-    folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the encoder.")],
     dtype: Width = "float16",
     background: Annotated[
-        Path | None, option_in(INPUT, help="Folder of background images, from which a bank is built.")
+        Path | None, option_in(INPUT, help="Folder of background images to build a bank from.")
     ] = None,
-    limit: Annotated[int, option_in(INPUT, min=2, help="Largest number of background images.")] = 128,
+    limit: Annotated[int, option_in(INPUT, min=2, help="Maximum number of background images.")] = 128,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Write a run as an encoder that loads by its folder's name."""
+    """Export a run as an encoder, which is loaded by the name of its folder."""
     from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_folder
@@ -150,11 +152,11 @@ def export(
 @align.command()
 def join(
     folders: Annotated[list[Path], typer.Argument(help="Folders of exported encoders on the same backbones.")],
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of the encoder to write.")],
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for the encoder.")],
     dtype: Width = "int8",
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Write several encoders as one, whose similarities are their means; build its bank with `msdscore bank`."""
+    """Merge encoders into one that averages their similarities; build its bank with `msdscore bank`."""
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.align.export import join as write
 

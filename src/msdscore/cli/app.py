@@ -1,4 +1,4 @@
-"""The command line: commands and one-line errors."""
+"""Command-line entry point: lazily loaded commands and one-line errors."""
 
 import codecs
 import json
@@ -17,12 +17,12 @@ from msdscore.cli.progress import be_quiet, visible
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
-# A command is defined in the module of its name, which is imported when the command is called or its help is shown.
-# Commands import their dependencies when they are called, so that help is fast.
+# A command is defined in the module of the same name, which is imported when the command is called or its help is
+# shown. Commands import their dependencies when they are called, so that help is fast.
 _COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders", "bank", "bench",
              "compare", "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align",
              "cococf")  # fmt: skip
-_MODULES = {  # of commands that share one
+_MODULES = {  # commands that share a module
     **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
     **dict.fromkeys(("compare", "table", "cite"), "results"),
     "demo": "explain",
@@ -31,10 +31,10 @@ _MODULES = {  # of commands that share one
 
 
 class _FlagsWithoutType:
-    """Help that shows flags without a type: typer writes `<bool>` after them, as if they took a value."""
+    """Help that shows flags without a type: Typer prints `<bool>` after them, as if they took a value."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with nothing after the flags."""
+        """Write the help without a metavar after flags."""
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
@@ -50,13 +50,13 @@ class _Group(_FlagsWithoutType, TyperGroup):
 
 
 class _Program(_Group):
-    """All commands by name, each loaded on first use."""
+    """Group of all commands, each imported on first use."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name, or None if it does not exist."""
+        """Return the command with this name, or None if it does not exist."""
         if cmd_name in _COMMANDS and self.commands[cmd_name] is None:
             self.commands[cmd_name] = _load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -65,26 +65,28 @@ class _Program(_Group):
 def _load_command(name: str) -> Any:
     function = name.replace("-", "_")
     module = import_module(f"msdscore.cli.{_MODULES.get(name, function)}")
-    command, alone = getattr(module, function), typer.Typer()
+    command, wrapper = getattr(module, function), typer.Typer()
     if isinstance(command, typer.Typer):
         for nested in command.registered_commands:
             nested.cls = _Command
             assert nested.callback is not None, "registered by a decorator"
             nested.callback = flattened(nested.callback)
-        alone.add_typer(command, name=name, cls=_Group)
+        wrapper.add_typer(command, name=name, cls=_Group)
     else:
-        listing = getattr(module, "HELP", None)  # names to choose from, shown if none is passed
+        listing = getattr(module, "HELP", None)  # valid names, shown if the command is called without arguments
         # Paragraphs without line breaks: a terminal wraps them at its width.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
-        alone.command(name, cls=_Command, help=listing or text, no_args_is_help=listing is not None)(flattened(command))
-    return typer.main.get_group(alone).commands[name]
+        wrapper.command(name, cls=_Command, help=listing or text, no_args_is_help=listing is not None)(
+            flattened(command)
+        )
+    return typer.main.get_group(wrapper).commands[name]
 
 
 app = typer.Typer(
     cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Judge image captions without references, and see which words the image does not support.",
+    help="Score image captions without references, and show which words the image does not support.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -100,16 +102,14 @@ def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only results and errors: no progress, no notes.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
 ) -> None:
     """Options of the whole program."""
     be_quiet(quiet)
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2."""
+    """Run the command line; user errors print one line and exit with code 2."""
     # Characters that standard output cannot encode are escaped as in JSON, \u00e9, instead of raising an error.
     codecs.register_error("msdscore", _escaped)
     _fill_closed()
@@ -125,26 +125,26 @@ def main() -> None:
         sys.exit(2)
     except UnicodeEncodeError as error:
         name = error.object.encode("utf-8", "backslashreplace").decode()
-        typer.echo(f"msdscore: {shortened(name)}: a name that is not UTF-8; rename it", err=True)
+        typer.echo(f"msdscore: {shortened(name)}: the name is not valid UTF-8; rename the file", err=True)
         sys.exit(2)
     except BrokenPipeError:
         _close_output()
         sys.exit(141)
-    except OSError as error:  # a missing folder, no permission, a full disk: a traceback would not help
+    except OSError as error:  # missing folder, no permission, full disk: a traceback would not help
         _close_output()
         name = "standard output, or a file" if error.filename is None else shortened(str(error.filename))
         message = error.strerror or str(error)
-        typer.echo(f"msdscore: {name}: {message}; check the path, its rights and the disk", err=True)
+        typer.echo(f"msdscore: {name}: {message}; check the path, its permissions and the free disk space", err=True)
         sys.exit(2)
 
 
 def _fill_closed() -> None:
-    """Open the null device for standard streams that are closed, so that no other file becomes one of them."""
+    """Open the null device for closed standard streams, so that no other file gets their descriptors."""
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         pass
     os.close(descriptor)
     if sys.stdout is None:  # printing to a closed standard output is an error
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, a descriptor, open until the process exits
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, stays open until the process exits
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -153,6 +153,6 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _close_output() -> None:
-    """Prevent Python from flushing the rest, and failing again, at exit."""
+    """Redirect standard output to the null device, so that the flush at exit does not fail again."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`msdscore bank`: background images for the calibration of any encoder."""
+"""`msdscore bank`: build a bank of background images to calibrate an encoder."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningOptions:
-    """Captions and captioned images that the bank learns from."""
+    """Captions and captioned images that the bank is calibrated on."""
 
     captions: Annotated[
         Path | None,
         option_in(
             INPUT,
-            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other images.",
+            help="Background captions: a text file with one per line, or a file of rows. With --pairs: other captions.",
         ),
     ] = None
     pairs: Annotated[
         list[str],
         option_in(INPUT, help="Rows of captioned images (image, captions), for the evidence form. Repeatable."),
     ] = field(default_factory=list)
-    limit: Annotated[int, option_in(INPUT, min=2, help="Largest number of background images.")] = 128
+    limit: Annotated[int, option_in(INPUT, min=2, help="Maximum number of background images.")] = 128
 
 
 def bank(
     folder: Annotated[
-        Path, typer.Argument(help="Folder (with --pairs also Parquet) of background images, not to be judged.")
+        Path, typer.Argument(help="Folder (with --pairs, or Parquet) of background images that will not be scored.")
     ],
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="The bank, a .safetensors file.")],
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Output file (.safetensors).")],
     learning: LearningOptions,
     model: options.ModelOptions,
     batch: options.BatchOptions,
@@ -44,8 +44,8 @@ def bank(
 ) -> None:
     """Build a bank of background images for an encoder and its settings.
 
-    With --pairs it also learns from captioned images how well each word can be judged, when a caption is informative
-    about an image, and the probability of a match.
+    With --pairs, the reliability of each word, the information of a caption about an image and the probability of a
+    match are estimated from captioned images.
     """
     from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.loading.tensors import bank_bytes
@@ -63,7 +63,7 @@ def bank(
         model.encoder, device=model.device, dtype=model.dtype, revision=model.revision, verify=model.verify,
         **dict(options.parsed(model.encoder_option)),
     )  # fmt: skip
-    # Other settings of the same encoder need no image to be encoded again.
+    # With a cache, other settings of the same encoder do not encode any image again.
     loaded = plain if batch.cache is None else CachedEncoder(plain, disk=batch.settings())
     form = recommended_config(loaded) if model.preset is None else named_preset(model.preset)
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
@@ -72,7 +72,7 @@ def bank(
         from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs
 
         evidence = (form if isinstance(form, Evidence) else Evidence()).changed(**changes)
-        # Captioned images in the order of their rows.
+        # In the order of the rows.
         items = open_pairs(DataSource(tuple(learning.pairs), (str(folder),), None)).items
         images = [open_image(image_content(pair.image)) for pair in items]
         known = [pair.captions for pair in items]
@@ -90,7 +90,7 @@ def bank(
 
 
 def _report(quality: "BankQuality", *, err: bool) -> None:
-    """Print how well the bank judges held-out images, and a warning for what is at chance."""
+    """Print the AUC on held-out images, and a warning for each value at chance level."""
     areas = f"words {quality.words:.3f}, match {quality.match:.3f}"
     typer.echo(f"on {quality.images} held-out images, AUC (0.5 is chance): {areas}", err=err)
     for subject, value in (("words are", quality.words), ("match is", quality.match)):
@@ -119,7 +119,7 @@ def _read_captions(path: Path) -> list[str]:
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: expected captions in UTF-8, one per line, got ({error})") from error
+            raise InputError(f"{path}: expected captions in UTF-8, one per line: {error}") from error
     captions = [caption for caption in lines if caption.strip()]
     if not captions:
         raise InputError(f"{path}: expected captions, one per line or in a column caption, found none")

@@ -1,4 +1,4 @@
-"""`msdscore bench`: metrics on benchmarks of human judgements, with intervals and the wrong-image control."""
+"""`msdscore bench`: run metrics on benchmarks of human judgements, with intervals and a wrong-image control."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,28 +23,32 @@ class ProtocolOptions:
 
     root: Annotated[
         Path,
-        option_in(INPUT, "--root", help="Folder of the released files, or one that contains NAME/; or a rows file."),
+        option_in(INPUT, "--root", help="Folder of the released files, or its parent (with NAME/), or a rows file."),
     ]
     option: options.ReaderOption = field(default_factory=list)
     references: Annotated[
         Path | None,
-        option_in(INPUT, help="Captions by people, joined by image: COCO annotations, JSON lines, or id to list."),
+        option_in(INPUT, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."),
     ] = None
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Number of items, evenly spread.")] = None
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of items, evenly spread.")] = None
     metric: Annotated[
         list[str],
-        option_in(SCORING, "--metric", "-m", help="NAME[:ARGUMENT] of `msdscore metrics`, or module:function."),
+        option_in(
+            SCORING, "--metric", "-m", help="NAME[:ARGUMENT] from `msdscore metrics`, or module:function. Repeatable."
+        ),
     ] = field(default_factory=list)
-    protocol: Annotated[str, option_in(STATISTICS, help="See `msdscore benchmarks show NAME`.")] = "official"
+    protocol: Annotated[
+        str, option_in(STATISTICS, help="Evaluation protocol; see `msdscore benchmarks show NAME`.")
+    ] = "official"
     seed: options.Seed = 0
     seeds: Annotated[
         int | None,
-        option_in(STATISTICS, min=1, help="For benchmarks with random draws: number of draws to average over."),
+        option_in(STATISTICS, min=1, help="Number of random draws to average over, for benchmarks that have them."),
     ] = None
     samples: options.Samples = 1000
-    control: Annotated[bool, option_in(STATISTICS, "--control/--no-control", help="Score with wrong images too.")] = (
-        True
-    )
+    control: Annotated[
+        bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
+    ] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +59,14 @@ class ResultOptions:
         "results"
     )
     plot: Annotated[
-        Path | None, option_in(OUTPUT, "--plot", help="Figure of the table: metrics with intervals (.png, .svg, .pdf).")
+        Path | None, option_in(OUTPUT, "--plot", help="Plot of the metrics with their intervals (.png, .svg, .pdf).")
     ] = None
     overwrite: Annotated[bool, option_in(OUTPUT, "--overwrite", help="Delete existing scores first.")] = False
     json: options.Json = False
 
 
 def file_name(benchmark: str) -> str:
-    """Return the name of a benchmark's files; `module:attribute` has a character that some systems do not allow.
+    """Return the file name of a benchmark, without the colon of `module:attribute`, which some systems do not allow.
 
     >>> file_name("mine:ROW")
     'mine.ROW'
@@ -72,7 +76,7 @@ def file_name(benchmark: str) -> str:
 
 def bench(
     names: Annotated[
-        list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`, or module:attribute of a row of yours.")
+        list[str], typer.Argument(help="Names from `msdscore benchmarks`, or module:attribute of your own row.")
     ],
     protocol: ProtocolOptions,
     target: ResultOptions,
@@ -81,11 +85,11 @@ def bench(
 ) -> None:
     """Run metrics on benchmarks of human judgements.
 
-    Writes NAME.json (figures, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
-    tables. The same command resumes an interrupted run, and scores missing or changed items again; for a further
-    --metric only that metric is scored; another --protocol evaluates finished scores, into NAME-PROTOCOL.json.
+    Writes NAME.json (results, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
+    tables. The same command resumes an interrupted run and scores missing or changed items again. An additional
+    --metric scores only that metric; another --protocol evaluates the existing scores, into NAME-PROTOCOL.json.
 
-    Exit codes: 0 all scored, 3 some items failed and say why, 2 wrong usage.
+    Exit codes: 0 all items scored, 3 some items failed (their errors are in the output), 2 invalid usage.
     """
     import functools
     import shlex

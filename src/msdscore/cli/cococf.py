@@ -1,4 +1,4 @@
-"""`msdscore cococf`: counterfactual captions from annotated images, and a report on what the text alone reveals."""
+"""`msdscore cococf`: build counterfactual captions, and report how well the text alone predicts the true one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,35 +13,37 @@ from msdscore.cli.progress import bar, print_json
 if TYPE_CHECKING:
     from msdscore.lab.cococf.quality import Quality
 
-cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of captions with one change.")
+cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of counterfactual captions.")
 
 PAIRS = "Pairs"
 Reader = Annotated[
     str,
     option_in(
         PAIRS,
-        help="Causal language model that must not separate the captions: folder, hub name, or package:NAME/FILE.gguf.",
+        help="Causal language model for the text-only check: folder, hub name, or package:NAME/FILE.gguf.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions:
-    """Objects of the images, and the changes to make."""
+    """Annotated objects, and the changes to apply."""
 
     objects: Annotated[
         Path | None,
         option_in(INPUT, "--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
     ] = None
-    classes: Annotated[Path | None, option_in(INPUT, help="Names of the numbered classes, one per line.")] = None
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of images.")] = None
+    classes: Annotated[Path | None, option_in(INPUT, help="Class names in the order of their ids, one per line.")] = (
+        None
+    )
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of images.")] = None
     pairs: Annotated[
-        int, option_in(PAIRS, min=1, help="Largest number of pairs per split, over all changes and captioners.")
+        int, option_in(PAIRS, min=1, help="Maximum number of pairs per split, over all changes and captioners.")
     ] = 5000
     paper: Annotated[
         bool,
         option_in(
-            PAIRS, "--paper", help="As in the paper: 5,000 images, --pairs per captioner, captions as generated."
+            PAIRS, "--paper", help="Settings of the paper: 5,000 images, --pairs per captioner, unedited captions."
         ),
     ] = False
     subset: Annotated[
@@ -50,11 +52,12 @@ class ChangeOptions:
     add: Annotated[
         str | None,
         option_in(
-            PAIRS, help="matched (default): a false addition against a true one; plain (--paper): against none, longer."
+            PAIRS,
+            help="matched (default): a false against a true addition; plain (--paper): a false addition against none.",
         ),
     ] = None
     reader: Reader = ""
-    seed: Annotated[int, option_in(PAIRS, help="Seed of the images and the changes.")] = 0
+    seed: Annotated[int, option_in(PAIRS, help="Random seed for images and changes.")] = 0
 
 
 @cococf.command()
@@ -62,20 +65,20 @@ def build(
     captions: Annotated[
         list[str],
         typer.Argument(
-            help="captions_*.json of COCO, rows (.jsonl), or a map from file names; NAME=FILE names a source."
+            help="COCO captions_*.json, rows (.jsonl) or a JSON object by file name; NAME=FILE names a source."
         ),
     ],
     changes: ChangeOptions,
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder of both splits and report.")] = Path(
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for both splits and the report.")] = Path(
         "coco_cf"
     ),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Build pairs of captions that differ by one change of one type, in an easy and a hard split.
+    """Build caption pairs that differ by one change, in an easy and a hard split.
 
-    Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
-    quality.json and quality.md: the accuracy that is possible without the image.
+    Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with each change and its character span,
+    and quality.json and quality.md with the accuracy that is reached without the image.
     """
     from msdscore.lab.cococf.build import BuildSettings
     from msdscore.lab.cococf.changes import MAKERS
@@ -96,11 +99,11 @@ def build(
 
 @cococf.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Files of the schema, or the folder of both splits.")],
+    files: Annotated[list[Path], typer.Argument(help="COCO-CF files, or the folder with both splits.")],
     reader: Reader = "",
     json: options.Json = False,
 ) -> None:
-    """Report on any COCO-CF file: the accuracy of readers without the image, and faults of the text."""
+    """Check COCO-CF files: the accuracy without the image, and defects of the text."""
     from msdscore.lab.cococf.files import read_written
     from msdscore.lab.cococf.quality import judge_quality, read_likelihoods
 
@@ -119,4 +122,4 @@ def _show(quality: "Quality", *, as_json: bool) -> None:
     else:
         typer.echo(section(quality))
     for line in quality.leaning:
-        typer.echo(f"warning: the text alone reveals a part of the set: {line}; chance is 50", err=True)
+        typer.echo(f"warning: the text alone is predictive: {line}; chance is 50", err=True)

@@ -1,4 +1,4 @@
-"""`msdscore doctor`: the installation and a self-test, as lines for a bug report."""
+"""`msdscore doctor`: information about the installation and a self-test, for bug reports."""
 
 import re
 from importlib.metadata import PackageNotFoundError, metadata, version
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
 FAILED = 1
-_NAMED = 2  # colours of three: an encoder that is right by chance names one
+_REQUIRED = 2  # of three colours; random guessing recognises one on average
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,.-]+)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
-_LEFT_OUT = ("all", "test", "docs", "check", "release")  # not features
+_IGNORED = ("all", "test", "docs", "check", "release")  # for development, or all of them
 
 
 def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
-    """Show the installation and whether it scores: version, device, extras, weights, and a self-test of seconds.
+    """Show version, device, extras and weights, and run a short self-test.
 
     Exit codes: 0 the self-test passed, 1 it failed.
     """
@@ -42,7 +42,7 @@ def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
         lines["signature"] = scorer.signature
         passed, result = _self_test(scorer)
         lines["self-test"] = f"{result}, {perf_counter() - start:.1f} s with loading"
-    except (MSDScoreError, OSError, RuntimeError) as error:  # of a device or a library: the result of the self-test
+    except (MSDScoreError, OSError, RuntimeError) as error:  # also errors of the device or of a library
         lines["self-test"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     if json:
         print_json({**lines, "passed": passed})
@@ -52,14 +52,14 @@ def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
 
 
 def _extras() -> str:
-    """Return the extras whose packages are all installed, then the others with their missing packages."""
+    """Return the complete extras, followed by the incomplete ones with their missing packages."""
     try:
         described = metadata("msdscore")
     except PackageNotFoundError:
         return "unknown: msdscore runs from its source and is not installed"
     complete, missing = [], []
     for extra in described.get_all("Provides-Extra") or []:
-        if extra in _LEFT_OUT:
+        if extra in _IGNORED:
             continue
         if absent := _absent(extra, described.get_all("Requires-Dist") or []):
             missing.append(f"{extra} ({', '.join(absent)})")
@@ -69,7 +69,7 @@ def _extras() -> str:
 
 
 def _absent(extra: str, requirements: list[str]) -> list[str]:
-    """Return the packages of an extra, and of the extras that it includes, that are not installed."""
+    """Return the packages of an extra, and of extras it includes, that are not installed."""
     absent: dict[str, None] = {}
     for requirement in requirements:
         marker, match = _EXTRA.search(requirement), _REQUIREMENT.match(requirement)
@@ -91,9 +91,9 @@ def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
 
     folder = encoder_folder(encoder, revision=revision)
     if folder is None:
-        return "no files, or only known to the encoder's loader"
+        return "no files, or managed by the encoder's loader"
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    checked = "every byte" if verify else "hashed; of files over 256 MiB a sample, all bytes with --verify"
+    checked = "every byte" if verify else "hashed; files over 256 MiB sampled, use --verify for all bytes"
     return f"{folder}, {size / 1e6:.0f} MB, verified ({checked})"
 
 
@@ -110,20 +110,20 @@ def _device(scorer: "Scorer") -> str:
 
 
 def _self_test(scorer: "Scorer") -> tuple[bool, str]:
-    """Return whether squares of three colours are matched to their captions, with finite, repeatable scores."""
+    """Return whether coloured squares are matched to their captions with finite, repeatable scores."""
     import numpy as np
     from PIL import Image
 
     colours = ("red", "green", "blue")
     captions = [f"a {colour} square" for colour in colours]
-    named, steady = 0, True
+    recognised, repeatable = 0, True
     for colour, caption in zip(colours, captions, strict=True):
         image = Image.new("RGB", (96, 96), "white")
         image.paste(colour, (16, 16, 80, 80))
         first, second = scorer.rank(image, captions), scorer.rank(image, captions)
-        named += first.best == caption
-        # A GPU may choose other kernels for the same numbers.
-        steady &= bool(np.isfinite(first.msd).all() and np.allclose(first.msd, second.msd, rtol=0, atol=1e-4))
-    passed = steady and named >= _NAMED
-    numbers = "scores repeat" if steady else "scores are not finite or do not repeat"
-    return passed, f"{'passed' if passed else 'failed'}: {named} of {len(colours)} colours recognised, {numbers}"
+        recognised += first.best == caption
+        # A GPU may choose different kernels for the same input.
+        repeatable &= bool(np.isfinite(first.msd).all() and np.allclose(first.msd, second.msd, rtol=0, atol=1e-4))
+    passed = repeatable and recognised >= _REQUIRED
+    numbers = "scores repeat" if repeatable else "scores are not finite or do not repeat"
+    return passed, f"{'passed' if passed else 'failed'}: {recognised} of {len(colours)} colours recognised, {numbers}"

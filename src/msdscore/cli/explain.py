@@ -1,4 +1,4 @@
-"""`msdscore explain`: which words an image does not support, what would fit better; `demo`: the same of photographs."""
+"""`msdscore explain`: show unsupported words and suggestions; `msdscore demo`: the same for sample photographs."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ class FigureOptions:
     """Maps and output files of an explanation."""
 
     output: Annotated[
-        Path | None, option_in(OUTPUT, "--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
+        Path | None, option_in(OUTPUT, "--output", "-o", help="Output file: .png, .svg, .pdf, .html or .json.")
     ] = None
     words: Annotated[
         Path | None, option_in(OUTPUT, "--words", help="A second figure: the regions of each word (.png, .svg, .pdf).")
@@ -29,8 +29,8 @@ class FigureOptions:
         option_in(
             OUTPUT,
             "--map",
-            help="carried: terms of words where they look (default); influence: how the score changes without a region "
-            "(default under the paper's presets).",
+            help="carried: terms of words, assigned to their regions (default); influence: change of the score "
+            "without a region (default of the paper's presets).",
         ),
     ] = None
     also: Annotated[
@@ -46,7 +46,7 @@ def explain(
     scorer: options.ScorerOptions,
     target: FigureOptions,
     doubt_threshold: Annotated[
-        float, option_in(SCORING, min=0.0001, max=0.9999, help="p-value below which a word is in doubt, and orange.")
+        float, option_in(SCORING, min=0.0001, max=0.9999, help="p-value below which a word is in doubt (orange).")
     ] = 0.1,
     against: Annotated[
         list[str],
@@ -54,10 +54,10 @@ def explain(
     ] = [],
     reference: Annotated[
         list[str],
-        option_in(INPUT, "--reference", help="A caption of the image by people, as further evidence. Repeatable."),
+        option_in(INPUT, "--reference", help="Reference caption of the image. Repeatable."),
     ] = [],
 ) -> None:
-    """Show why a caption scores as it does: the terms of the score for every word and region."""
+    """Explain the score of a caption: the terms of every word and region."""
     from msdscore.errors import ConfigError
     from msdscore.explain.explanation import joined_explanations
     from msdscore.explain.figure import word_figure
@@ -76,7 +76,7 @@ def explain(
     if words is not None:
         check_target(words, FIGURES, inputs=[image, scorer.bank])
         if output is not None and words.resolve() == output.resolve():
-            raise ConfigError(f"{words}: is also the file of -o; pass two different names")
+            raise ConfigError(f"{words}: --words and -o are the same file; pass two different names")
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
     explained = joined_explanations(
         Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
@@ -111,12 +111,14 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of page and figures.")] = Path("demo-out"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the figures.")] = Path(
+        "demo-out"
+    ),
     overwrite: options.Overwrite = False,
     encoder: options.EncoderName = "mini",
     json: options.Json = False,
 ) -> None:
-    """Score good, omitting, inventing and wrong captions of real photographs, and draw why."""
+    """Score and explain good, incomplete, hallucinated and wrong captions of sample photographs."""
     from msdscore.cli.tables import demo_table
     from msdscore.io.outputs.targets import check_folder
     from msdscore.report.demo import show as explained_photographs

@@ -10,13 +10,13 @@ import typer
 from msdscore.cli import options
 from msdscore.cli.progress import print_json
 
-OneName = Annotated[str | None, typer.Argument(help="Show this one in full.")]
-BenchmarkName = Annotated[str, typer.Argument(help="A benchmark's name.")]
-benchmarks = typer.Typer(help="List the benchmarks, show one in full, or list its items.")
+OneName = Annotated[str | None, typer.Argument(help="Show all fields of this entry.")]
+BenchmarkName = Annotated[str, typer.Argument(help="Name of a benchmark.")]
+benchmarks = typer.Typer(help="List the benchmarks, show all fields of one, or list its items.")
 
 
 def encoders(name: OneName = None, json: options.Json = False) -> None:
-    """List the encoders, or show one in full."""
+    """List the encoders, or show all fields of one."""
     from msdscore.encoders.registry import find_row, list_encoders
 
     rows = _facts([find_row(name)] if name else list_encoders())
@@ -26,7 +26,7 @@ def encoders(name: OneName = None, json: options.Json = False) -> None:
 
 
 def metrics(name: OneName = None, json: options.Json = False) -> None:
-    """List the metrics, or show one in full."""
+    """List the metrics, or show all fields of one."""
     from msdscore.lab.metrics.registry import METRICS, list_metrics
 
     rows = _facts([METRICS.find(name)] if name else list_metrics(), without=("loader",))
@@ -45,7 +45,7 @@ def listing(context: typer.Context, json: options.Json = False) -> None:
 
 @benchmarks.command()
 def show(name: BenchmarkName, json: options.Json = False) -> None:
-    """Show one in full: expected files, protocols, and whom to cite."""
+    """Show all fields of a benchmark: expected files, protocols and citation."""
     from msdscore.lab.benchmarks.registry import benchmark
 
     row = benchmark(name)
@@ -56,10 +56,10 @@ def show(name: BenchmarkName, json: options.Json = False) -> None:
 @benchmarks.command()
 def items(
     name: BenchmarkName,
-    root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
+    root: Annotated[Path, typer.Option("--root", help="Folder of the data, as for `msdscore bench`.")],
     option: options.ReaderOption = [],
 ) -> None:
-    """List the items as JSON lines: id, image and captions in the order of the scores in a score file."""
+    """List the items as JSON lines (id, image, captions), in the order of a score file."""
     from msdscore.lab.benchmarks.base import image_key, image_names
     from msdscore.lab.benchmarks.registry import load
 
@@ -85,7 +85,7 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Print one row in full if it was requested by name, else the columns of all; JSON always has all fields."""
+    """Print all fields of one row if a name was passed, else the columns of all rows; JSON always has all fields."""
     from msdscore.cli.tables import fields_table, rows_table
 
     if as_json:

@@ -1,4 +1,4 @@
-"""Options that several commands share, as dataclasses that are flattened into the options of a command."""
+"""Options shared by several commands, as dataclasses that are flattened into the options of a command."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
     >>> encoder_names("min")
     [('mini', 'msdscore-aligned')]
     """
-    from msdscore.encoders.registry import built_in  # without torch: a shell calls this at each key press
+    from msdscore.encoders.registry import built_in  # without torch: the shell calls this at each key press
 
     return [(row.name, row.family) for row in built_in() if row.name.startswith(incomplete)]
 
@@ -35,14 +35,14 @@ SOME_FAILED = 3  # exit code if some rows could not be scored
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-def option_in(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, typer's word
+def option_in(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, as in Typer
     """Return a Typer option that help shows in this panel."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
 Device = Annotated[str, option_in(SPEED, help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, option_in(SPEED, help="auto, float32, float16 or bfloat16.")]
-Revision = Annotated[str | None, option_in(SCORING, help="Revision of the weights on the hub.")]
+Revision = Annotated[str | None, option_in(SCORING, help="Hub revision of the weights.")]
 Json = Annotated[bool, option_in(OUTPUT, "--json", help="Print JSON.")]
 Images = Annotated[Path | None, option_in(INPUT, "--images", help="Folder of the images.")]
 Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored input file, if it contains the images.")]
@@ -51,7 +51,7 @@ ReaderOption = Annotated[
     list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")
 ]
 Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
-Seed = Annotated[int, option_in(STATISTICS, help="Seed of wrong images, changes and resampling.")]
+Seed = Annotated[int, option_in(STATISTICS, help="Random seed for wrong images, changes and resampling.")]
 EncoderName = Annotated[
     str,
     option_in(
@@ -69,7 +69,10 @@ class ModelOptions:
     preset: Annotated[
         str | None,
         option_in(
-            SCORING, "--preset", "-p", help="evidence, short, long, paper, paper-long or authors; default: encoder's."
+            SCORING,
+            "--preset",
+            "-p",
+            help="evidence, short, long, paper, paper-long or authors; default: the encoder's.",
         ),
     ] = None
     change: Annotated[
@@ -81,7 +84,9 @@ class ModelOptions:
     revision: Revision = None
     verify: Annotated[
         bool,
-        option_in(INPUT, "--verify", help="Hash every byte of weights, images and finished outputs, also large ones."),
+        option_in(
+            INPUT, "--verify", help="Hash all bytes of weights, images and finished outputs, even of large files."
+        ),
     ] = False
     device: Device = "auto"
     dtype: Dtype = "auto"
@@ -89,24 +94,27 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """Batch size and the cache of embeddings."""
+    """Batch size and embedding cache."""
 
     batch_size: Annotated[
         int | None, option_in(SPEED, min=1, help="Images per batch; default: chosen for the device.")
     ] = None
     cache: Annotated[
         Path | None,
-        option_in(SPEED, "--cache", help="Folder of cached embeddings, reused by runs with other settings."),
+        option_in(SPEED, "--cache", help="Folder for cached embeddings, reused by runs with other settings."),
     ] = None
     cache_size: Annotated[
-        str, option_in(SPEED, "--cache-size", help="Size limit of the cache, e.g. 200GB; least recently used go first.")
+        str,
+        option_in(
+            SPEED, "--cache-size", help="Maximum cache size, e.g. 200GB; least recently used entries are removed."
+        ),
     ] = CACHE_SIZE
     cache_half: Annotated[
-        bool, option_in(SPEED, "--cache-half", help="Cache in half precision: half the size, and another signature.")
+        bool, option_in(SPEED, "--cache-half", help="Cache in half precision: half the size, different signature.")
     ] = False
 
     def settings(self) -> "CacheSettings | None":
-        """Return the settings of the cache; None without a folder."""
+        """Return the cache settings, or None without a cache folder."""
         from msdscore.encoders.cached import CacheSettings
 
         if self.cache is None:
@@ -118,7 +126,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerOptions(ModelOptions):
-    """Everything that determines a score."""
+    """All options that affect a score."""
 
     bank: Annotated[
         Path | None, option_in(SCORING, "--bank", help="Bank of background images; see `msdscore bank`.")
@@ -141,7 +149,7 @@ class ScorerOptions(ModelOptions):
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command as Typer reads it: a parameter typed as a dataclass becomes one option per field.
+    """Return the command with one option per field for each parameter that is annotated with a dataclass.
 
     >>> def show(scorer: ScorerOptions): return scorer.encoder, scorer.device
     >>> flattened(show)(**dict.fromkeys(inspect.signature(flattened(show)).parameters, "toy"))
@@ -192,7 +200,7 @@ def setting(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigError(f"a setting looks like name=value, got {text!r}")
+        raise ConfigError(f"expected a setting of the form name=value, got {text!r}")
     return name.strip(), _value(value.strip())
 
 

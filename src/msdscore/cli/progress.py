@@ -1,4 +1,4 @@
-"""Progress of long commands on standard error, and their interruption by Ctrl-C or SIGTERM."""
+"""Progress output on standard error, and handling of Ctrl-C and SIGTERM."""
 
 import json
 import logging
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from msdscore.lab.align.run.session import Event
 
 KEPT = "stopped; finished parts are saved, and the same command resumes from there"
-# Control characters, which a terminal obeys, and marks that reverse the direction of text.
+# Control characters, which a terminal executes, and marks that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-LOG_EVERY = 30.0  # seconds between lines without a terminal
+LOG_EVERY = 30.0  # seconds between log lines without a terminal
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -41,7 +41,7 @@ def visible(text: str) -> str:
     >>> visible("a \x1b[31mdog")
     'a \\x1b[31mdog'
     """
-    return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def tell(text: str) -> None:
@@ -56,7 +56,7 @@ def print_json(value: Any) -> None:
 
 
 def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
-    """Print the first errors of failed rows, and where to find the others."""
+    """Print the first errors of failed rows, and which column contains the others."""
     for reason in reasons:
         tell(f"  {shortened(reason, 300)}")
     if failed > len(reasons):
@@ -65,9 +65,9 @@ def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes the rows done and the total, and shows them while the block runs.
+    """Yield a callback `(done, total)` that updates a progress bar.
 
-    Without a terminal, as in batch jobs, a line is logged every half minute.
+    Without a terminal, as in batch jobs, a line is logged every 30 seconds.
     """
     with _display() as progress:
         if progress.disable:
@@ -84,28 +84,28 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
-    """Return a function that takes the rows done and the total, and logs rate and remaining time now and then.
+    """Return a callback `(done, total)` that logs the rate and the remaining time every `LOG_EVERY` seconds.
 
-    Rows that an earlier run had finished are not part of the rate.
+    Rows that an earlier run finished do not count towards the rate.
     """
-    begun = logged = clock()
+    started = logged = clock()
     earlier: int | None = None
 
     def show(done: int, total: int) -> None:
-        nonlocal begun, logged, earlier
+        nonlocal started, logged, earlier
         now = clock()
         if earlier is None:
-            begun, logged, earlier = now, now, done
+            started, logged, earlier = now, now, done
         if now - logged < LOG_EVERY or done <= earlier:
             return
-        logged, rate = now, (done - earlier) / (now - begun)
+        logged, rate = now, (done - earlier) / (now - started)
         tell(f"{what}: {done:,} of {total:,}, {rate:.1f} per second, {duration((total - done) / rate)} left")
 
     return show
 
 
 def duration(seconds: float) -> str:
-    """Format a duration for people.
+    """Format a duration.
 
     >>> duration(42), duration(200), duration(9000), duration(300_000)
     ('42 s', '3 min', '2 h 30 min', '3 d 11 h')
@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def events() -> "Iterator[Callable[[Event], None]]":
-    """Yield a function that takes events of a training run, and shows the step, the losses and the last evaluation."""
+    """Yield a callback for the events of a training run that shows the step, the losses and the last evaluation."""
     with _display() as progress:
         tasks: dict[str, Any] = {}
 
@@ -136,7 +136,7 @@ def events() -> "Iterator[Callable[[Event], None]]":
 
 
 def _display() -> Any:
-    """Return progress bars on standard error, each followed by a text; disabled without a terminal."""
+    """Return a progress display on standard error, disabled without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -146,18 +146,18 @@ def _display() -> Any:
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """The system or a scheduler terminated the command."""
+    """Raised on SIGTERM."""
 
 
 @contextmanager
 def stoppable(message: str = KEPT) -> Iterator[None]:
-    """Print `message` if the block is interrupted; the exit code is 128 plus the signal number."""
+    """Print `message` on interruption and exit with 128 plus the signal number."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise _TerminatedError
 
-    ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, terminate) if ours else None
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGTERM, terminate) if is_main else None
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -165,13 +165,13 @@ def stoppable(message: str = KEPT) -> Iterator[None]:
         number = signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT
         raise typer.Exit(128 + number) from None
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, before)
+        if is_main:
+            signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
 def rows_file(output: Path | None) -> Iterator[Path]:
-    """Yield the file that a run writes; without an output, JSON lines that are then copied to standard output."""
+    """Yield the output file; without one, a temporary JSON lines file that is copied to standard output."""
     with TemporaryDirectory() as folder, stoppable(KEPT if output else "stopped; without -o FILE nothing is saved"):
         target = output or Path(folder) / "rows.jsonl"
         yield target

@@ -1,4 +1,4 @@
-"""`msdscore report`: a page about a scored file; `rank-captioners`: a ranking of captioners on the same images."""
+"""`msdscore report`: a page about a scored file; `msdscore rank-captioners`: a ranking of captioners."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ from msdscore.cli.progress import tell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportScorer(options.ScorerOptions):
-    """The scorer of a report, which explains captions only if an encoder is named."""
+    """Scorer of a report; captions are explained only if an encoder is passed."""
 
     encoder: Annotated[
         str,
         option_in(
-            SCORING, "--encoder", "-e", help="Encoder that scored the file: colours words and regions.",
+            SCORING, "--encoder", "-e", help="Encoder that scored the file, to explain words and regions.",
             autocompletion=options.encoder_names,
         ),
     ] = ""  # fmt: skip
@@ -26,12 +26,12 @@ class ReportScorer(options.ScorerOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The page, and the images on it."""
+    """Output page and its images."""
 
     images: options.Images = None
     rows: options.Rows = None
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="The page, an .html file.")] = Path("report.html")
-    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of cards in each gallery of captions.")] = 24
+    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Output file (.html).")] = Path("report.html")
+    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of captions in each gallery.")] = 24
     title: Annotated[str | None, option_in(OUTPUT, help="Title of the page; default: the file's name.")] = None
     overwrite: options.Overwrite = False
 
@@ -43,7 +43,7 @@ def report(
     scorer: ReportScorer,
     page: PageOptions,
 ) -> None:
-    """Write one self-contained page about a scored file: plots, worst captions, captioners, every row."""
+    """Write a self-contained HTML page about a scored file: plots, worst captions, captioners and all rows."""
     from msdscore.report.build import ReportOptions, build
     from msdscore.scorer import Scorer
 
@@ -60,39 +60,39 @@ def report(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingOptions:
-    """Which images and ratings captioners are ranked on."""
+    """Images and ratings of a ranking."""
 
-    shared: Annotated[bool, option_in(INPUT, "--shared", help="Rank on the images that all captioners have.")] = False
-    people: Annotated[
-        str | None, option_in(INPUT, help="Column of the rows with people's ratings, to compare with.")
-    ] = None
+    shared: Annotated[bool, option_in(INPUT, "--shared", help="Use only the images that all captioners have.")] = False
+    people: Annotated[str | None, option_in(INPUT, help="Column with human ratings to compare with.")] = None
     images: options.Images = None
     rows: options.Rows = None
     samples: options.Samples = 1000
     seed: options.Seed = 0
     style: Annotated[
-        str, option_in(OUTPUT, "--format", "-f", help="Print tables as markdown, latex or csv; default: for reading.")
+        str, option_in(OUTPUT, "--format", "-f", help="Table format: markdown, latex or csv; default: plain text.")
     ] = ""
 
 
 def rank_captioners(
     files: Annotated[
         list[str],
-        typer.Argument(help="Scored files, one per captioner (NAME=FILE names it), or one with a column system."),
+        typer.Argument(
+            help="Scored files, one per captioner (NAME=FILE sets its name), or one file with a column system."
+        ),
     ],
     chosen: RankingOptions,
     output: Annotated[
-        Path | None, option_in(OUTPUT, "--output", "-o", help="A page, .html, and a .json next to it.")
+        Path | None, option_in(OUTPUT, "--output", "-o", help="Output page (.html); a .json is written next to it.")
     ] = None,
-    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of wins to show per captioner.")] = 3,
+    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of winning captions to show per captioner.")] = 3,
     title: Annotated[str, option_in(OUTPUT, help="Title of the page.")] = "Captioners",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
 
-    Soft-MSD takes the captions of all captioners of an image as one candidate set. Images are matched by their path in
-    the rows; files with different signatures, or different images under one path, are an error.
+    Soft-MSD uses the captions of all captioners for an image as one candidate set. Images are matched by their path in
+    the rows; files with different signatures, or different images with the same path, are rejected.
     """
     from json import dumps
 

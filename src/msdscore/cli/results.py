@@ -1,4 +1,4 @@
-"""`msdscore table`, `compare` and `cite`: results of `bench` in tables, tests between them, and BibTeX."""
+"""`msdscore table`, `compare` and `cite`: tables of benchmark results, significance tests, and BibTeX."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,16 +17,16 @@ def table(
     ],
     style: Annotated[str, typer.Option("--format", "-f", help="markdown, latex or csv.")] = "markdown",
     overview: Annotated[
-        bool, typer.Option("--overview", help="One table, a column per benchmark, best in bold.")
+        bool, typer.Option("--overview", help="One table with a column per benchmark, best values in bold.")
     ] = False,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="One table, metrics by their mean rank over benchmarks.")
+        bool, typer.Option("--ranks", help="One table with the mean rank of each metric over benchmarks.")
     ] = False,
-    against: Annotated[str, typer.Option(help="With --overview: mark what differs from this metric.")] = "",
-    quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: published figures too.")] = False,
+    against: Annotated[str, typer.Option(help="With --overview: mark significant differences from this metric.")] = "",
+    quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: include published values.")] = False,
     samples: options.Samples = 1000,
 ) -> None:
-    """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
+    """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
     import json
 
     from msdscore.intervals import Resampling
@@ -63,18 +63,18 @@ def table(
 
 def compare(
     first: Annotated[str, typer.Argument(help="RESULT.json, or RESULT.json:METRIC.")],
-    second: Annotated[str, typer.Argument(help="The same; differences are first minus second.")] = "",
+    second: Annotated[str, typer.Argument(help="The second result; differences are first minus second.")] = "",
     against: Annotated[
-        str, typer.Option(help="Instead of a second: this metric against all others of RESULT.json.")
+        str, typer.Option(help="Instead of a second result: compare this metric with all others of RESULT.json.")
     ] = "",
     samples: options.Samples = 1000,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Test two results of `msdscore bench` on the items that both scored, or all metrics of one against a baseline.
+    """Compare two results of `msdscore bench` on their common items, or all metrics of one with a baseline.
 
-    Accuracies: paired bootstrap and permutation of whole images, and McNemar's test. Correlations: bootstrap of
-    the difference, and permutation. Holm's correction goes over the subsets; with --against, over the metrics.
+    Accuracies: paired bootstrap and permutation test over images, and McNemar's test. Correlations: bootstrap of the
+    difference, and permutation test. Holm's correction is applied over the subsets; with --against, over the metrics.
     """
     from msdscore.cli.tables import grid_table
     from msdscore.intervals import Resampling
@@ -102,10 +102,10 @@ def compare(
 
 def cite(
     result: Annotated[
-        Path | None, typer.Argument(help="A result of score, bench or study; default: software and paper only.")
+        Path | None, typer.Argument(help="Output of score, bench or study; default: software and paper only.")
     ] = None,
 ) -> None:
-    """Print BibTeX entries of the software, the paper and the encoder that a result file names in its signature."""
+    """Print BibTeX entries of the software, the paper and the encoder in the signature of a result file."""
     from msdscore.report.citation import bibtex
 
     typer.echo(bibtex(result))

@@ -1,7 +1,4 @@
-"""`msdscore score`: captions of one image, every row of a file, or shards into a folder.
-
-Shards get one file of scores each, on this machine's processes or on a Ray cluster.
-"""
+"""`msdscore score`: score captions of one image, a file of rows, or shards (local processes or Ray)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are saved, and the same command resumes with the others"
-_WARM_UP, _SAMPLED = 16, 256  # rows of an estimate: the first are not timed
+_WARM_UP, _SAMPLED = 16, 256  # rows of an estimate; warm-up rows are not timed
 _WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # failed shards that are printed
 
@@ -63,32 +60,38 @@ class TargetOptions:
     ] = None
     prefix: Annotated[str, option_in(OUTPUT, help="Prefix of the names of added columns.")] = ""
     excel_safe: Annotated[
-        bool, option_in(OUTPUT, "--excel-safe", help="For .csv and .tsv: put ' before text that spreadsheets compute.")
+        bool,
+        option_in(
+            OUTPUT, "--excel-safe", help="For .csv and .tsv: prefix text that spreadsheets would evaluate with '."
+        ),
     ] = False
     copy_column: Annotated[
         list[str], option_in(OUTPUT, help="For shards: input column to copy next to the scores. Repeatable.")
     ] = field(default_factory=list)
     worst_words: Annotated[
         int | None,
-        option_in(OUTPUT, min=0, help="Least supported words per caption, as a column; default: shards 3, files 0."),
+        option_in(
+            OUTPUT, min=0, help="Number of least supported words in a column; default: 3 for shards, 0 for files."
+        ),
     ] = None
     overwrite: options.Overwrite = False
     retry: Annotated[
         bool, option_in(OUTPUT, "--retry", help="Score failed rows again, even if their images are unchanged.")
     ] = False
     estimate: Annotated[
-        bool, option_in(OUTPUT, "--estimate", help="Score only a sample; print rows, rate and time of the whole input.")
+        bool,
+        option_in(OUTPUT, "--estimate", help="Score only a sample; print the rows, rate and time for the whole input."),
     ] = False
     json: options.Json = False
 
     def __post_init__(self) -> None:
         if self.output is not None and not self.output.strip():
-            raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
+            raise ConfigError("-o is empty; expected a file, a folder, or - for standard output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How shards are distributed; only `decoders` also applies to one file."""
+    """Distribution of shards; only `decoders` also applies to one file."""
 
     decoders: Annotated[
         int | None,
@@ -98,11 +101,9 @@ class WorkerOptions:
     workers: Annotated[
         int | None, option_in(SHARDS, min=1, help="Processes or actors; default: one per GPU, or per two cores.")
     ] = None
-    part: Annotated[
-        str | None, option_in(SHARDS, help="One of N equal parts, e.g. 3/100, for arrays of batch jobs.")
-    ] = None
+    part: Annotated[str | None, option_in(SHARDS, help="One of N equal parts, e.g. 3/100, for array jobs.")] = None
     time_limit: Annotated[
-        float | None, option_in(SHARDS, help="Seconds after which a worker that is still on one shard is stopped.")
+        float | None, option_in(SHARDS, help="Maximum seconds per shard; then its worker is stopped.")
     ] = None
     address: Annotated[
         str | None, option_in(SHARDS, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
@@ -122,7 +123,7 @@ class WorkerOptions:
 
 def score(
     source: Annotated[
-        str, typer.Argument(help="An image, a file of rows, or a shard; - is JSON lines on standard input.")
+        str, typer.Argument(help="An image, a file of rows, or a shard; - reads JSON lines from standard input.")
     ],
     rows: RowOptions,
     target: TargetOptions,
@@ -136,14 +137,14 @@ def score(
     """Score captions of one image, every row of a file, or shards into a folder.
 
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
-    id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same
-    command resumes an interrupted run, and scores changed rows again. Captions of one image are a candidate set,
-    unless a column group says otherwise; a list of captions in a row is a separate set. Reference captions, in
-    a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
-    without a suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar')
-    gets one Parquet file of scores there.
+    id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts; the same command resumes an
+    interrupted run, and scores changed rows again. Captions of one image are a candidate set, unless a column group
+    defines the sets; a list of captions in a row is a separate set. Reference captions, in a column references (a
+    list) or in --references FILE, add ref_msd; rows that have them need no image. An output without a suffix is a
+    folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file
+    of scores there.
 
-    Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
+    Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.references import ReferenceFile
@@ -179,15 +180,15 @@ def score(
     file = None if output is None else Path(output)
     known = None if rows.references is None else ReferenceFile(rows.references)
     if captions:
-        own = None if known is None else known.find({"image": source})
-        if known is not None and own is None:
-            raise ConfigError(f"{rows.references}: no references for {source}; expected its file name or its id")
+        found = None if known is None else known.find({"image": source})
+        if known is not None and found is None:
+            raise ConfigError(f"{rows.references}: no references for {source}; expected its file name or id as a key")
         score_image(
-            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=own
+            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=found
         )
         return
     if is_image_name(Path(source)):
-        raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
+        raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
     how = RunOptions(
         overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify,
         excel_safe=target.excel_safe, worst=target.worst_words or 0,
@@ -199,7 +200,7 @@ def score(
 
 
 def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_json: bool) -> None:
-    """Score a sample of rows, and print the number of rows, the rate and the time for all of them."""
+    """Score a sample of rows, and print the number of rows, the rate and the total time."""
     from itertools import islice
     from time import perf_counter
 
@@ -210,11 +211,11 @@ def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_jso
     pairs: Iterator[tuple[Any, str]] = ((row.source, row.caption or "") for row in readable)
     warm = len(list(scorer.stream(list(islice(pairs, _WARM_UP)))))
     sample = list(islice(pairs, _SAMPLED))
-    begun = perf_counter()
+    start = perf_counter()
     timed = len(list(scorer.stream(sample)))
-    seconds = perf_counter() - begun
+    seconds = perf_counter() - start
     if not timed:
-        raise ConfigError(f"{rows.name}: {warm} rows are too few for an estimate; score them")
+        raise ConfigError(f"{rows.name}: {warm} rows are too few for an estimate; omit --estimate")
     total = (warm + timed + sum(1 for _ in pairs)) * shards
     rate = timed / seconds
     facts = {"rows": total, "shards": shards, "rows_per_second": round(rate, 2), "seconds": round(total / rate)}
@@ -237,13 +238,13 @@ def score_image(
     overwrite: bool,
     references: Sequence[str] | None = None,
 ) -> None:
-    """Rank the captions of one image and print or write them."""
+    """Rank the captions of one image, and print or write the result."""
     from msdscore.io.inputs.formats import known_inputs
     from msdscore.io.outputs.files import check_output, write_table
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
-        raise ConfigError(f"{image} is a file of rows and takes no captions; pass an image, or omit the captions")
+        raise ConfigError(f"{image} is a file of rows; pass an image, or omit the captions")
     if output is not None:
         check_output(output, inputs=[image])
     scores = Scorer.from_spec(spec).rank(image, captions, references)
@@ -273,7 +274,7 @@ def score_file(
     else:
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
     tell(f"{result.rows} rows, {result.failed} failed{where}{done}")
-    tell_reasons(result.reasons, result.failed, "the column error of the output has all")
+    tell_reasons(result.reasons, result.failed, "see the column error of the output")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
     tell(result.signature)
@@ -283,7 +284,7 @@ def score_file(
 
 
 def _reject_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
-    """Raise for several shards, and for options of shards, if the output is not a folder."""
+    """Raise for several shards or options of shards if the output is not a folder."""
     from msdscore.io.stores import expand, is_shard
 
     several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
@@ -292,9 +293,9 @@ def _reject_shards(workers: WorkerOptions, source: str, more: Sequence[str] | No
 
 
 def is_folder(output: str, source: str) -> bool:
-    """Return whether scores go into a folder, one file per shard, and no image is scored.
+    """Return whether scores are written into a folder, one file per shard.
 
-    Its name has no suffix or ends in a slash, or it exists and its suffix is not one of a file of scores.
+    A folder has no suffix, or ends in a slash, or exists and its suffix is not one of a score file.
 
     >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)
@@ -343,7 +344,7 @@ def score_shards(
     cache = reduce(add, used) if used else None
     done = f" ({earlier} of them already finished)" if earlier else ""
     tell(f"{len(results)} shards{done}, {rows} rows, {failed} failed -> {folder}")
-    tell_reasons(reasons, failed, "the columns status and error have all")
+    tell_reasons(reasons, failed, "see the columns status and error")
     if errors:
         tell(f"{len(errors)} shards could not be scored:")
     for error in errors[:_SHOWN]:
@@ -372,5 +373,5 @@ def shard_jobs(sources: Sequence[str], output: str | None, part: str | None) -> 
         return jobs
     number, slash, count = part.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise ConfigError(f"a part looks like 0/100 to 99/100, got {part!r}")
+        raise ConfigError(f"expected a part from 0/100 to 99/100, got {part!r}")
     return jobs[int(number) :: int(count)]

@@ -1,4 +1,4 @@
-"""`msdscore select`: select the best rows of scored files, in formats that curation tools read."""
+"""`msdscore select`: select the best rows of scored files, in the formats of curation tools."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +22,16 @@ class RuleOptions:
     """Selection rule."""
 
     keep: Annotated[
-        str | None, option_in(RULE, "--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
+        str | None, option_in(RULE, "--keep", help="Fraction (0.3, 30%) or number (1000) of best rows to keep.")
     ] = None
-    by: Annotated[str, option_in(RULE, "--by", help="Column by which rows are ranked.")] = "msd"
+    by: Annotated[str, option_in(RULE, "--by", help="Column to rank rows by.")] = "msd"
     minimum: Annotated[list[str], option_in(RULE, "--min", help="Lower bound, e.g. match=0.7. Repeatable.")] = field(
         default_factory=list
     )
     maximum: Annotated[list[str], option_in(RULE, "--max", help="Upper bound, e.g. support=2. Repeatable.")] = field(
         default_factory=list
     )
-    per: Annotated[str | None, option_in(RULE, "--per", help="Column: apply --keep to each of its groups.")] = None
+    per: Annotated[str | None, option_in(RULE, "--per", help="Apply --keep to each group of this column.")] = None
 
     def rule(self) -> "Rule":
         """Return the rule that the options describe."""
@@ -55,22 +55,24 @@ def select(
             OUTPUT,
             "--output",
             "-o",
-            help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new shards. - prints keys.",
+            help="keep.npy (DataComp's sorted uids), keys.txt, kept.parquet or a folder for new shards; - prints keys.",
         ),
     ],
     chosen: RuleOptions,
     report: Annotated[
         Path | None,
-        option_in(OUTPUT, "--report", help="Page (.html): histograms, rows at the cut, agreement with cosine."),
+        option_in(
+            OUTPUT, "--report", help="Page (.html) with histograms, rows near the threshold and agreement with cosine."
+        ),
     ] = None,
-    show: Annotated[int, option_in(OUTPUT, min=1, help="Rows of each kind on the page.")] = 8,
+    show: Annotated[int, option_in(OUTPUT, min=1, help="Number of rows per section of the page.")] = 8,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Keep the best rows of scored files; only the scores are read.
+    """Select the best rows of scored files; only the scores are read.
 
-    Bounds (--min, --max) are applied first; --keep takes the best of the rows within them, exactly, over any number of
-    files. Rows that could not be scored are dropped. Of equal rows the first ones are selected.
+    Bounds (--min, --max) are applied first; --keep then selects the best of the remaining rows, exactly, over any
+    number of files. Rows that could not be scored are dropped. Ties are resolved in favour of the first rows.
     """
     from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing, with_images
     from msdscore.select.run import select as run
@@ -91,7 +93,7 @@ def select(
 
 
 def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
-    """Print the outcome on standard output; JSON omits the statistics of the page."""
+    """Print the result on standard output; JSON omits the statistics of the page."""
     from dataclasses import asdict, fields
 
     agreement = None if selected.survey is None else selected.survey.agreement
@@ -102,8 +104,8 @@ def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
         return
     share = 100 * selected.kept / selected.rows if selected.rows else 0.0
     lines = [f"{selected.kept:,} of {selected.rows:,} rows ({share:.1f} %) -> {selected.output}",
-             f"{rule}; {selected.valid:,} rows have a number and are within the bounds"]  # fmt: skip
-    lines += [] if selected.threshold is None else [f"the last selected row has {selected.threshold:.6g}"]
+             f"{rule}; {selected.valid:,} rows have a valid score within the bounds"]  # fmt: skip
+    lines += [] if selected.threshold is None else [f"lowest selected value: {selected.threshold:.6g}"]
     lines += (
         [f"{selected.duplicates:,} uids or keys are duplicates and were written once"] if selected.duplicates else []
     )
@@ -120,6 +122,6 @@ def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
     for text in texts:
         name, value = options.setting(text)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"a bound looks like match=0.7, got {text!r}")
+            raise ConfigError(f"expected a bound such as match=0.7, got {text!r}")
         bounds.append((name, float(value)))
     return tuple(bounds)

@@ -1,4 +1,4 @@
-"""`msdscore serve`: a page to try captions on, and an API."""
+"""`msdscore serve`: a web page and an API."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -15,12 +15,12 @@ SERVICE = "Service"
 class ServiceOptions:
     """Address, token and limits of the service."""
 
-    host: Annotated[
-        str, option_in(SERVICE, help="Address to listen on; other addresses than this machine's need a token.")
-    ] = "127.0.0.1"
-    port: Annotated[int, option_in(SERVICE, help="Port to listen on; 0 takes a free one.")] = 8000
+    host: Annotated[str, option_in(SERVICE, help="Address to listen on; a token is required unless it is local.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, option_in(SERVICE, help="Port to listen on; 0 selects a free one.")] = 8000
     allow_host: Annotated[
-        list[str], option_in(SERVICE, help="Host name of a reverse proxy in front of the service. Repeatable.")
+        list[str], option_in(SERVICE, help="Further accepted host name, e.g. of a reverse proxy. Repeatable.")
     ] = field(default_factory=list)
     embed: Annotated[
         list[str],
@@ -29,17 +29,21 @@ class ServiceOptions:
         ),
     ] = field(default_factory=list)
     token: Annotated[
-        str | None, option_in(SERVICE, envvar="MSDSCORE_TOKEN", help="Token that every caller must send (Bearer).")
+        str | None, option_in(SERVICE, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
     ] = None
-    timeout: Annotated[float, option_in(SERVICE, min=1, help="Seconds after which a request fails.")] = 60.0
-    max_batch: Annotated[int, option_in(SPEED, min=1, help="Captions per call of the encoder.")] = 64
-    max_wait: Annotated[float, option_in(SPEED, min=0, help="Milliseconds that a request waits for others.")] = 5.0
-    max_queue: Annotated[int, option_in(SPEED, min=1, help="Images that may wait; more are answered 503.")] = 256
-    cache: Annotated[int, option_in(SPEED, min=0, help="MiB of cached embeddings of images and captions.")] = 256
+    timeout: Annotated[float, option_in(SERVICE, min=1, help="Request timeout in seconds.")] = 60.0
+    max_batch: Annotated[int, option_in(SPEED, min=1, help="Maximum captions per batch.")] = 64
+    max_wait: Annotated[
+        float, option_in(SPEED, min=0, help="Milliseconds to wait for other requests to batch with.")
+    ] = 5.0
+    max_queue: Annotated[
+        int, option_in(SPEED, min=1, help="Maximum queued images; further requests get status 503.")
+    ] = 256
+    cache: Annotated[int, option_in(SPEED, min=0, help="Size of the embedding cache in MiB.")] = 256
 
 
 def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
-    """Serve a page and an API on this machine. Stop with Ctrl-C: accepted requests are finished first."""
+    """Serve a web page and an API. Ctrl-C finishes accepted requests and stops."""
     from msdscore.serve.server import serve as run
     from msdscore.serve.settings import ServeSettings
 

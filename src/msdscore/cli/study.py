@@ -1,4 +1,4 @@
-"""`msdscore study NAME`: the paper's experiments and ours."""
+"""`msdscore study NAME`: experiments of the paper and of this project."""
 
 import functools
 from dataclasses import asdict, dataclass, field
@@ -17,27 +17,30 @@ if TYPE_CHECKING:
     from msdscore.lab.studies.table import Table
 
 SOME = "Options of some studies"
-HELP = "The experiments on the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
+HELP = "Run an experiment; it writes tables, a figure and JSON:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOptions:
-    """Data of a study, and its outputs."""
+    """Data and outputs of a study."""
 
     root: Annotated[
         Path, option_in(INPUT, "--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
     ]
     option: options.ReaderOption = field(default_factory=list)
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Largest number of items.")] = None
+    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of items.")] = None
     protocol: Annotated[
-        str, option_in(INPUT, help="How to count, on benchmarks that have it, e.g. paper; see `msdscore benchmarks`.")
+        str,
+        option_in(
+            INPUT, help="Evaluation protocol of the benchmarks that have it, e.g. paper; see `msdscore benchmarks`."
+        ),
     ] = ""
     seed: options.Seed = 0
     output: Annotated[
         Path | None,
-        option_in(OUTPUT, "--output", "-o", help="JSON file; tables (.md) and figure (.png) go next to it."),
+        option_in(OUTPUT, "--output", "-o", help="JSON file; tables (.md) and a figure (.png) are written next to it."),
     ] = None
     overwrite: options.Overwrite = False
     json: options.Json = False
@@ -45,7 +48,7 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SomeOptions:
-    """Options of some studies; a study rejects those of others."""
+    """Options of some studies; a study rejects options that it does not have."""
 
     benchmark: Annotated[
         list[str], option_in(SOME, "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
@@ -53,18 +56,22 @@ class SomeOptions:
     metric: Annotated[list[str], option_in(SOME, "--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = field(
         default_factory=list
     )
-    control: Annotated[bool | None, option_in(SOME, "--control/--no-control", help="Score with wrong images too.")] = (
+    control: Annotated[
+        bool | None, option_in(SOME, "--control/--no-control", help="Also score captions with wrong images.")
+    ] = None
+    samples: Annotated[int | None, option_in(SOME, min=1, help="Number of resamples per interval.")] = None
+    values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
+    buckets: Annotated[
+        int | None, option_in(SOME, min=1, help="direction: number of quantiles of the caption length.")
+    ] = None
+    edges: Annotated[
+        str | None, option_in(SOME, help="direction: bin edges in tokens instead, e.g. '13 15 86 147 227'.")
+    ] = None
+    held_out: Annotated[int | None, option_in(SOME, min=1, help="tune: number of pairs to tune on.")] = None
+    bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: number of quantiles.")] = None
+    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: random starts; references: random draws.")] = (
         None
     )
-    samples: Annotated[int | None, option_in(SOME, min=1, help="Resamples per interval.")] = None
-    values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
-    buckets: Annotated[int | None, option_in(SOME, min=1, help="direction: quantiles of the caption length.")] = None
-    edges: Annotated[
-        str | None, option_in(SOME, help="direction: lengths in tokens instead, e.g. '13 15 86 147 227'.")
-    ] = None
-    held_out: Annotated[int | None, option_in(SOME, min=1, help="tune: pairs to choose settings on.")] = None
-    bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: quantiles of margin or length.")] = None
-    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: drawn starts; references: draws.")] = None
     also: Annotated[list[str], option_in(SOME, help="backbones, ood: further encoders. Repeatable.")] = field(
         default_factory=list
     )
@@ -75,21 +82,22 @@ class SomeOptions:
         default_factory=list
     )
     recipe: Annotated[str | None, option_in(SOME, help="reconstruction: name of a recipe, or a TOML file.")] = None
-    recipe_set: Annotated[list[str], option_in(SOME, help="reconstruction: change, e.g. train.steps=100.")] = field(
-        default_factory=list
-    )
-    share: Annotated[float | None, option_in(SOME, help="faithfulness: share of regions that is masked.")] = None
+    recipe_set: Annotated[
+        list[str], option_in(SOME, help="reconstruction: change a setting, e.g. train.steps=100.")
+    ] = field(default_factory=list)
+    share: Annotated[float | None, option_in(SOME, help="faithfulness: fraction of regions to mask.")] = None
     every_projection: Annotated[
         bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
     ] = None
     marks: Annotated[
-        str | None, option_in(SOME, help="words: hat or docent (marked by people), chair (absent objects) or captions.")
+        str | None,
+        option_in(SOME, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."),
     ] = None
     references: Annotated[
-        Path | None, option_in(SOME, help="references: captions by people, joined by image, as `bench` reads them.")
+        Path | None, option_in(SOME, help="references: file of reference captions by image, as for `bench`.")
     ] = None
     synonyms: Annotated[
-        Path | None, option_in(SOME, help="words: names of object classes, a line each, separated by commas.")
+        Path | None, option_in(SOME, help="words: synonyms of object classes, one class per line, separated by commas.")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -99,7 +107,7 @@ class SomeOptions:
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="Which study; they are listed above.")],
+    name: Annotated[str, typer.Argument(help="Name of a study, listed above.")],
     data: DataOptions,
     scorer: options.ScorerOptions,
     batch: options.BatchOptions,
@@ -125,7 +133,7 @@ def study(
 
 
 def _check(requested: "Study") -> None:
-    """Raise for an output that cannot be written or exists: a study takes long, so this is checked before it starts."""
+    """Raise early if the output exists or cannot be written, because a study takes long."""
     from msdscore.io.outputs.targets import check_target, refuse_existing, refuse_foreign
 
     if requested.output is None:
@@ -134,13 +142,13 @@ def _check(requested: "Study") -> None:
     bank = None if requested.spec.bank is None else Path(requested.spec.bank)
     check_target(requested.output, (".json",), inputs=[requested.root, bank], side=side)
     refuse_existing([] if requested.overwrite else [requested.output, *side])
-    # The folder of the data contains the files that the study reads, whatever their names.
+    # Any file in the data folder may be an input of the study.
     within = requested.root.is_dir() and requested.output.resolve().is_relative_to(requested.root.resolve())
     refuse_foreign([requested.output, *side] if within else side)
 
 
 def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bool) -> None:
-    """Print tables or JSON; write numbers, tables and figure to files if there is an output."""
+    """Print tables or JSON, and write JSON, tables and figure if there is an output."""
     import json
 
     from msdscore.io.outputs.targets import MARK, put_all

@@ -38,8 +38,8 @@ def fields_table(row: Mapping[str, Any]) -> None:
 def grid_table(grid: "Grid") -> None:
     """Print a grid of results with its title above and its notes below.
 
-    On a terminal that is too narrow the columns go into several tables, each with the names of the rows; no number is
-    ever folded or cut.
+    On a narrow terminal the columns are split into several tables, each with the row names, so that no number is
+    wrapped or truncated.
     """
     screen = console()
     for number, columns in enumerate(_fitting(grid, screen.width)):
@@ -55,13 +55,13 @@ def grid_table(grid: "Grid") -> None:
 
 
 def console() -> Console:
-    """Return the console for tables; a pipe or a file gets lines that are never folded or cut."""
+    """Return the console for tables; lines are not wrapped or truncated unless it is a terminal."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=10_000)
 
 
 def _fitting(grid: "Grid", width: int) -> list[list[int]]:
-    """Return the column indices of each table, as many as fit next to the first column."""
+    """Return the column indices of each table, all with the first column."""
     wide = [
         max(cell_len(text) for text in (_title(column), *(visible(row[at]) for row in grid.rows))) + 1
         for at, column in enumerate(grid.columns)
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 def demo_table(shown: "Sequence[Shown]") -> None:
-    """Print the demo's captions from best to worst, photograph by photograph, words in colour."""
+    """Print the demo captions of each photograph from best to worst, with coloured words."""
     from msdscore.explain.look import word_limit
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -104,7 +104,7 @@ def demo_table(shown: "Sequence[Shown]") -> None:
 
 
 def coloured(item: "Explanation", limit: float) -> Text:
-    """Return the caption with its words in the colours of the other renderings."""
+    """Return the caption with coloured words."""
     from msdscore.explain.look import spans
 
     text = Text()
@@ -114,7 +114,7 @@ def coloured(item: "Explanation", limit: float) -> Text:
 
 
 def on_screen(back: str, ink: str) -> str:
-    """Return a style of Rich, which only supports colours of six digits.
+    """Return a Rich style; Rich only supports six-digit colours.
 
     >>> on_screen("#c44800", "#fff")
     '#ffffff on #c44800'
