@@ -32,8 +32,8 @@ from msdscore.forms.base import Measurement
 from msdscore.forms.paper import Paper
 from msdscore.run import shards
 from msdscore.scoring.decoder import Decoded
-from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Numbers
 
 SIZE, DIM, PASSES = 256, 8, 12
 

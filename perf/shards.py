@@ -19,7 +19,7 @@ from msdscore.run.plan import plan
 from msdscore.run.shards import ShardJob, ShardOptions, ShardRows
 from msdscore.run.table import part_table
 from msdscore.run.workers import score_jobs
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import ScorerSpec
 
 ROWS, SHARDS = 200_000, 300

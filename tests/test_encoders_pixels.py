@@ -244,7 +244,7 @@ def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_t
     assert first.prepared.pixels.shape == (3, 32, 32)
     assert str(reason) == str(usual.decode([broken])[0])
     # One that only the decoder of the device refuses: the bytes that were read are decoded with Pillow.
-    monkeypatch.setattr("msdscore.scoring.decoder.decode_jpegs", lambda files, *_: [None] * len(files))
+    monkeypatch.setattr("msdscore.encoders.vision.device.decode_jpegs", lambda files, *_: [None] * len(files))
     unread = Decoded(Prepared(torch.frombuffer(bytearray(other), dtype=torch.uint8), first.prepared.view))
     (again,) = pipeline.decoder.decode_on_device(["no-such-file.jpg"], [unread])
     assert torch.equal(again.prepared.pixels, usual.decode([other])[0].prepared.pixels)

@@ -21,7 +21,7 @@ from msdscore.forms.base import Column
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
 from msdscore.scoring.embedder import BatchSizes
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.results import Numbers
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]

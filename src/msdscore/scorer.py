@@ -22,10 +22,9 @@ from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.inputs.columns import REFERENCES, SEVERAL, ColumnNames, read_references
 from msdscore.io.tar import TarImage, is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
-from msdscore.scoring.results import Score, Scores
+from msdscore.scoring.results import Numbers, Score, Scores, numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches, split_pairs
 

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.encoders.base import Features
-from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
+from msdscore.encoders.mini.lite2 import Lite2Images
+from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.features import TrainingBatch, sentence_vectors

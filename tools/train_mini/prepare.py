@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.encoders.mini.towers import MiniLMTexts
+from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.io.atomic import replacing
 from msdscore.lab import edits
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_name

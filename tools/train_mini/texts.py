@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.encoders.mini.towers import MiniLMTexts
+from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.text.words import stem
 
 NO_WORD, UNKNOWN_WORD = -1, -2  # a token outside content words; one of a content word without an id

@@ -19,8 +19,6 @@ from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
 from msdscore.encoders.registry import languages_of
 from msdscore.encoders.tokens import TextBatch, TextSettings, pack_texts
-from msdscore.encoders.vision.device import FILTERS
-from msdscore.encoders.vision.nvjpeg import library
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
@@ -41,6 +39,10 @@ class Placement:
     def dtype_name(self) -> str:
         """The dtype as written in the signature."""
         return str(self.dtype).removeprefix("torch.")
+
+    def autocast(self) -> torch.autocast:
+        """Context in which float32 weights compute in its dtype."""
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 
 def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Placement:
@@ -129,11 +131,14 @@ class SharedOptions:
     def applied(self, steps: Preprocessing) -> Preprocessing:
         """Apply the options to the preprocessing steps of a checkpoint."""
         on_device, jpeg_on_device = self.resize == "device", self.jpeg == "device"
-        if (on_device or jpeg_on_device) and steps.resample not in FILTERS:
-            raise ConfigError(
-                f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
-                "which this checkpoint does not use; omit it"
-            )
+        if on_device or jpeg_on_device:
+            from msdscore.encoders.vision.device import FILTERS  # only for images that are resized by torch
+
+            if steps.resample not in FILTERS:
+                raise ConfigError(
+                    f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
+                    "which this checkpoint does not use; omit it"
+                )
         return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
 
     def refuse_pixel_choices(self) -> None:
@@ -214,6 +219,8 @@ class Backbone(ABC):
         self._options: Any = identity.options  # of the family
         self._model, self._tokenizer, self._text_settings = model, tokenizer, text_settings
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
+            from msdscore.encoders.vision.nvjpeg import library
+
             library()  # raises now if it is missing, not at the first file
 
     def prepare(self, image: Image) -> Prepared:

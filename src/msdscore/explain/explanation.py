@@ -20,10 +20,9 @@ from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Measurement, Unit
 from msdscore.io.images import ImageSource
 from msdscore.scoring.embedder import Embedded
-from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
-from msdscore.scoring.results import Scores
+from msdscore.scoring.results import Scores, numbers
 from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
 
 

@@ -19,16 +19,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from msdscore.core import evidence, settings
+from msdscore.core import evidence
 from msdscore.core.device import sent
 from msdscore.core.evidence import Bank, JudgedWords, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.paper import total
 from msdscore.core.schedule import fit_all, token_evidence
-from msdscore.core.settings import exact
 from msdscore.errors import ConfigError
 from msdscore.forms.base import (
     BLUEST,
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
     Column,
     Entry,
     Measurement,
@@ -40,8 +41,13 @@ from msdscore.forms.base import (
     Unit,
     Values,
     WordColumn,
+    check_count,
+    check_number,
+    check_share,
+    exact,
     match_settings,
     p_text,
+    replace_known,
     units_of,
 )
 from msdscore.text.words import Word, segment
@@ -61,7 +67,7 @@ COLUMNS = (
 class WordMeasurement:
     """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
 
-    `match` turns scores into probabilities, if the bank has one for these settings.
+    `match` turns scores into probabilities, if the bank has one for these
     """
 
     evidence: WordTerms
@@ -168,13 +174,13 @@ class Evidence:
     temperature: float = 0.2  # xi of Soft-MSD, paper
 
     def __post_init__(self) -> None:
-        settings.check_count("components", self.components, most=settings.MOST_COMPONENTS)
-        settings.check_count("iterations", self.iterations, most=settings.MOST_ITERATIONS)
+        check_count("components", self.components, most=MOST_COMPONENTS)
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
         for name in ("kappa", "temperature"):
-            settings.check_number(name, getattr(self, name), positive=True)
+            check_number(name, getattr(self, name), positive=True)
         for name in ("alpha", "gamma", "delta"):
-            settings.check_number(name, getattr(self, name))
-        settings.check_share("balance", self.balance)
+            check_number(name, getattr(self, name))
+        check_share("balance", self.balance)
 
     @classmethod
     def of_bank(cls, bank: Bank) -> "Evidence | None":
@@ -185,7 +191,7 @@ class Evidence:
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return settings.replace_known(self, changes)
+        return replace_known(self, changes)
 
     @property
     def image_fit(self) -> FitSettings:

@@ -11,14 +11,15 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from msdscore.core import paper, settings
+from msdscore.core import paper
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Init, Kind
 from msdscore.core.paper import Divergence
 from msdscore.core.schedule import diverge
-from msdscore.core.settings import exact
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
     Column,
     Entry,
     Measurement,
@@ -30,6 +31,11 @@ from msdscore.forms.base import (
     Unit,
     Values,
     WordColumn,
+    check_count,
+    check_number,
+    check_share,
+    exact,
+    replace_known,
     units_of,
 )
 from msdscore.text.words import Word, segment
@@ -101,15 +107,15 @@ class Paper:
         if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
             raise ConfigError(f"components must be two counts of at least 1 (image, text), got {self.components}")
         for side, count in zip(("image", "text"), counts, strict=True):
-            settings.check_count(f"components ({side})", count, most=settings.MOST_COMPONENTS)
+            check_count(f"components ({side})", count, most=MOST_COMPONENTS)
         object.__setattr__(self, "components", tuple(counts))
-        settings.check_count("iterations", self.iterations, most=settings.MOST_ITERATIONS)
-        settings.check_count("seed", self.seed, least=0)
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
+        check_count("seed", self.seed, least=0)
         for name in ("alpha", "gate_center"):
-            settings.check_number(name, getattr(self, name))
+            check_number(name, getattr(self, name))
         for name in ("kappa", "gate_width", "temperature"):
-            settings.check_number(name, getattr(self, name), positive=True)
-        settings.check_share("beta", self.beta)
+            check_number(name, getattr(self, name), positive=True)
+        check_share("beta", self.beta)
         choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind}
         for name, known in choices.items():
             if getattr(self, name) not in get_args(known):
@@ -126,7 +132,7 @@ class Paper:
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return settings.replace_known(self, changes)
+        return replace_known(self, changes)
 
     @property
     def needs_bank(self) -> bool:

@@ -22,7 +22,7 @@ from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
 from msdscore.scorer import Scorer
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import guarded_warnings

@@ -10,8 +10,8 @@ from msdscore.io.hashing import source_key
 from msdscore.io.images import Stamp
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import File, TarImage
-from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches
 
 WINDOW_ROWS = 1 << 16  # rows planned together: an image that is repeated within them is read once

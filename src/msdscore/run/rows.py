@@ -26,9 +26,8 @@ from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run,
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts
 from msdscore.run.table import MIXED, WORST, KeptRows, Naming, collect, part_table
-from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL
+from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL, Numbers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 

@@ -23,8 +23,7 @@ from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
-from msdscore.scoring.measurement import Numbers, soften
-from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS
+from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, Numbers, soften
 from msdscore.text.form import FORM_WARNINGS
 
 TABLE_ROWS = 8192  # rows per table of the output

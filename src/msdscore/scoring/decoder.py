@@ -12,7 +12,6 @@ from PIL.Image import Image
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.vision.canvas import read_pixels
-from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
@@ -98,6 +97,8 @@ class Decoder:
         ready, steps = list(decoded), preprocessing_of(self.encoder)
         if steps is None or not steps.jpeg_on_device:
             return ready
+        from msdscore.encoders.vision.device import decode_jpegs
+
         images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
         files = {number: item for number, item in images.items() if item.prepared.pixels.dim() == 1}
         jpegs, usual = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)

@@ -27,8 +27,8 @@ from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, own_bank
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
-from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.references import ReferenceComparison, compare_texts
+from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
 

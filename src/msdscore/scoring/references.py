@@ -19,7 +19,7 @@ from msdscore.forms.references import (
     split_references,
 )
 from msdscore.scoring.embedder import Embedded, Embedder
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.results import Numbers
 from msdscore.text.normal import clean
 
 _MOST = 4  # backgrounds that are cached

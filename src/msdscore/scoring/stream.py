@@ -14,8 +14,8 @@ from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
-from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Numbers
 
 DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core of this process
 # Batches that are scored concurrently on a GPU, and minimum and maximum of the decoded batches that wait for it, which

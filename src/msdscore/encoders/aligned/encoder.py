@@ -33,7 +33,8 @@ from msdscore.encoders.base import Encoder, Features, Prepared
 from msdscore.encoders.loading.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
-from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
+from msdscore.encoders.mini.lite2 import Lite2Images
+from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError

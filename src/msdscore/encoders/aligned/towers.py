@@ -247,6 +247,13 @@ def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
     return states[level]
 
 
+def take_levels(
+    states: Sequence[Float[Tensor, "windows positions _"]], levels: Sequence[Level]
+) -> Float[Tensor, "windows positions dim"]:
+    """The concatenated hidden states of several levels."""
+    return torch.cat([take_level(states, level) for level in levels], dim=-1)
+
+
 def mean_state(
     states: Float[Tensor, "windows positions dim"], mask: Bool[Tensor, "windows positions"]
 ) -> Float[Tensor, "windows dim"]:
@@ -441,8 +448,7 @@ class TransformersTexts:
         mask = batch.mask.to(self.device)
 
         def points(levels: tuple[Level, ...]) -> Features:
-            chosen = torch.cat([take_level(states, level) for level in levels], dim=-1)
-            return Features(tokens.unpack_tokens(chosen, batch).float(), mask)
+            return Features(tokens.unpack_tokens(take_levels(states, levels), batch).float(), mask)
 
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
         pooled = tokens.join_windows(mean_state(states[-1], batch.attention.to(self.device)), batch.windows)

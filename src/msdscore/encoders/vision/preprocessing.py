@@ -20,7 +20,6 @@ from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.vision.canvas import Pixels, View, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
 from msdscore.encoders.vision.canvas import view as view
-from msdscore.encoders.vision.device import on_canvases
 from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
@@ -101,6 +100,8 @@ def stack_pixels(
     if not all(
         image.pixels.device.type == "cpu" and tuple(image.pixels.shape[:0:-1]) == image.view.canvas for image in images
     ):
+        from msdscore.encoders.vision.device import on_canvases
+
         return normalise(on_canvases(images, steps, device), steps)
     # Pillow's bytes are row-major with the channels innermost: they are copied as they are, and permuted on the device.
     rows = [image.pixels.permute(1, 2, 0) for image in images]

@@ -7,7 +7,7 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError
 from msdscore.integrations.scorers import LOGGED, ScorerLike, shared_scorer
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.scoring.stream import Batch, score_batches
 

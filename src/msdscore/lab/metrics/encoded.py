@@ -12,7 +12,7 @@ from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.forms.references import WEIGHTS
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
-from msdscore.scoring.measurement import soften
+from msdscore.scoring.results import soften
 
 RANK_MARGIN = 0.005  # tau_r, paper
 

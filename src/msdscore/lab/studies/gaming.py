@@ -20,8 +20,8 @@ from msdscore.lab.edits import KIND_OF
 from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, split
 from msdscore.lab.studies.table import Column, Table, Value
-from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.form import FORM_WARNINGS

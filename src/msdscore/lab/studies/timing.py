@@ -19,8 +19,8 @@ from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import captioned_images
 from msdscore.lab.studies.context import Study, every_nth
 from msdscore.lab.studies.table import Column, Plot, Row, Table
-from msdscore.scoring.measurement import numbers, soften
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import numbers, soften
 
 MOST_IMAGES = 50
 BUCKETS = (16, 126)  # largest number of tokens of each bucket but the last, as in the paper's table

@@ -18,7 +18,7 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
 from msdscore.encoders.base import Features
 from msdscore.encoders.loading.hashing import files_sha256
-from msdscore.encoders.mini.towers import Lite2Images
+from msdscore.encoders.mini.lite2 import Lite2Images
 from msdscore.errors import RunError
 from msdscore.lab.align.aligner import Aligner, make_optimiser, moving_average
 from msdscore.lab.align.data.formats import Pairs

@@ -24,8 +24,8 @@ from msdscore.lab.studies.ablations.sweep import MIXTURES
 from msdscore.lab.studies.context import PAPER, Study, pair_batches, paper_form
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 from msdscore.scoring.embedder import Embedded
-from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import numbers
 
 Floats = npt.NDArray[np.float64]
 Shares = Float[Tensor, "batch components points"]
