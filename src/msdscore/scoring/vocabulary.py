@@ -21,10 +21,10 @@ from msdscore.text.words import COLOURS, NUMBERS, Word
 
 SAME = 0.75  # correlation over background images from which two words count as synonyms
 MISSING = 10  # words named at most as missing from a caption
-LIKELY = 0.8  # least probability of a missing word: about six of ten are confirmed by other captions (docs/evidence.md)
+LIKELY = 0.85  # least probability of a missing word: two of three are confirmed by other captions (docs/evidence.md)
 LIKELIER = 0.5  # least probability of a suggestion: seven of ten are confirmed
 NEAREST = 8  # words in the most similar contexts, among which a suggestion is looked for
-SURE = 0.45  # least reliability of a missing word
+SURE = 0.3  # least reliability of a missing word
 LATEST = 64  # images whose probabilities are cached
 _IMAGES = 256  # images per batch
 
