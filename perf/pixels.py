@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.vision.preprocessing import prepare_image, stack_pixels
+from msdscore.encoders.vision.canvas import read_pixels
+from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image, stack_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import stored_images
-from msdscore.scoring.decoder import Decoded, open_prepared
+from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.spec import ScorerSpec
 
 SIDE = 6  # scale factor, and images along a side of a collage
@@ -58,7 +59,7 @@ def ways(steps):
 
     def reduced(margin):
         less = replace(steps, reduced=margin)
-        return lambda content: open_prepared(content, None, steps=less, limits=ImageLimits())
+        return lambda content: as_prepared(*read_pixels(content, steps=less, limits=ImageLimits()))
 
     device = replace(steps, on_device=True)
     return {

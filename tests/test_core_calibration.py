@@ -109,7 +109,8 @@ def test_the_bank_counts_in_the_size_of_a_block(bank):
     sizes = []
 
     def watched(background, solid):
-        logits = len(solid) * solid.shape[1] * mixture.room_per_point(background) * solid.element_size()
+        numbers = 3 * min(len(background), mixture.ITEMS) * background.means.shape[1]
+        logits = len(solid) * solid.shape[1] * numbers * solid.element_size()
         sizes.append((len(solid), logits))
         return expected_log_density(background, solid)
 

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -8,6 +6,7 @@ from hypothesis import strategies as st
 
 import reference
 from msdscore.core import paper
+from msdscore.forms.paper import Paper
 from msdscore.lab.metrics.encoded import rank_agg_preference
 
 similarity_sets = st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=6), min_size=1, max_size=5)
@@ -18,11 +17,9 @@ def test_the_gate_has_the_values_of_the_paper():
     assert beta.tolist() == pytest.approx([0.9655, 0.5, 0.0344, 0.0], abs=1e-4)
 
 
-def test_gates_choose_between_the_divergences():
-    coverage, support, lengths = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0]), torch.tensor([4, 40])
-    for beta, expected in [(1.0, [1.0, 2.0]), (0.0, [3.0, 5.0]), (0.5, [2.0, 3.5])]:
-        gate = paper.constant_gate(lengths, beta=beta)
-        assert paper.local_divergence(coverage, support, gate).tolist() == expected
+@pytest.mark.parametrize(("gate", "beta"), [("coverage", 1.0), ("support", 0.0), ("fixed", 0.25)])
+def test_gates_without_length_have_one_weight_for_every_caption(gate, beta):
+    assert Paper(gate=gate, beta=0.25).betas(torch.tensor([4, 40])).tolist() == [beta, beta]
 
 
 @given(sets=similarity_sets, temperature=st.sampled_from([0.05, 0.2, 1.0]))
@@ -60,10 +57,3 @@ def test_rank_aggregation_uses_divergence_only_within_the_margin():
     similarity = np.array([[0.300, 0.290], [0.300, 0.297], [0.300, 0.300]])
     divergence = np.array([[9.0, 1.0], [9.0, 1.0], [2.0, 2.0]])
     assert rank_agg_preference(similarity, divergence, margin=0.005).tolist() == [1.0, -1.0, 0.0]
-
-
-def test_msd_by_hand():
-    gate = paper.length_gate(torch.tensor([20]), center=20.0, width=3.0)
-    d = paper.local_divergence(torch.tensor([1.0]), torch.tensor([3.0]), gate)
-    assert 0.5 - 0.1 * d.item() == pytest.approx(0.5 - 0.1 * 2.0)
-    assert math.isclose(gate.item(), 0.5)

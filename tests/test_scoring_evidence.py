@@ -21,7 +21,6 @@ from msdscore.core.evidence import (
     JUDGED,
     TYPICAL,
     ZERO,
-    JudgedWords,
     Match,
     WordCalibration,
     WordKind,
@@ -36,7 +35,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import preset
-from msdscore.scoring.bank import BankQuality, load_bank, named, own_bank, save_bank
+from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
 from msdscore.scoring.calibrate import (
     calibrated_bank,
     fit_logistic,
@@ -138,10 +137,9 @@ def test_terms_have_the_sign_of_their_margin_and_a_false_word_never_helps(margin
 
 
 def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_mentions_no_other():
-    kinds = torch.zeros(1, 3, dtype=torch.int64)
-    index = JudgedWords(torch.tensor([[[0, 2], [3, -1], [-1, -1]]]), rows([1.0, 1.0, 0.0]), kinds)
+    words = torch.tensor([[[0, 2], [3, -1], [-1, -1]]])
     tokens = torch.tensor([[1.0, 100.0, 3.0, 7.0]])
-    assert word_evidence(tokens, index).tolist() == [[2.0, 7.0, 0.0]]
+    assert word_evidence(tokens, words).tolist() == [[2.0, 7.0, 0.0]]
 
 
 def test_kinds_weights_and_words_that_cannot_be_judged():
@@ -425,9 +423,9 @@ def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
 
 
 def test_the_packaged_encoder_knows_words():
-    made = own_bank(load_encoder("mini"))
-    assert made.bank.words.reliability["dog"] > made.bank.words.other
-    assert "dog" in made.bank.vocabulary.words
+    bank = load_encoder("mini").bank
+    assert bank.words.reliability["dog"] > bank.words.other
+    assert "dog" in bank.vocabulary.words
 
 
 def test_the_default_form_has_a_name_of_its_own_in_signatures_and_tables():

@@ -34,25 +34,21 @@ def launching(device: torch.device) -> Iterator[None]:
     Threads that launch concurrently switch the GIL every few kernels, and all of them finish
     later. Wait for the device outside of this context. On a CPU there is no lock.
     """
-    with _lock if device.type == "cuda" else nullcontext(), _without_cudnn(device):
-        yield
-
-
-@contextmanager
-def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Disable cuDNN attention if torch has alternatives: every call of cuDNN's costs the host half a millisecond.
-
-    The setting is process-wide, and safe to change temporarily because of the lock.
-    """
-    others = backends.math_sdp_enabled() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled())
-    if device.type != "cuda" or not others or not backends.cudnn_sdp_enabled():
+    if device.type != "cuda":
         yield
         return
-    backends.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        backends.enable_cudnn_sdp(True)
+    with _lock:
+        # Every call of cuDNN's attention costs the host half a millisecond. The setting is process-wide, and safe to
+        # change temporarily because of the lock.
+        others = backends.math_sdp_enabled() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled())
+        avoided = others and backends.cudnn_sdp_enabled()
+        if avoided:
+            backends.enable_cudnn_sdp(False)
+        try:
+            yield
+        finally:
+            if avoided:
+                backends.enable_cudnn_sdp(True)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

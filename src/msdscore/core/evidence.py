@@ -56,16 +56,14 @@ class WordKind:
     @property
     def zero(self) -> float:
         """The evidence that nine of ten true words exceed."""
-        return self._quantile(ZERO)
+        # Calibration stores quantiles at steps that divide this share, and `TYPICAL`.
+        return self.quantiles[round(ZERO * (len(self.quantiles) - 1))]
 
     @property
     def settled(self) -> float:
         """The log-odds from which a word raises no doubt: 1, or those of the median true word if they are lower."""
-        return min(self.slope * self._quantile(TYPICAL) + self.intercept, 1.0)
-
-    def _quantile(self, share: float) -> float:
-        # Calibration stores quantiles at steps that divide these shares.
-        return self.quantiles[round(share * (len(self.quantiles) - 1))]
+        typical = self.quantiles[round(TYPICAL * (len(self.quantiles) - 1))]
+        return min(self.slope * typical + self.intercept, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,32 +158,14 @@ class Vocabulary:
         return torch.sigmoid(constant + slope * evidence.double() + prior * torch.logit(self.frequency.double()))
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedWords:
-    """The distinct judged words of every text, padded.
+def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: Int[Tensor, "pairs words pieces"]) -> WordTerms:
+    """The evidence of words: the mean over their tokens, whose indices are `words` (−1: none).
 
-    `tokens` are the indices of each word's tokens (−1: none), `weights` how well each can be judged, `kinds` the
-    indices of their kinds; padding has weight 0 and kind 0.
-    """
-
-    tokens: Int[Tensor, "texts words pieces"]
-    weights: Float[Tensor, "texts words"]
-    kinds: Int[Tensor, "texts words"]
-
-    def take(self, rows: Int[Tensor, " pairs"]) -> "JudgedWords":
-        """The words of the chosen texts."""
-        return JudgedWords(self.tokens[rows], self.weights[rows], self.kinds[rows])
-
-
-def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: JudgedWords) -> WordTerms:
-    """The evidence of words: the mean over their tokens.
-
-    >>> words = JudgedWords(torch.tensor([[[0, 1], [2, -1]]]), torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.int64))
-    >>> word_evidence(torch.tensor([[1.0, 3.0, 5.0]]), words)
+    >>> word_evidence(torch.tensor([[1.0, 3.0, 5.0]]), torch.tensor([[[0, 1], [2, -1]]]))
     tensor([[2., 5.]])
     """
-    real = words.tokens >= 0
-    flat = evidence.gather(1, words.tokens.clamp_min(0).flatten(1)).view(words.tokens.shape)
+    real = words >= 0
+    flat = evidence.gather(1, words.clamp_min(0).flatten(1)).view(words.shape)
     count = real.sum(dim=2)
     sums = total((flat * real).flatten(0, 1)).view(count.shape)
     return sums / count.clamp_min(1)

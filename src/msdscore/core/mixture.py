@@ -181,14 +181,9 @@ def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
         lowest = open_points.amin(dim=1, keepdim=True)
         chosen.append((open_points <= lowest + NEAR_TIE).to(torch.uint8).argmax(dim=1, keepdim=True))
         nearest = torch.maximum(nearest, similarities(chosen[-1]).squeeze(1))
-    return _cycle(torch.cat(chosen, dim=1), mask, count)
-
-
-def _cycle(order: Int[Tensor, "batch listed"], mask: Mask, count: int) -> Seeds:
-    """The first `count` of an order over the real points, which repeats after the last real point."""
-    real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=order.shape[1])
-    places = torch.arange(count, device=order.device).unsqueeze(0) % real
-    return order.gather(1, places)
+    # The list repeats after the last real point.
+    real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=distinct)
+    return torch.cat(chosen, dim=1).gather(1, torch.arange(count, device=mask.device).unsqueeze(0) % real)
 
 
 def _mix(number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -270,11 +265,6 @@ def expected_log_density(background: Mixture, points: Points) -> PerPoint:
 def log_density_spread(background: Mixture, points: Points) -> PerPoint:
     """Standard deviation of log P of each point over all background items, in the points' dtype."""
     return torch.cat([log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
-
-
-def room_per_point(background: Mixture) -> int:
-    """Peak memory of `expected_log_density` in numbers per point: logits, and their exponentials."""
-    return 3 * min(len(background), ITEMS) * background.means.shape[1]
 
 
 def _parts(background: Mixture) -> list[Mixture]:

@@ -91,25 +91,6 @@ def length_gate(lengths: Int[Tensor, " captions"] | PerCaption, *, center: float
     return torch.sigmoid((center - wide) / width)
 
 
-def constant_gate(lengths: Int[Tensor, " captions"] | PerCaption, *, beta: float) -> PerCaption:
-    """The same weight for every caption: 1 is coverage only, 0 is support only.
-
-    >>> constant_gate(torch.tensor([5, 50]), beta=0.25)
-    tensor([0.2500, 0.2500])
-    """
-    dtype = lengths.dtype if lengths.is_floating_point() else torch.float32
-    return torch.full(lengths.shape, beta, dtype=dtype, device=lengths.device)
-
-
-def local_divergence(coverage: PerCaption, support: PerCaption, beta: PerCaption) -> PerCaption:
-    r""":math:`d = \beta\,\text{coverage} + (1-\beta)\,\text{support}`.
-
-    >>> local_divergence(torch.tensor([2.0]), torch.tensor([4.0]), torch.tensor([0.25]))
-    tensor([3.5000])
-    """
-    return beta * coverage + (1 - beta) * support
-
-
 def soften(
     similarity: PerCaption, msd: PerCaption, group: Int[Tensor, " captions"], *, temperature: float
 ) -> tuple[PerCaption, PerCaption]:

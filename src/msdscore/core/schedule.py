@@ -23,7 +23,7 @@ from torch import Tensor
 from msdscore.core import fused
 from msdscore.core.embeddings import Embeddings, Mask, PerPoint, Points, accumulation_dtype, real_points, widen
 from msdscore.core.evidence import Bank
-from msdscore.core.mixture import FitSettings, Keys, Mixture, expected_log_density, fit, log_density, room_per_point
+from msdscore.core.mixture import ITEMS, FitSettings, Keys, Mixture, expected_log_density, fit, log_density
 from msdscore.core.paper import Divergence, share
 
 # Memory of one block in bytes: on a CPU a few cache-friendly items for every core.
@@ -264,7 +264,8 @@ def blocks(
     if classes.device.type == "cuda":
         room = int(torch.cuda.get_device_properties(classes.device).total_memory) // GPU_SHARE
     dim, wide = side.points.shape[2], accumulation_dtype(side.points.dtype).itemsize
-    bank = 0 if background is None else room_per_point(background)
+    # Peak memory of `expected_log_density` in numbers per point: logits, and their exponentials.
+    bank = 0 if background is None else 3 * min(len(background), ITEMS) * background.means.shape[1]
     for width in here.unique().tolist():
         items = (here == width).nonzero().squeeze(1).to(classes.device)
         bytes_per_item = wide * width * (2 * dim + min(width, 2 * dim) + 8 * components + bank)

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core import evidence
 from msdscore.core.device import sent
-from msdscore.core.evidence import Bank, JudgedWords, Match, WordCalibration, WordTerms
+from msdscore.core.evidence import Bank, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.paper import total
 from msdscore.core.schedule import fit_all, token_evidence
@@ -67,11 +67,13 @@ COLUMNS = (
 class WordMeasurement:
     """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
 
-    `match` turns scores into probabilities, if the bank has one for these
+    `weights` are how well each word can be judged, `kinds` the indices of their kinds; both are 0 for padding. `match`
+    turns scores into probabilities, if the bank has one for these
     """
 
     evidence: WordTerms
-    index: JudgedWords  # one row per pair
+    weights: WordTerms
+    kinds: Int[Tensor, "pairs words"]
     spoken: tuple[tuple[Word, ...], ...]  # words and marks of every pair's caption
     judged: tuple[tuple[int, ...], ...]
     calibration: WordCalibration
@@ -88,40 +90,30 @@ class WordMeasurement:
         return replace(self, evidence=tensors[0])
 
     @property
-    def margin(self) -> WordTerms:
-        """Evidence minus the zero of each word's kind."""
-        return self.evidence.cpu().double() - self.calibration.of_kinds("zero", self.index.kinds)
+    def sides(self) -> tuple[WordTerms, WordTerms, WordTerms]:
+        """The margin of each word, its log-odds, and the log-odds from which it raises no doubt.
+
+        The log-odds are those of a true word of its kind against a likely absent one, with an even prior.
+        """
+        values = self.evidence.cpu().double()
+        names = ("zero", "slope", "intercept", "settled")
+        zero, slope, intercept, settled = (self.calibration.of_kinds(name, self.kinds) for name in names)
+        return values - zero, slope * values + intercept, settled
 
     @property
-    def precision_terms(self) -> WordTerms:
-        """Terms that add up to precision."""
-        return evidence.precision_terms(self.margin, self.index.weights)
-
-    @property
-    def information_terms(self) -> WordTerms:
-        """Terms that add up to information."""
-        return evidence.information_terms(self.margin, self.index.weights, spread=self.calibration.spread)
-
-    @property
-    def odds(self) -> WordTerms:
-        """Log-odds of a true word of its kind against a likely absent one, with an even prior."""
-        slope, intercept = (self.calibration.of_kinds(name, self.index.kinds) for name in ("slope", "intercept"))
-        return slope * self.evidence.cpu().double() + intercept
-
-    @property
-    def settled(self) -> WordTerms:
-        """Log-odds from which each word raises no doubt."""
-        return self.calibration.of_kinds("settled", self.index.kinds)
-
-    @property
-    def doubt_terms(self) -> WordTerms:
-        """Terms that add up to doubt."""
-        return evidence.doubt_terms(self.odds, self.settled, self.index.weights)
+    def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:
+        """Terms that add up to precision, to information and to doubt."""
+        margin, odds, settled = self.sides
+        return (
+            evidence.precision_terms(margin, self.weights),
+            evidence.information_terms(margin, self.weights, spread=self.calibration.spread),
+            evidence.doubt_terms(odds, settled, self.weights),
+        )
 
     @property
     def p_values(self) -> list[list[float]]:
         """The p-values of the judged words of every pair."""
-        values = self.calibration.p_values(self.evidence.cpu().flatten(), self.index.kinds.flatten())
+        values = self.calibration.p_values(self.evidence.cpu().flatten(), self.kinds.flatten())
         rows = values.view(self.evidence.shape).tolist()
         return [row[: len(own)] for row, own in zip(rows, self.judged, strict=True)]
 
@@ -230,10 +222,12 @@ class Evidence:
         ]
         judged = [judged_words(words, bank.words) for words in spoken]
         text_of = sides.rows[1]
-        index = _index(spoken, judged, bank.words).take(torch.tensor(text_of, dtype=torch.int64))
+        rows = torch.tensor(text_of, dtype=torch.int64)
+        words, weights, kinds = (part[rows] for part in _index(spoken, judged, bank.words))
         return WordMeasurement(
-            evidence.word_evidence(tokens, replace(index, tokens=sent(index.tokens, tokens.device))),
-            index,
+            evidence.word_evidence(tokens, sent(words, tokens.device)),
+            weights,
+            kinds,
             tuple(spoken[row] for row in text_of),
             tuple(judged[row] for row in text_of),
             bank.words,
@@ -246,8 +240,7 @@ class Evidence:
         words = measured.terms
         similarity = measured.similarity.double().cpu()
         denial = (1 - affirmed(words.spoken)) * similarity.clamp_min(0)
-        precision, information = total(words.precision_terms), total(words.information_terms)
-        doubt = total(words.doubt_terms)
+        precision, information, doubt = map(total, words.terms)
         first, second = self.weights
         msd = similarity - denial + first * precision + second * information - self.delta * doubt
         values = {"similarity": similarity, "denial": denial, "precision": precision, "information": information}
@@ -276,8 +269,8 @@ class Evidence:
 
     def word_terms(self, words: WordMeasurement) -> Float[Tensor, "pairs words"]:
         """Return the contribution of every judged word to MSD."""
-        first, second = self.weights
-        return first * words.precision_terms + second * words.information_terms - self.delta * words.doubt_terms
+        (first, second), (precision, information, doubt) = self.weights, words.terms
+        return first * precision + second * information - self.delta * doubt
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of a caption; judged words with their numbers."""
@@ -287,8 +280,8 @@ class Evidence:
             self.word_terms(words)[pair].tolist(),
             values.tolist(),
             words.p_values[pair],
-            words.calibration.probabilities(values, words.index.kinds[pair, : len(judged)]).tolist(),
-            words.doubt_terms[pair].tolist(),
+            words.calibration.probabilities(values, words.kinds[pair, : len(judged)]).tolist(),
+            words.terms[2][pair].tolist(),
         )
         names = ("term", "evidence", "p_value", "probability", "doubt")
         facts = {number: dict(zip(names, own, strict=True)) for number, *own in zip(judged, *columns, strict=False)}
@@ -298,7 +291,7 @@ class Evidence:
         """Return the terms of words, divided among their tokens; coverage is not part of the form."""
         words, count = measured.terms, int(tokens.sum())
         support, shares = np.zeros(count), np.zeros(count)
-        terms, weights = self.word_terms(words)[pair].tolist(), words.index.weights[pair].tolist()
+        terms, weights = self.word_terms(words)[pair].tolist(), words.weights[pair].tolist()
         for number, term, weight in zip(words.judged[pair], terms, weights, strict=False):
             own = list(words.spoken[pair][number].tokens)
             support[own] = -term / len(own)
@@ -357,8 +350,8 @@ def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[i
 
 def _index(
     spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
-) -> JudgedWords:
-    """Return tokens, weights and kinds of the judged words of every caption, padded."""
+) -> tuple[Int[Tensor, "texts words pieces"], Float[Tensor, "texts words"], Int[Tensor, "texts words"]]:
+    """Return the token indices (−1: none), weights and kinds of the judged words of every caption, padded."""
     own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
     most = max(map(len, own), default=0) or 1
     pieces = max((len(word.tokens) for words in own for word in words), default=1)
@@ -372,7 +365,7 @@ def _index(
             numbers[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
             weights[text, column] = calibration.weight_of(word.stem)
             kinds[text, column] = kind
-    return JudgedWords(numbers, weights, kinds)
+    return numbers, weights, kinds
 
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from msdscore.core import paper
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Init, Kind
-from msdscore.core.paper import Divergence
+from msdscore.core.paper import Divergence, length_gate
 from msdscore.core.schedule import diverge
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
@@ -187,9 +187,8 @@ class Paper:
         """Return the weight of coverage for captions of these lengths in tokens."""
         wide = lengths.cpu().double()
         if self.gate == "length":
-            return paper.length_gate(wide, center=self.gate_center, width=self.gate_width)
-        beta = {"coverage": 1.0, "support": 0.0, "fixed": self.beta}[self.gate]
-        return paper.constant_gate(wide, beta=beta)
+            return length_gate(wide, center=self.gate_center, width=self.gate_width)
+        return torch.full_like(wide, {"coverage": 1.0, "support": 0.0, "fixed": self.beta}[self.gate])
 
     def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
@@ -208,7 +207,7 @@ class Paper:
         similarity = measured.similarity.double().cpu()
         coverage, support = (side.double().cpu() for side in (measured.terms.coverage, measured.terms.support))
         beta = self.betas(measured.lengths)
-        divergence = paper.local_divergence(coverage, support, beta)
+        divergence = beta * coverage + (1 - beta) * support
         return {
             "similarity": similarity,
             "coverage": coverage,

@@ -87,11 +87,6 @@ def named(bank: Bank, encoder: Encoder) -> NamedBank:
     return NamedBank(_mark(bank), unrounded(encoder.signature), bank)
 
 
-def own_bank(encoder: Encoder) -> NamedBank | None:
-    """Return the bank of an encoder, or None if it has none."""
-    return None if encoder.bank is None else named(encoder.bank, encoder)
-
-
 def build_bank(
     encoder: Encoder, form: Form, images: Sequence[Image], captions: Sequence[str] = (), *, batch_size: int = 32
 ) -> NamedBank:

@@ -1,9 +1,10 @@
 """The first part of a pipeline: image sources in, images ready for the encoder out."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PIL import __version__ as pillow_version
@@ -36,20 +37,6 @@ class Decoded:
     stamp: str | None = None
 
 
-def open_prepared(
-    source: ImageSource,
-    prepare: Callable[[Image], Prepared],
-    *,
-    steps: Preprocessing | None,
-    limits: ImageLimits,
-    name: str | None = None,
-) -> Prepared:
-    """Decode and prepare an image; a file is read by `read_pixels` if the `steps` require it."""
-    if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
-        return prepare(open_image(source, limits=limits, name=name))
-    return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
-
-
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """Reads and decodes images for an encoder.
@@ -76,14 +63,7 @@ class Decoder:
         A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size. `stamp` is
         computed from the bytes of each file that is given by its path.
         """
-        items = list(sources)
-
-        def read(source: ImageSource) -> Decoded | RowError:
-            try:
-                return self._read(source, keep=keep, stamp=stamp)
-            except RowError as error:
-                return error
-
+        items, read = list(sources), partial(self._read, keep=keep, stamp=stamp)
         decoded = list(map(read, items) if pool is None else pool.map(read, items))
         return decoded if self._by_content(keep=keep) else self.decode_on_device(items, decoded)
 
@@ -140,19 +120,22 @@ class Decoder:
         """Return whether a cache on disk looks files up by their bytes; keys and full-size images need the pixels."""
         return isinstance(self.encoder, CachedEncoder) and self.encoder.is_lasting and not (keep or self.keyed)
 
-    def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded:
+    def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded | RowError:
         name, mark = source_name(source), None
-        if isinstance(source, File):  # read once: the bytes of the stamp are those that are decoded
-            source, mark = read_stamped(source, stamp, limits=self.limits)
-            if self._by_content(keep=keep):
-                return Decoded(self._prepare_file(source, name), stamp=mark)
-        # A full hash of the pixels costs as much as decoding: only drawn starts need it.
-        if not (keep or self.keyed):
-            return Decoded(self._prepare(source, name=name), stamp=mark)
-        image = open_image(source, limits=self.limits, name=name)
-        # A reduced image is decoded again, so that its numbers do not depend on `keep`.
-        prepared = self._prepare(source if isinstance(source, bytes) else image, name=name)
-        return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None, mark)
+        try:
+            if isinstance(source, File):  # read once: the bytes of the stamp are those that are decoded
+                source, mark = read_stamped(source, stamp, limits=self.limits)
+                if self._by_content(keep=keep):
+                    return Decoded(self._prepare_file(source, name), stamp=mark)
+            # A full hash of the pixels costs as much as decoding: only drawn starts need it.
+            if not (keep or self.keyed):
+                return Decoded(self._prepare(source, name=name), stamp=mark)
+            image = open_image(source, limits=self.limits, name=name)
+            # A reduced image is decoded again, so that its numbers do not depend on `keep`.
+            prepared = self._prepare(source if isinstance(source, bytes) else image, name=name)
+            return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None, mark)
+        except RowError as error:
+            return error
 
     def _prepare_file(self, content: bytes, name: str) -> Prepared:
         assert isinstance(self.encoder, CachedEncoder), "files are looked up by content in a cache"
@@ -168,5 +151,8 @@ class Decoder:
         return self.encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", make)
 
     def _prepare(self, source: ImageSource, *, steps: Preprocessing | None = None, name: str | None = None) -> Prepared:
+        """Decode and prepare an image; a file is read by `read_pixels` if the steps require it."""
         steps = steps or preprocessing_of(self.encoder)
-        return open_prepared(source, self.encoder.prepare, steps=steps, limits=self.limits, name=name)
+        if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
+            return self.encoder.prepare(open_image(source, limits=self.limits, name=name))
+        return as_prepared(*read_pixels(source, steps=steps, limits=self.limits, name=name))

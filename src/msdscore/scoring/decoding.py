@@ -27,7 +27,7 @@ MOST_PROCESSES = 32  # that decode for one GPU, unless more are requested
 
 
 def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, stamp: Stamp | None = None) -> Read:
-    """Return `open_prepared` for another process; without torch there, if the encoder only needs `steps`."""
+    """Return a function that prepares a file in another process; without torch there, if `steps` are set."""
     decode = partial(_prepare, prepare=prepare) if steps is None else partial(read_pixels, steps=steps)
     return partial(_read, decode=partial(decode, limits=limits), limits=limits, stamp=stamp)
 

@@ -24,7 +24,7 @@ from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource, Stamp
-from msdscore.scoring.bank import NamedBank, own_bank
+from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
 from msdscore.scoring.references import ReferenceComparison, compare_texts
@@ -282,11 +282,11 @@ def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | 
             remedy = "set calibration=background" if own is None else f"choose the preset {own.facts()['form']}"
             raise ConfigError(f"a bank was passed, but these settings use none; {remedy}, or omit it")
         return None
-    named = given or own_bank(encoder)
-    if named is None:
+    bank = given if given or encoder.bank is None else named(encoder.bank, encoder)
+    if bank is None:
         raise ConfigError(
             f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
             "msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder and --preset of this run"
         )
-    named.require(encoder, form)
-    return named
+    bank.require(encoder, form)
+    return bank

@@ -228,10 +228,10 @@ def load_towers(
 ) -> tuple[ImageTower, TextTower]:
     """Load both towers; one encoder that provides both sides is loaded once. `base` is the root of relative folders."""
     loaded: dict[tuple[str, str], Encoder] = {}
-
-    def tower(spec: ImageTowerSpec | TextTowerSpec) -> Any:
-        if spec.kind == "encoder":
-            return EncoderTower(spec, where, base=base, loaded=loaded)
-        return _TOWERS[type(spec), spec.kind](spec, where, base=base)
-
-    return tower(image), tower(text)
+    towers: list[Any] = [
+        EncoderTower(spec, where, base=base, loaded=loaded)
+        if spec.kind == "encoder"
+        else _TOWERS[type(spec), spec.kind](spec, where, base=base)
+        for spec in (image, text)
+    ]
+    return towers[0], towers[1]

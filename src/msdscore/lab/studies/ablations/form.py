@@ -167,12 +167,11 @@ def _measure(
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    shares = affirmed(words.spoken).tolist()
+    shares, (margins, odds, settled) = affirmed(words.spoken).tolist(), words.sides
     answers = []
     for pair, (item, number, *_) in enumerate(cells[cell] for cell in readable):
         count = len(words.judged[pair])
-        sides = (words.margin, words.index.weights, words.odds, words.settled)
-        local = [side[pair, :count].tolist() for side in sides]
+        local = [side[pair, :count].tolist() for side in (margins, words.weights, odds, settled)]
         answers.append((item, number, float(measured.similarity[pair]), shares[pair], *local))
     return answers
 
