@@ -47,7 +47,7 @@ def test_a_column_per_benchmark_with_the_best_in_bold(files):
     grid = overview([(read_result(path), path.parent) for path in files])
     assert grid.columns == ("metric", "SugarCrepe accuracy/mean", "Flickr8k-Expert tau_c")
     rows = {row[0]: row[1:] for row in grid.rows}
-    assert list(rows) == ["cosine", "msd", "random", "constant", "length alone (better direction)"]
+    assert list(rows) == ["cosine", "MSD", "random", "constant", "length alone (better direction)"]
     assert rows["constant"] == ("0.0", "–")
     best = {(grid.rows[row][0], column) for row, column in grid.best}
     assert ("cosine", 1) in best
@@ -60,7 +60,7 @@ def test_a_column_per_benchmark_with_the_best_in_bold(files):
 def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
     text = call("table", *files, "--overview", "--against", "cosine", "--samples", 200).stdout
     assert "| constant | 0.0† |" in text
-    assert "| msd | **100.0** |" in text  # no difference, no mark
+    assert "| MSD | **100.0** |" in text  # no difference, no mark
     assert "† differs from cosine (p < 0.05, Holm over the metrics of a benchmark)" in text
     with pytest.raises(ConfigError, match="--against and --quoted need --overview"):
         call("table", *files, "--quoted")
@@ -126,8 +126,8 @@ def test_other_settings_are_rows_of_their_own(files, tmp_path):
     )
     both = [(read_result(path), path.parent) for path in (files[0], tmp_path / "sugarcrepe.json")]
     labels = [row[0] for row in overview(both).rows]
-    assert "msd (kappa:20)" in labels
-    assert "msd (kappa:9.5)" in labels
+    assert "MSD (kappa:20)" in labels
+    assert "MSD (kappa:9.5)" in labels
     assert "cosine" in labels
 
 
@@ -170,7 +170,7 @@ def test_metrics_stand_in_the_order_of_their_mean_rank(files):
     assert grid.columns == ("metric", "mean rank", "95 % interval", "sugarcrepe", "flickr8k-expert")
     means = [float(row[1]) for row in grid.rows]
     assert means == sorted(means)
-    assert {row[0] for row in grid.rows} == {"cosine", "msd", "random", "constant"}
+    assert {row[0] for row in grid.rows} == {"cosine", "MSD", "random", "constant"}
     for row in grid.rows:
         assert float(row[1]) == pytest.approx((float(row[3]) + float(row[4])) / 2)
     # Every column holds each rank once, ties half of their sum.

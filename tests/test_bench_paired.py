@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
+from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe, write_rows
+from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Battle, Pair, Rated
@@ -36,6 +38,7 @@ def crepe(tmp_path_factory):
 
 def test_differences_of_accuracies_by_hand(crepe):
     found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:length"), how=HOW)
+    assert (found.first, found.second) == ("cosine (toy@1)", "length")  # which uses no encoder
     by_name = {difference.name: difference for difference in found.differences}
     assert list(by_name) == ["accuracy/mean", "accuracy/replace_att", "accuracy/add_att", "accuracy/all"]
     part = by_name["accuracy/replace_att"]
@@ -173,15 +176,28 @@ def test_tables_in_every_format(crepe):
         render(grids, "html")
 
 
+def test_columns_of_a_table_are_chosen_and_its_file_names_the_format(crepe, tmp_path):
+    words = ["table", str(crepe), "-o", str(tmp_path / "t.tex"), "--columns", "accuracy/mean,interval,wrong image"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    text = (tmp_path / "t.tex").read_text()
+    assert r"metric & accuracy/mean & 95 \% interval & wrong image \\" in text
+    assert "exists with other content" in str(CliRunner().invoke(app, [*words[:-1], "interval"]).exception)
+    wrong = CliRunner().invoke(app, ["table", str(crepe), "--columns", "accuracy"])
+    assert "unknown column 'accuracy'" in str(wrong.exception)
+
+
 def test_two_ways_of_counting_never_share_a_table(crepe):
     from dataclasses import replace
 
     result = read_result(crepe)
     assert len(result_grids([result, replace(result, protocol="authors"), replace(result, limit=5)])) == 3
-    both = result_grids([result, replace(result, encoder="other@2,dtype:float32")])
+    foreign = [replace(m, signature=m.signature.replace("enc:toy@1", "enc:other@2")) for m in result.metrics]
+    both = result_grids([result, replace(result, encoder="other@2,dtype:float32", metrics=tuple(foreign))])
     assert len(both) == 1
     assert both[0].columns[1] == "encoder"
-    assert [row[1] for row in both[0].rows] == ["toy@1"] * 4 + ["other@2"] * 4 + ["–"]
+    encoders = {(row[0], row[1]) for row in both[0].rows}
+    assert {("cosine", "toy@1"), ("cosine", "other@2"), ("length", "–")} <= encoders
+    assert ("length", "toy@1") not in encoders
     changed = tuple(replace(m, signature=m.signature.replace("kappa:20", "kappa:9")) for m in result.metrics)
     grid = result_grids([result, replace(result, metrics=changed)])[0]
     assert grid.columns[1] == "settings"

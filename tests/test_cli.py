@@ -423,12 +423,24 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
     rows.write_text(json.dumps({"image": str(red), "caption": "a red square"}) + "\n")
     for name in ("scores.parquet", "scores.jsonl"):
         assert msdscore("score", rows, "-e", "toy", "-o", tmp_path / name).returncode == 0
-        assert "note = {msd|enc:toy@1|" in msdscore("cite", tmp_path / name).stdout
+        printed = msdscore("cite", tmp_path / name)
+        assert "note = {msd|enc:toy@1|" in printed.stdout
+        assert printed.stderr.startswith(
+            r"We report MSD-Score~\cite{kan2026msdscore} with the encoder toy (weights 1), "
+        )
+        assert printed.stderr.count("|enc:toy@1|") == printed.stderr.count("\n") == 1
     (tmp_path / "bench.json").write_text(
         '{"metrics": [{"signature": "msd|enc:clip-l14@abc|k:3,2"}, {"signature": "length"}]}'
     )
     cited = msdscore("cite", tmp_path / "bench.json").stdout
     assert re.findall(r"^@\w+\{(.*),$", cited, re.M) == ["msdscore", "kan2026msdscore", "radford2021learning"]
+    default = msdscore("cite", "msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0")
+    assert re.findall(r"^@\w+\{(.*),$", default.stdout, re.M)[2:] == ["tan2019efficientnet", "wang2020minilm"]
+    assert default.stderr == (
+        r"We report MSD-E, the evidence form of MSD-Score~\cite{kan2026msdscore}, with the encoder mini (weights 86)"
+        r"~\cite{tan2019efficientnet,wang2020minilm} and 5 references per image, computed by msdscore 0.2.0"
+        r"~\cite{msdscore}; signature: \texttt{msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0}." + "\n"
+    )
     wrong = msdscore("cite", rows)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "rows.jsonl: has no signature; expected an output of msdscore score" in wrong.stderr

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.captioners.page import page, wins
-from msdscore.lab.captioners.ranking import rank, read_contest, verdict
+from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest, verdict
 from msdscore.scorer import Scorer
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"
@@ -161,7 +162,7 @@ def test_the_page_begins_with_who_is_first_and_who_is_tied_with_it(files) -> Non
     first = found.metrics[0].placed[0].captioner
     other = {"good": "same", "same": "good"}[first]
     assert verdict(found) == (
-        f"Too close to call: no significant difference between {first} and {other} by msd on 60 images."
+        f"Too close to call: no significant difference between {first} and {other} by MSD on 60 images."
     )
     text = page(found, title="three")
     assert verdict(found) in text
@@ -294,7 +295,7 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
     ranking = rank(read_contest(list(map(str, files))), how=FEW)
     assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
     assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
-    assert verdict(ranking).startswith("a is the best by ref_msd")
+    assert verdict(ranking).startswith("a is the best by Ref-MSD ")
 
 
 @pytest.mark.parametrize("style", ["markdown", "latex", "csv"])
@@ -307,9 +308,64 @@ def test_tables_of_a_ranking_are_printed_in_every_style_and_again_from_its_json(
     assert again.stdout == printed.stdout
     if style == "csv":
         rows = list(csv.DictReader(StringIO(printed.stdout)))
-        means = [row for row in rows if row["column"] in ("msd", "msd, rank")]
-        assert len(means) >= 4
+        means = [row for row in rows if row["column"] == "MSD"]
+        assert len(means) == 3
         assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in means)
+
+
+def test_the_table_of_a_paper_has_five_columns_and_others_are_chosen(files, tmp_path) -> None:
+    words = ["rank-captioners", *map(str, files), "--samples", "50"]
+    written = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.tex")])
+    assert written.exit_code == 0, written.output
+    assert "Too close to call: no significant difference between" in written.stderr
+    text = (tmp_path / "r.tex").read_text()
+    assert r"captioner & MSD & 95 \% interval & p vs. best & n \\" in text
+    rows = {line.split(" & ")[0]: line for line in text.splitlines()}
+    p_values = {who: float(rows[who].split(" & ")[3]) for who in ("good", "same", "bad") if "--" not in rows[who]}
+    assert p_values.pop("bad") < 0.1 < 0.3 < max(p_values.values())
+    assert all(rows[who].endswith(r" & 60 \\") for who in ("good", "same", "bad"))
+    assert "Soft-MSD" not in text
+    assert not (tmp_path / "r.json").exists()
+    for suffix, head in ((".md", "**Captioners**"), (".csv", "table,row,column,value,low,high")):
+        path = tmp_path / f"r{suffix}"
+        assert CliRunner().invoke(app, [*words, "-o", str(path), "--columns", "similarity,match,rank"]).exit_code == 0
+        assert path.read_text().startswith(head)
+    assert "| captioner | similarity | rank | match | rank |" in (tmp_path / "r.md").read_text()
+    assert ',"match, rank",3,' in (tmp_path / "r.csv").read_text()
+    every = CliRunner().invoke(app, [*words, "--columns", "all", "-f", "markdown"]).stdout
+    assert "| captioner | MSD | 95 % interval | rank | Soft-MSD | 95 % interval | rank | match |" in every
+    wrong = CliRunner().invoke(app, [*words, "--columns", "msd,score"])
+    assert "unknown column 'score'" in str(wrong.exception)
+    refused = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.pdf")])
+    assert "expected a name ending in .html, .htm, .md, .tex, .csv" in str(refused.exception)
+
+
+def test_scores_of_the_default_form_are_called_msd_e(tmp_path) -> None:
+    signature = "msd-e|enc:mini@1|form:evidence|xi:0.2|v:1"
+    files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) + n, signature=signature)) for n in range(2)]
+    ranking = rank(read_contest(files), how=FEW)
+    first, *pairs = ranking_grids(ranking, ["all"])
+    assert first.columns[1:8:3] == ("MSD-E", "Soft-MSD-E", "match")
+    assert [grid.title.partition(":")[0] for grid in pairs] == ["MSD-E", "Soft-MSD-E", "match"]
+    assert "by MSD-E on 6 images" in verdict(ranking)
+    text = page(ranking, title="two")
+    assert "<th>MSD-E</th>" in text
+    assert "<th>MSD</th>" not in text
+    assert "a captioner's MSD-E is furthest" in text.replace("&#39;", "'")
+
+
+def test_too_few_images_for_the_differences_are_named(tmp_path) -> None:
+    noise = np.random.default_rng(0).normal(size=(2, 400))
+    few = [str(scored(tmp_path / f"few{n}.parquet", noise[n, :12] + 0.4 * n)) for n in range(2)]
+    first, pairs = ranking_grids(rank(read_contest(few), how=FEW))
+    assert any(note.startswith("only 12 images: ") for note in first.notes)
+    needed = int(re.search(r"\(about ([\d,]+) images or more needed\)", pairs.notes[0])[1].replace(",", ""))
+    gap = noise[1, :12] + 0.4 - noise[0, :12]
+    assert needed == pytest.approx(7.84 * gap.var(ddof=1) / gap.mean() ** 2, rel=0.5)  # by the formula of the z-test
+    many = [str(scored(tmp_path / f"many{n}.parquet", noise[n] + 0.4 * n)) for n in range(2)]
+    first, pairs = ranking_grids(rank(read_contest(many), how=FEW))
+    assert not any(note.startswith("only ") for note in first.notes)
+    assert pairs.notes == ("all differences are significant at 0.05",)
 
 
 def test_a_ranking_among_results_of_benchmarks_is_rejected(files, tmp_path) -> None:

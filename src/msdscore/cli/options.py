@@ -50,6 +50,9 @@ Overwrite = Annotated[bool, option_in(OUTPUT, "--overwrite", help="Replace an ex
 ReaderOption = Annotated[
     list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")
 ]
+TableStyle = Annotated[
+    str, option_in(OUTPUT, "--format", "-f", help="markdown, latex or csv; default: by the suffix of --output.")
+]
 Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
 Seed = Annotated[int, option_in(STATISTICS, help="Random seed for wrong images, changes and resampling.")]
 EncoderName = Annotated[
@@ -190,6 +193,15 @@ def parsed(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     (('kappa', 30), ('gate', 'support'))
     """
     return tuple(map(setting, texts))
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a list that is separated by commas.
+
+    >>> names_in("msd, rank"), names_in("")
+    (['msd', 'rank'], [])
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def setting(text: str) -> tuple[str, Any]:

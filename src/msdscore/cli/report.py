@@ -68,9 +68,14 @@ class RankingOptions:
     rows: options.Rows = None
     samples: options.Samples = 1000
     seed: options.Seed = 0
-    style: Annotated[
-        str, option_in(OUTPUT, "--format", "-f", help="Table format: markdown, latex or csv; default: plain text.")
-    ] = ""
+    style: options.TableStyle = ""
+    columns: Annotated[
+        str,
+        option_in(
+            OUTPUT, "--columns",
+            help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score.",
+        ),
+    ] = ""  # fmt: skip
 
 
 def rank_captioners(
@@ -82,7 +87,13 @@ def rank_captioners(
     ],
     chosen: RankingOptions,
     output: Annotated[
-        Path | None, option_in(OUTPUT, "--output", "-o", help="Output page (.html); a .json is written next to it.")
+        Path | None,
+        option_in(
+            OUTPUT,
+            "--output",
+            "-o",
+            help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
+        ),
     ] = None,
     show: Annotated[int, option_in(OUTPUT, min=0, help="Number of winning captions to show per captioner.")] = 3,
     title: Annotated[str, option_in(OUTPUT, help="Title of the page.")] = "Captioners",
@@ -99,28 +110,33 @@ def rank_captioners(
     from msdscore.cli.tables import grid_table
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
-    from msdscore.lab.benchmarks.results.tables import render
+    from msdscore.lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore.lab.captioners.page import page
-    from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest
+    from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest, verdict
 
+    suffix = "" if output is None else output.suffix.lower()
+    style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
     if output is not None:
         inputs = with_images([*files, chosen.rows], chosen.images)
-        check_target(output, (".html", ".htm"), inputs=inputs, side=[output.with_suffix(".json")])
+        side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
+        check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
     ranking = rank(contest, people=chosen.people, how=Resampling(samples=chosen.samples, seed=chosen.seed))
+    grids = ranking_grids(ranking, options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    if output is not None:
+    if suffix in SUFFIXES and output is not None:
+        put_all({output: render(grids, style).encode()}, overwrite=overwrite)
+        tell(verdict(ranking))
+    elif output is not None:
         text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
-        side = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
-        put_all({output: text.encode()}, side=side, overwrite=overwrite)
-        if not side:
-            return
-    if json:
+        side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
+        put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
+    if json and not printed:
         typer.echo(plain, nl=False)
+    elif printed or suffix in SUFFIXES:
         return
-    grids = ranking_grids(ranking)
-    if chosen.style:
-        typer.echo(render(grids, chosen.style), nl=False)
-        return
-    for grid in grids:
-        grid_table(grid)
+    elif style:
+        typer.echo(render(grids, style), nl=False)
+    else:
+        for grid in grids:
+            grid_table(grid)

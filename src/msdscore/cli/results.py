@@ -1,64 +1,89 @@
 """`msdscore table`, `compare` and `cite`: tables of benchmark results, significance tests, and BibTeX."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import print_json
+from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.progress import print_json, tell
 from msdscore.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Content, style and file of the tables."""
+
+    overview: Annotated[
+        bool, option_in(INPUT, "--overview", help="One table with a column per benchmark, best values in bold.")
+    ] = False
+    ranks: Annotated[
+        bool, option_in(INPUT, "--ranks", help="One table with the mean rank of each metric over benchmarks.")
+    ] = False
+    against: Annotated[
+        str, option_in(INPUT, help="With --overview: mark significant differences from this metric.")
+    ] = ""
+    quoted: Annotated[bool, option_in(INPUT, "--quoted", help="With --overview: include published values.")] = False
+    columns: Annotated[
+        str, option_in(OUTPUT, help="Columns of the tables, separated by commas; default: all, of a ranking the score.")
+    ] = ""
+    style: options.TableStyle = ""
+    output: Annotated[
+        Path | None, option_in(OUTPUT, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables.")
+    ] = None
+    overwrite: options.Overwrite = False
 
 
 def table(
     results: Annotated[
         list[Path], typer.Argument(help="Results (.json) of `msdscore bench` or `msdscore rank-captioners`.")
     ],
-    style: Annotated[str, typer.Option("--format", "-f", help="markdown, latex or csv.")] = "markdown",
-    overview: Annotated[
-        bool, typer.Option("--overview", help="One table with a column per benchmark, best values in bold.")
-    ] = False,
-    ranks: Annotated[
-        bool, typer.Option("--ranks", help="One table with the mean rank of each metric over benchmarks.")
-    ] = False,
-    against: Annotated[str, typer.Option(help="With --overview: mark significant differences from this metric.")] = "",
-    quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: include published values.")] = False,
+    chosen: TableOptions,
     samples: options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
     import json
 
     from msdscore.intervals import Resampling
-    from msdscore.io.outputs.targets import RUN_NOTES
+    from msdscore.io.outputs.targets import RUN_NOTES, check_target, put
     from msdscore.lab.benchmarks.results.grids import mean_ranks, result_grids
     from msdscore.lab.benchmarks.results.grids import overview as all_in_one
     from msdscore.lab.benchmarks.results.result import read_result
-    from msdscore.lab.benchmarks.results.tables import render
+    from msdscore.lab.benchmarks.results.tables import SUFFIXES, render, select_columns
     from msdscore.lab.captioners.ranking import is_ranking, ranking_grids, read_ranking
 
-    if (against or quoted) and not overview:
+    if chosen.output is not None:
+        check_target(chosen.output, tuple(SUFFIXES), inputs=results)
+    if (chosen.against or chosen.quoted) and not chosen.overview:
         raise ConfigError("--against and --quoted need --overview")
     # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
-    rankings = [path for path in wanted if is_ranking(path)]
+    rankings, columns = [path for path in wanted if is_ranking(path)], options.names_in(chosen.columns)
+    if rankings and (chosen.overview or chosen.ranks or len(rankings) < len(wanted)):
+        raise ConfigError(
+            f"{rankings[0]} is a ranking of captioners; print it separately, without --overview and --ranks"
+        )
+    how = Resampling(samples=samples)
     if rankings:
-        if overview or ranks or len(rankings) < len(wanted):
-            raise ConfigError(
-                f"{rankings[0]} is a ranking of captioners; print it separately, without --overview and --ranks"
-            )
         stored = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in rankings]
-        typer.echo(render([grid for ranking in stored for grid in ranking_grids(ranking)], style), nl=False)
-        return
-    read = {path: read_result(path) for path in wanted}
-    if ranks:
-        grids = [mean_ranks(list(read.values()), how=Resampling(samples=samples))]
-    elif overview:
-        opened = [(result, path.parent) for path, result in read.items()]
-        grids = [all_in_one(opened, against=against, quoted=quoted, how=Resampling(samples=samples))]
+        grids = [grid for ranking in stored for grid in ranking_grids(ranking, columns)]
     else:
-        grids = result_grids(list(read.values()))
-    typer.echo(render(grids, style), nl=False)
+        read = {path: read_result(path) for path in wanted}
+        if chosen.ranks:
+            grids = [mean_ranks(list(read.values()), how=how)]
+        elif chosen.overview:
+            opened = [(result, path.parent) for path, result in read.items()]
+            grids = [all_in_one(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
+        else:
+            grids = result_grids(list(read.values()))
+        grids = [select_columns(grid, columns) for grid in grids] if columns else grids
+    text = render(grids, chosen.style or (SUFFIXES[chosen.output.suffix.lower()] if chosen.output else "markdown"))
+    if chosen.output is None:
+        typer.echo(text, nl=False)
+    else:
+        put(chosen.output, text.encode(), overwrite=chosen.overwrite)
 
 
 def compare(
@@ -102,10 +127,17 @@ def compare(
 
 def cite(
     result: Annotated[
-        Path | None, typer.Argument(help="Output of score, bench or study; default: software and paper only.")
-    ] = None,
+        str, typer.Argument(help="Output of score, bench or study, or a signature; default: software and paper only.")
+    ] = "",
 ) -> None:
-    """Print BibTeX entries of the software, the paper and the encoder in the signature of a result file."""
-    from msdscore.report.citation import bibtex
+    """Print BibTeX entries of the software, the paper and the encoder in the signature of a result.
 
-    typer.echo(bibtex(result))
+    A sentence for your paper, with the signature, is printed to standard error: `msdscore cite FILE > refs.bib` shows
+    it and writes the entries.
+    """
+    from msdscore.report.citation import bibtex, sentence, signatures_in
+
+    signatures = signatures_in(result) if result else []
+    typer.echo(bibtex(signatures))
+    if signatures:
+        tell(sentence(signatures))

@@ -82,8 +82,17 @@ def score_name(signature: str) -> str:
     >>> score_name("msd-e|enc:mini@1|form:evidence"), score_name("msd|enc:toy@1|k:3,2"), score_name("")
     ('MSD-E', 'MSD', 'MSD')
     """
-    names = {row.kind.name.lower(): str(row.kind.name) for row in FORMS}
-    return names.get(signature.partition("|")[0], "MSD")
+    form = facts_of(signature).get("form")
+    return next((str(row.kind.name) for row in FORMS if row.kind.__name__.lower() == form), paper.Paper.name)
+
+
+def heading(column: str, signature: str) -> str:
+    """Return the heading of a column in tables of scores with this signature.
+
+    >>> heading("soft_msd", "msd-e|enc:mini@1|form:evidence"), heading("msd", "msd|enc:toy@1"), heading("human", "")
+    ('Soft-MSD-E', 'MSD', 'human')
+    """
+    return COLUMNS[column].heading.replace("MSD", score_name(signature)) if column in COLUMNS else column
 
 
 def facts_of(signature: str) -> dict[str, str]:

@@ -1,11 +1,14 @@
-"""BibTeX entries of the software, the paper and the encoder of a result."""
+"""BibTeX entries of the software, the paper and the encoder of a result, and a sentence that cites them."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
+from msdscore.forms.paper import Paper
+from msdscore.forms.registry import facts_of, score_name
 from msdscore.report.results import run_facts, signature_of
 from msdscore.version import __version__
 
@@ -21,39 +24,77 @@ _SOFTWARE = """@software{{msdscore,
 }}"""
 
 
-def bibtex(result: Path | None = None) -> str:
-    """Return the entries to cite for a result file: software, paper, and each encoder in its signatures.
-
-    Without a file, the entries of the software and the paper.
-
-    Raises:
-        InputError: the file has no signature.
-    """
-    signatures = [] if result is None else signatures_in(result)
-    names = dict.fromkeys(name for signature in signatures for name in _ENCODER.findall(signature))
-    rows = {key: row for row in built_in() for key in (row.name, row.source) if key}
-    keys = [PAPER, *(key for name in names if name in rows for key in rows[name].citations)]
-    note = "; ".join(signatures).replace("_", r"\_") or "MSD-E, the default score, is defined by this software"
+def bibtex(signatures: Sequence[str] = ()) -> str:
+    """Return the entries to cite: software, paper, and each encoder in the signatures of a result."""
+    keys = [PAPER, *(key for name in _encoders(signatures) for key in _citations(name))]
+    note = "; ".join(map(_tex, signatures)) or "MSD-E, the default score, is defined by this software"
     entries = _entries()
     return "\n\n".join(
         [_SOFTWARE.format(version=__version__, note=note), *(entries[key] for key in dict.fromkeys(keys))]
     )
 
 
-def signatures_in(result: Path) -> list[str]:
-    """Return the signatures of a scored file or of a JSON result of `bench`, `study` or `rank-captioners`."""
-    if not result.is_file():
-        raise InputError(f"{result}: no such file; expected an output of msdscore score, bench or study")
-    known = signature_of(result) or run_facts(result).signature
-    if known:
-        return [known]
-    text = ""
-    if result.suffix.lower() == ".json" and result.stat().st_size <= _LARGEST:
-        text = result.read_text(encoding="utf-8", errors="replace")
-    found = [signature for signature in re.findall(r"\"([^\"\s]*\|enc:[^\"]*)\"", text) if _ENCODER.search(signature)]
-    if not found:
+def sentence(signatures: Sequence[str]) -> str:
+    r"""Return a sentence in LaTeX on the first score among the signatures; empty if there is none.
+
+    >>> print(sentence(["msd|enc:mine@1|v:0.2.0"])[:64])
+    We report MSD-Score~\cite{kan2026msdscore} with the encoder mine
+    """
+    signature = next((own for own in signatures if "msd" in own.partition("|")[0]), "")
+    if not signature:
+        return ""
+    facts, name = facts_of(signature), score_name(signature)
+    score = f"MSD-Score~\\cite{{{PAPER}}}"
+    if name != Paper.name:
+        score = f"{name}, the evidence form of {score},"
+    encoder, _, weights = facts["enc"].partition(",")[0].partition("@")
+    cited = ",".join(_citations(encoder))
+    model = (
+        _tex(encoder) + (f" (weights {_tex(weights)})" if weights else "") + (f"~\\cite{{{cited}}}" if cited else "")
+    )
+    references = f" and {facts['nrefs']} references per image" if "nrefs" in facts else ""
+    software = f"msdscore {facts.get('v', __version__)}~\\cite{{msdscore}}"
+    return (
+        f"We report {score} with the encoder {model}{references}, computed by {software}; "
+        f"signature: \\texttt{{{_tex(signature)}}}."
+    )
+
+
+def signatures_in(result: str) -> list[str]:
+    """Return a signature itself, or those of a scored file or of a result of `bench`, `study` or `rank-captioners`.
+
+    Raises:
+        InputError: the file does not exist or has no signature.
+    """
+    if _ENCODER.search(result):
+        return [result]
+    path = Path(result)
+    if not path.is_file():
+        raise InputError(
+            f"{result}: no such file; expected an output of msdscore score, bench or study, or a signature"
+        )
+    text = signature_of(path) or run_facts(path).signature
+    signatures = text.split()  # scores of a benchmark have one per metric
+    if not text and path.suffix.lower() == ".json" and path.stat().st_size <= _LARGEST:
+        content = path.read_text(encoding="utf-8", errors="replace")
+        signatures = re.findall(r"\"([^\"\s]*\|enc:[^\"]*)\"", content)
+    signatures = [signature for signature in signatures if _ENCODER.search(signature)]
+    if not signatures:
         raise InputError(f"{result}: has no signature; expected an output of msdscore score, bench or study")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(signatures))
+
+
+def _encoders(signatures: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for signature in signatures for name in _ENCODER.findall(signature)))
+
+
+def _citations(encoder: str) -> tuple[str, ...]:
+    """Return the keys of the entries of an encoder by its name or its name on the hub."""
+    return next((row.citations for row in built_in() if encoder in (row.name, row.source)), ())
+
+
+def _tex(text: str) -> str:
+    return text.replace("_", r"\_")
 
 
 def _entries() -> dict[str, str]:

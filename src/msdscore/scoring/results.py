@@ -15,7 +15,7 @@ from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Floats, Form, Measurement
-from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, score_name
+from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, heading, score_name
 from msdscore.text.form import FORM_WARNINGS
 
 if TYPE_CHECKING:
@@ -429,9 +429,8 @@ class Scores:
 
     def __str__(self) -> str:
         ranked = [self[index] for index in self.ranking]
-        title = score_name(self.signature)
-        headings = {name: COLUMNS[name].heading.replace("MSD", title) for name in shown(ranked)}
-        widths = {name: max(9, len(heading)) for name, heading in headings.items()}
+        headings = {name: heading(name, self.signature) for name in shown(ranked)}
+        widths = {name: max(9, len(text)) for name, text in headings.items()}
         heads = " ".join(f"{headings[name]:>{width}}" for name, width in widths.items())
         lines = [f"{'':>2} {heads}  caption"]
         for rank, score in enumerate(ranked, start=1):

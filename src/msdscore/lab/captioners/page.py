@@ -11,6 +11,7 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
+from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
 from msdscore.lab.captioners.ranking import (
@@ -18,11 +19,11 @@ from msdscore.lab.captioners.ranking import (
     Contest,
     MetricRanking,
     Ranking,
-    duel_grid,
+    duel_grids,
     means_grid,
     notes_of,
-    shown_mean,
     verdict,
+    with_interval,
 )
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.results import EVIDENCE, PAPER
@@ -69,9 +70,9 @@ def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> li
 def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
     """Return the whole self-contained document."""
     contest = ranking.contest
-    drawn = [metric for metric in ranking.metrics if metric.metric in RANKED_BY]
-    drawn += [ranking.people] if ranking.people else []
-    parts = [metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
+    drawn = [metric.metric for metric in ranking.metrics if metric.metric in RANKED_BY]
+    drawn += [ranking.people.metric] if ranking.people else []
+    parts = [metric.metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
     shown = {place.captioner: wins(contest, place.captioner, show) for place in ranking.metrics[0].placed}
     thumbs = _thumbs(contest, [contest.origins[win.own] for own in shown.values() for win in own], images, rows)
     msd = contest.numbers["msd"]
@@ -93,18 +94,21 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     values = {
         "title": title,
         "verdict": verdict(ranking),
-        "overview": replace(means_grid(ranking, drawn, "Means and ranks"), notes=tuple(notes_of(ranking))),
-        "parts": means_grid(ranking, parts, "Parts of the score"),
-        "forest": _forest(ranking.metrics[0]),
+        "overview": replace(
+            means_grid(ranking, [*drawn, "interval", "rank"], "Means and ranks"), notes=tuple(notes_of(ranking))
+        ),
+        "parts": means_grid(ranking, [*parts, "interval", "rank"], "Parts of the score") if parts else None,
+        "forest": _forest(ranking.metrics[0], contest.signature),
         "scatter": _scatter(ranking),
-        "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
+        "duels": duel_grids(ranking),
         "wins": list(cards.items()),
         "signature": contest.signature,
+        "score": heading("msd", contest.signature),
     }
     return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
 
 
-def _forest(metric: MetricRanking) -> dict[str, Any]:
+def _forest(metric: MetricRanking, signature: str) -> dict[str, Any]:
     """Return the plot of the means of a metric: positions of dots, intervals and ticks, and the numbers as text."""
     axis = _axis([own.mean for own in metric.placed])
     rows = []
@@ -112,12 +116,10 @@ def _forest(metric: MetricRanking) -> dict[str, Any]:
         x, low, high = (135 + 210 * axis(value) for value in (own.mean.value, own.mean.low, own.mean.high))
         if not np.isfinite([low, high]).all():  # a single image has no interval
             low = high = x
-        rows.append(
-            {"captioner": own.captioner, "x": x, "low": low, "high": high, "text": shown_mean(metric.metric, own.mean)}
-        )
+        rows.append({"captioner": own.captioner, "x": x, "low": low, "high": high, "text": with_interval(own.mean)})
     ends = [end for own in metric.placed for end in (own.mean.low, own.mean.value, own.mean.high) if np.isfinite(end)]
     ticks = [(135 + 210 * axis(value), f"{value:.2f}") for value in dict.fromkeys((min(ends), max(ends)))]
-    return {"metric": metric.metric, "rows": rows, "ticks": ticks}
+    return {"metric": heading(metric.metric, signature), "rows": rows, "ticks": ticks}
 
 
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.errors import InputError, shortened
-from msdscore.forms.registry import LOWER_IS_BETTER, facts_of
+from msdscore.errors import InputError, shortened, unknown_name
+from msdscore.forms.registry import LOWER_IS_BETTER, facts_of, heading
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.lab.benchmarks.results.grids import Grid, p_value
+from msdscore.lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore.lab.benchmarks.results.result import plain
 from msdscore.lab.captioners.same_images import image_names
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
@@ -23,6 +23,9 @@ from msdscore.report.results import METRICS, Floats, Results, read_results
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
 Ints = npt.NDArray[np.int64]
 _SURE = 0.05
+_NORMAL_95, _NORMAL_80 = 1.96, 0.84  # quantiles of the normal distribution for a two-sided test at 5 % with power 80 %
+_MOST_IMAGES = 100_000  # larger numbers of images needed are not shown
+_EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
 _HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
 
 
@@ -160,11 +163,21 @@ def _stored_interval(values: Mapping[str, Any]) -> Interval:
     return Interval(**known)
 
 
-def ranking_grids(ranking: Ranking) -> list[Grid]:
-    """Return all tables of a ranking: means and ranks, then the pairs of every tested metric."""
-    grid = means_grid(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
-    overview = replace(grid, notes=(*notes_of(ranking), ranking.contest.signature))
-    return [overview, *(duel_grid(metric) for metric in ranking.metrics if metric.duels)]
+def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
+    """Return the captioners with the selected columns, then the pairs in every metric among them.
+
+    By default, the first score with its interval, the test against the best captioner and the number of images, and
+    people's ratings; `all` are all numbers with their ranks.
+    """
+    people = [ranking.people.metric] if ranking.people else []
+    chosen = columns or (ranking.metrics[0].metric, *people, "interval", "p", "n")
+    if list(columns) == ["all"]:
+        chosen = (*(metric.metric for metric in ranking.metrics), *people, "interval", "rank")
+    grid = means_grid(ranking, chosen, "Captioners")
+    notes = [*notes_of(ranking), ranking.contest.signature]
+    if "p" in chosen:
+        notes.insert(0, "p: permutation test against the best captioner, Holm's correction over all pairs")
+    return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, chosen)]
 
 
 class _Row(NamedTuple):
@@ -359,31 +372,48 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
 
 
-def means_grid(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Grid:
-    """Return one row per captioner in the order of MSD: means with intervals, and ranks."""
-    columns = ["captioner"]
-    for metric in metrics:
-        columns += [f"{metric.metric}{' ↓' if metric.lower_is_better else ''}", "rank"]
-    rows = []
-    for first in ranking.metrics[0].placed:
-        row = [first.captioner]
-        for metric in metrics:
-            own = next(place for place in metric.placed if place.captioner == first.captioner)
-            row += [shown_mean(metric.metric, own.mean), _rank(own.rank)]
-        rows.append(tuple(row))
-    return Grid(title, tuple(columns), tuple(rows))
+def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
+    """Return one row per captioner, in the order of the first number.
+
+    `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (the adjusted p-value against
+    the best captioner) if these are among the columns, and `n`, the number of images.
+    """
+    numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
+    for name in columns:
+        if name not in numbers and name not in _EXTRAS:
+            raise unknown_name("column", name, [*numbers, *_EXTRAS])
+    chosen = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
+    cells: dict[str, list[str]] = {place.captioner: [place.captioner] for place in chosen[0].placed}
+    headings = ["captioner"]
+    for metric in chosen:
+        extras = [name for name in columns if name in ("interval", "rank") or (name == "p" and metric.duels)]
+        arrow = " ↓" if metric.lower_is_better else ""
+        headings += [heading(metric.metric, ranking.contest.signature) + arrow, *(_EXTRAS[name] for name in extras)]
+        p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
+        for place in metric.placed:
+            shown = {"interval": _ends(place.mean) or NONE, "rank": _rank(place.rank)}
+            shown["p"] = p_value(p_values.get(place.captioner, float("nan")))
+            cells[place.captioner] += [f"{place.mean.value:.3f}", *(shown[name] for name in extras)]
+    if "n" in columns:
+        headings.append(_EXTRAS["n"])
+        for row in cells.values():
+            row.append(str(len(ranking.contest.images)))
+    return Grid(title, tuple(headings), tuple(map(tuple, cells.values())))
 
 
 def notes_of(ranking: Ranking) -> list[str]:
     """Return notes on the images and on the agreement with people."""
     contest = ranking.contest
-    notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
+    count = len(contest.images)
+    notes = [f"{count} images described by all; 95 % intervals over images"]
+    if count < FEW_IMAGES:
+        notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
     notes += [f"{contest.left_out} images ignored: one captioner lacks them or failed"] if contest.left_out else []
-    return [*notes, *map(_agreement_note, ranking.agreements)]
+    return [*notes, *(_agreement_note(own, contest.signature) for own in ranking.agreements)]
 
 
-def _agreement_note(own: PeopleAgreement) -> str:
-    over = f"{own.metric} against {own.column}: "
+def _agreement_note(own: PeopleAgreement, signature: str) -> str:
+    over = f"{heading(own.metric, signature)} against {own.column}: "
     over += (
         "; ".join(
             f"{name} {value:.2f}"
@@ -403,46 +433,63 @@ def verdict(ranking: Ranking) -> str:
     """Return one sentence: who is first by MSD, and who is statistically tied."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
-    rivals = [
-        duel.second if duel.first == first else duel.first
-        for duel in metric.duels
-        if first in (duel.first, duel.second) and not duel.adjusted < _SURE
-    ]
-    where = f"by {metric.metric} on {len(ranking.contest.images)} images"
+    rivals = [rival for rival, duel in _rivals(metric) if not duel.adjusted < _SURE]
+    contest = ranking.contest
+    where = f"by {heading(metric.metric, contest.signature)} on {len(contest.images)} images"
     sentence = f"{first} is the best {where}: significantly ahead of all others."
     if rivals:
-        names = " and ".join([first, *rivals])
+        names = " and ".join(filter(None, (", ".join([first, *rivals[:-1]]), rivals[-1])))
         sentence = f"Too close to call: no significant difference between {names} {where}."
     if ranking.people is None:
         return sentence
     return f"{sentence} People put {ranking.people.placed[0].captioner} first."
 
 
-def duel_grid(metric: MetricRanking) -> Grid:
-    """Return the table of all pairs of captioners in one metric."""
+def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
+    """Return every captioner but the best, with its comparison with the best."""
+    best = metric.placed[0].captioner
+    duels = [duel for duel in metric.duels if best in (duel.first, duel.second)]
+    return [(duel.second if duel.first == best else duel.first, duel) for duel in duels]
+
+
+def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[Grid]:
+    """Return a table of all pairs of captioners for each of the metrics that were tested."""
+    return [_duel_grid(own, ranking.contest) for own in ranking.metrics if own.duels and own.metric in metrics]
+
+
+def _duel_grid(metric: MetricRanking, contest: Contest) -> Grid:
     rows = tuple(
-        (f"{duel.first} – {duel.second}", _plain(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
+        (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
         for duel in metric.duels
     )
-    unsure = [f"{duel.first} and {duel.second}" for duel in metric.duels if not duel.adjusted < _SURE]
-    ties = f"no significant difference at {_SURE:g}: {'; '.join(unsure)}"
-    note = ties if unsure else f"all differences are significant at {_SURE:g}"
+    unsure = [duel for duel in metric.duels if not duel.adjusted < _SURE]
+    notes = [f"all differences are significant at {_SURE:g}"]
+    if unsure:
+        ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in unsure)
+        notes = [f"no significant difference at {_SURE:g}: {ties}"]
     columns = ("pair", "difference", "p", "p, Holm")
-    return Grid(f"{metric.metric}: pairs, permutation test over images", columns, rows, (note,))
+    return Grid(
+        f"{heading(metric.metric, contest.signature)}: permutation test over images", columns, rows, tuple(notes)
+    )
 
 
-def shown_mean(name: str, mean: Interval) -> str:
-    """Return a mean with its interval; that of match as a percentage."""
-    if name != "match":
-        return _plain(mean)
-    value, low, high = (f"{100 * end:.0f} %" for end in (mean.value, mean.low, mean.high))
-    return f"{value} [{low}, {high}]" if np.isfinite(mean.low) else value
+def _images_needed(duel: Duel) -> str:
+    """Return the number of images at which the observed difference would be significant with a power of 80 %."""
+    gap = duel.difference
+    deviation = (gap.high - gap.low) / (2 * _NORMAL_95)
+    if not (deviation > 0 and gap.value):
+        return ""
+    images = gap.n * ((_NORMAL_95 + _NORMAL_80) * deviation / gap.value) ** 2
+    return f" (about {images:,.0f} images or more needed)" if gap.n < images < _MOST_IMAGES else ""
 
 
-def _plain(interval: Interval) -> str:
+def with_interval(interval: Interval) -> str:
     """Format a mean with its interval, which a single image does not have."""
-    ends = "" if interval.low != interval.low else f" [{interval.low:.3f}, {interval.high:.3f}]"
-    return f"{interval.value:.3f}{ends}"
+    return f"{interval.value:.3f} {_ends(interval)}".rstrip()
+
+
+def _ends(interval: Interval) -> str:
+    return "" if interval.low != interval.low else f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _rank(interval: Interval) -> str:

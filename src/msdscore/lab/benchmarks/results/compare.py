@@ -35,9 +35,9 @@ class Side:
 
     @property
     def name(self) -> str:
-        """The metric, followed by the encoder if there is one."""
-        encoder = self.result.encoder.split(",")[0]
-        return f"{self.metric.label} ({encoder})" if encoder else self.metric.label
+        """The metric, followed by its encoder if it uses one."""
+        encoder = self.metric.encoder
+        return f"{self.metric.title} ({encoder})" if encoder else self.metric.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def compare_all(
 ) -> dict[str, tuple[MetricComparison, float]]:
     """Compare all metrics of a result with one of them; p-values of headlines have Holm's correction over metrics."""
     base = side_of(result, against, folder)
-    labels = [metric.label for metric in result.metrics if metric.label != against and metric.figures]
+    labels = [metric.label for metric in result.metrics if metric != base.metric and metric.figures]
     comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
     adjusted = holm([comparison.differences[0].tests[0].p_value for comparison in comparisons.values()]).tolist()
     return {label: (comparison, p) for (label, comparison), p in zip(comparisons.items(), adjusted, strict=True)}

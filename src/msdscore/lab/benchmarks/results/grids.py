@@ -62,7 +62,8 @@ def against_grid(result: Result, comparisons: Mapping[str, tuple[MetricCompariso
     rows = []
     for label, (comparison, adjusted) in comparisons.items():
         name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
-        rows.append((label, *cells))
+        rows.append((result.metric(label).title, *cells))
+    against = result.metric(against).title
     name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
     columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
     title = f"{result.title}, {result.protocol}: metrics against {against}"
@@ -111,9 +112,9 @@ def _result_grid(results: Sequence[Result]) -> Grid:
     rows = []
     for result in results:
         for metric in result.metrics:
-            more = [result.encoder.split(",")[0] or NONE] if several else []
+            more = [metric.encoder or NONE] if several else []
             more += [settings.get(metric.signature, NONE)] if settings else []
-            rows.append((metric.label, *more, *_cells(metric, names)))
+            rows.append((metric.title, *more, *_cells(metric, names)))
     if first.length is not None:
         alone = MetricResult(length_label(first.length), "", True, False, first.length.figures)
         rows.append((alone.label, *[NONE] * len(labels), *_cells(alone, names)))
@@ -147,7 +148,7 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
     groups: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in results:
         for metric in result.metrics:
-            groups[metric.label, result.encoder].add(metric.signature)
+            groups[metric.title, result.encoder].add(metric.signature)
     return {
         k: own
         for signatures in groups.values()
@@ -186,7 +187,7 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
             skipped = metric.figures[0].skipped if metric.figures else 0
             tail = f"; {skipped} left out by the protocol" if skipped else ""
             used = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
-            yield f"{metric.label}: `{metric.signature}`{tail}{used}"
+            yield f"{metric.title}: `{metric.signature}`{tail}{used}"
 
 
 def _difference_row(difference: Difference) -> tuple[str, ...]:
@@ -250,9 +251,10 @@ def overview(
     columns = list(dict.fromkeys(map(_column, results)))
     cells, marked = _headlines(results), dict[str, set[str]]()
     for result, folder in opened:
-        if any(metric.label == against and metric.figures for metric in result.metrics):
+        if any(against in (metric.label, metric.title) and metric.figures for metric in result.metrics):
             comparisons = compare_all(result, folder, against, how=how or Resampling())
-            marked[result.benchmark] = {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
+            differing = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
+            marked[result.benchmark] = {result.metric(label).title for label in differing}
     rows = []
     for name, ((label, _), own) in zip(_names(cells), cells.items(), strict=True):
         marks = [MARK if label in marked.get(benchmark, ()) else "" for benchmark, _ in columns]
@@ -287,10 +289,10 @@ def _headlines(results: Sequence[Result]) -> Cells:
     for result in results:
         for metric in result.metrics:
             if metric.figures:
-                own, column = cells[metric.label, metric.signature.partition("|bench:")[0]], _column(result)
+                own, column = cells[metric.title, metric.signature.partition("|bench:")[0]], _column(result)
                 if column in own and own[column].value != metric.figures[0].value:
                     raise InputError(
-                        f"two results of {result.benchmark} have figures of {metric.label}; expected one of them"
+                        f"two results of {result.benchmark} have figures of {metric.title}; expected one of them"
                     )
                 own[column] = metric.figures[0]
     return cells

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from msdscore.errors import InputError
+from msdscore.forms.registry import facts_of, heading
 from msdscore.intervals import Interval
 from msdscore.io.atomic import write_bytes
 from msdscore.lab.benchmarks.base import Battle, Item, Kind, Note, Pair, Rated, image_key, image_names
@@ -18,6 +19,7 @@ from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, LengthAl
 from msdscore.lab.metrics.base import Cases, Floats, Metric
 
 FORMAT = 2
+_SCORES = ("msd", "soft-msd", "ref-msd")  # metrics that each form defines
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,18 @@ class MetricResult:
     matched: Figure | None = None
     missing: int = 0
     facts: Mapping[str, float] | None = None
+
+    @property
+    def title(self) -> str:
+        """The label in tables, in which the score has the name of its form: MSD-E or MSD."""
+        name, comma, options = self.label.partition(",")
+        score = heading(name.replace("-", "_"), self.signature) if name in _SCORES else name
+        return score + comma + options
+
+    @property
+    def encoder(self) -> str:
+        """The encoder and its weights in the signature; empty for a metric that uses none."""
+        return facts_of(self.signature).get("enc", "").partition(",")[0]
 
     def figure(self, name: str) -> Figure | None:
         """Return a figure by name."""
@@ -93,9 +107,9 @@ class Result:
     made: Provenance = field(default_factory=Provenance, compare=False)
 
     def metric(self, label: str) -> MetricResult:
-        """Return a metric by its label."""
+        """Return a metric by its label, or by its title in tables."""
         for metric in self.metrics:
-            if metric.label == label:
+            if label in (metric.label, metric.title):
                 return metric
         known = ", ".join(metric.label for metric in self.metrics)
         raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {known}")

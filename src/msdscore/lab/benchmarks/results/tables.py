@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,18 +71,21 @@ def _csv(grids: Sequence[Grid]) -> str:
 def _records(columns: Sequence[str], cells: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
     """Yield column, value and interval of the cells; the cell of an interval belongs to the previous figure.
 
+    A heading that occurs several times, such as the rank in each metric, is preceded by the number that it belongs to.
+
     >>> list(_records(("accuracy", "95 % interval", "rank"), ("72.0", "[69.7, 74.4]", "1 [1, 2]")))
     [('accuracy', '72.0', '69.7', '74.4'), ('rank', '1', '1', '2')]
     """
+    figure = ""
     for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         if column.endswith("interval"):
             continue
+        repeated = columns.count(column) > 1
+        figure = figure if repeated else column
         after = cells[at + 1] if at + 1 < len(cells) and columns[at + 1].endswith("interval") else ""
         match = _INTERVAL.search(cell) or _INTERVAL.search(after)
         value = _INTERVAL.sub("", cell).strip()
-        name = (
-            f"{columns[at - 1]}, {column}" if columns.count(column) > 1 else column
-        )  # e.g. one column of ranks per metric
+        name = f"{figure}, {column}" if repeated else column
         yield name, "" if value == NONE else value, match[1] if match else "", match[2] if match else ""
 
 
@@ -92,11 +96,26 @@ STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {
 }
 
 
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}  # of files, and their styles
+
+
 def render(grids: Sequence[Grid], style: str) -> str:
     """Render all grids in one of the styles."""
     if style not in STYLES:
         raise unknown_name("format", style, STYLES)
     return STYLES[style](grids)
+
+
+def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
+    """Return the grid with its first column and the columns of these headings; `interval` is short for its heading."""
+    headings = ["interval" if column.endswith("interval") else column for column in grid.columns]
+    for name in names:
+        if name not in headings:
+            raise unknown_name("column", name, headings[1:])
+    chosen = [0, *(headings.index(name) for name in names)]
+    best = frozenset((row, chosen.index(at)) for row, at in grid.best if at in chosen)
+    rows = tuple(tuple(row[at] for at in chosen) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[at] for at in chosen), rows=rows, best=best)
 
 
 def draw(results: Sequence[Result], kind: str) -> bytes:
@@ -121,7 +140,7 @@ def _draw_panel(axis: Any, result: Result) -> None:
         axis.plot(value, place, "o", color=_OURS, markersize=5)
         for wrong in (figure for figure in metric.control if figure.name == head.name):
             axis.plot(wrong.value * scale, place, "x", color=_WRONG, markersize=5)
-    axis.set_yticks(range(len(metrics)), [metric.label for metric in metrics], fontsize=8)
+    axis.set_yticks(range(len(metrics)), [metric.title for metric in metrics], fontsize=8)
     axis.invert_yaxis()
     axis.set_title(f"{result.title}, {result.protocol}", fontsize=9)
     name = metrics[0].figures[0].name if metrics else "figure"
