@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
-from msdscore.forms.paper import Paper
 from msdscore.forms.registry import facts_of, score_name
 from msdscore.report.results import run_facts, signature_of
 from msdscore.version import __version__
@@ -45,7 +44,7 @@ def sentence(signatures: Sequence[str]) -> str:
         return ""
     facts, name = facts_of(signature), score_name(signature)
     score = f"MSD-Score~\\cite{{{PAPER}}}"
-    if name != Paper.name:
+    if name != "MSD":  # the paper's form
         score = f"{name}, the evidence form of {score},"
     encoder, _, weights = facts["enc"].partition(",")[0].partition("@")
     cited = ",".join(_citations(encoder))
