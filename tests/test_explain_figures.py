@@ -8,7 +8,7 @@ from PIL import Image
 
 from coloured_pairs import two_coloured
 from msdscore import Scorer
-from msdscore.explain.figure import NO_GLYPH, any_letters, figure, set_lines, sheet_pixels, word_figure
+from msdscore.explain.figure import NO_GLYPH, any_letters, figure, lacks_letters, ruler, set_lines, sheet_pixels, word_figure
 from msdscore.explain.look import css, legend, maps_of, overlay, spans, thumbnail, waterfall, word_limit
 
 pytest.importorskip("matplotlib")
@@ -44,6 +44,7 @@ def boxes(drawn):
 def assert_clean(drawn, *, close=CLOSE):
     placed = boxes(drawn)
     width, height = drawn.bbox.width / drawn.dpi, drawn.bbox.height / drawn.dpi
+    assert not any(axes.axison for axes in drawn.axes)
     for name, (left, top, right, bottom) in placed:
         assert left >= 0.05 - SLACK, name
         assert top >= 0, name
@@ -107,8 +108,18 @@ def test_a_figure_has_the_caption_the_maps_the_sum_and_the_remarks_in_this_order
     assert (placed[steps[1]][0] + placed[steps[1]][2]) / 2 == pytest.approx(1.7, abs=0.01)
     assert placed[steps[2]][2] == pytest.approx(3.34)
     styles = {text.get_text(): text for text in drawn.texts}
+    assert [styles[step].get_color() for step in steps] == ["#666", *(step.colour for step in waterfall(item)[1:])]
     assert styles[rows[4][0]].get_fontweight() == "bold"
     assert styles[rows[4][0]].get_fontsize() > styles[steps[0]].get_fontsize()
+
+
+def test_long_remarks_are_wrapped_into_lines_below_each_other():
+    drawn = figure([explain("electroencephalographically counterrevolutionary internationalization")])
+    assert_clean(drawn)
+    first, second = boxes(drawn)[len(drawn.texts) - 2 : len(drawn.texts)]
+    assert first[0].startswith("least supported, nats: ")
+    assert second[0].startswith("   ")
+    assert 0 < second[1][1] - first[1][1] < 0.2
 
 
 def test_a_figure_draws_every_map_with_its_legend_and_the_sum_as_bars(explained):
@@ -155,6 +166,7 @@ def test_a_line_under_all_captions_names_missing_letters_unless_it_is_turned_off
     assert NO_GLYPH not in texts(plain)
     assert plain.get_figheight() < drawn.get_figheight()
     assert NO_GLYPH not in texts(figure([explain(SHORT)]))
+    assert_clean(figure([item, item, item]))
 
 
 def test_captions_are_in_rows_of_two_each_as_high_as_its_longest(explained):
@@ -242,6 +254,14 @@ def test_a_caption_of_more_than_twelve_lines_is_cut_with_a_note():
     assert len(set_lines(spans(explain("dog " * 12 * fits), 1), 3.0, 9.0)[-1]) == fits
 
 
+def test_wide_letters_without_a_font_get_the_space_that_another_viewer_needs():
+    measure = ruler(9.0, ["DejaVu Sans"])
+    if lacks_letters(["狗"]):
+        assert 9.0 / 72 <= measure("狗") <= 2 * 9.0 / 72
+        assert measure("狗狗") == pytest.approx(2 * measure("狗"), rel=0.1)
+    assert measure("n" * 10) == pytest.approx(10 * measure("n"), rel=0.1)
+
+
 def test_titles_of_maps_have_their_colours(explained):
     drawn = figure(explained[:1])
     own = {text.get_text(): text.get_color() for text in drawn.texts}
@@ -256,6 +276,7 @@ def test_figures_of_explanations_with_a_match_begin_with_it(monkeypatch):
     match = item.score.match
     heads = [f"{100 * match:.0f} %: {item.score.reading} match", f"MSD {item.score.soft_msd:+.3f}"]
     assert [text for text in texts(drawn) if text in heads] == heads
+    assert texts(word_figure(item))[0] == f"{item.ranked[0].text}  {item.ranked[0].p_value:.2g}"
     named, _ = sheet([item], monkeypatch)
     assert f"match {match:.2f}, {item.score.reading}; MSD {item.score.msd:+.3f}" in texts(named)
     foreign = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "ein grünes Feld mit einem Hund und Katzen")
