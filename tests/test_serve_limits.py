@@ -423,3 +423,177 @@ def test_style_sheets_and_scripts_are_served_from_either_folder():
     with client() as calls:
         for name in ("palette.css", "page.css", "page.js"):
             assert calls.get(f"/assets/{name}").status_code == 200, name
+
+
+def upload(calls, name, lines, **fields):
+    """The answer for a scored file of these rows."""
+    table = pa.Table.from_pylist(lines)
+    if name.endswith(".parquet"):
+        file = BytesIO()
+        pq.write_table(table, file)
+        content = file.getvalue()
+    elif name.endswith(".csv"):
+        rows = [",".join("" if value is None else str(value) for value in line.values()) for line in lines]
+        content = "\n".join([",".join(lines[0]), *rows]).encode()
+    else:
+        content = "\n".join(map(json.dumps, lines)).encode()
+    return calls.post("/v1/rows", files={"file": (name, content)}, data=fields)
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.csv", "s.parquet"])
+def test_a_scored_file_reads_the_same_in_every_format(name):
+    lines = [
+        {"image": "1.jpg", "caption": "a dog", "msd": 0.5, "match": 0.25, "warnings": "long", "error": None, "id": 7},
+        {"image": "2.jpg", "caption": "a cat", "msd": 0.125, "match": 0.75, "warnings": None, "error": "bad", "id": 8},
+        {"image": "3.jpg", "caption": None, "msd": None, "match": None, "warnings": None, "error": "none", "id": 9},
+    ]
+    with client() as calls:
+        answer = upload(calls, name, lines, by="msd").json()
+    assert (answer["by"], answer["columns"], answer["total"], answer["failed"]) == ("msd", ["msd", "match"], 3, 1)
+    unscored = {"row": 2, "image": "3.jpg", "caption": None, "warnings": None, "error": "none"}
+    expected = [{**line, "row": number} for number, line in enumerate(without(lines[:2], "id"))]
+    assert answer["rows"] == [expected[1], expected[0], unscored]
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.csv", "s.parquet"])
+@pytest.mark.parametrize(("limit", "count"), [("max_rows", 5), ("max_cells", 15)])
+def test_a_scored_file_of_exactly_the_limit_is_read_and_a_smaller_limit_rejects_it(name, limit, count):
+    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10} for n in range(5)]
+    with client(**{limit: count}) as calls:
+        assert upload(calls, name, lines).json()["total"] == 5
+    with client(**{limit: count - 1}) as calls:
+        answer = upload(calls, name, lines)
+        assert answer.status_code == 413
+        what = "rows" if limit == "max_rows" else "cells; leave columns out"
+        assert answer.json()["error"] == f"expected a file of at most {count - 1} {what}"
+
+
+def test_errors_of_a_scored_file_name_the_line_and_no_path_of_the_service():
+    with client() as calls:
+        broken = calls.post("/v1/rows", files={"file": ("s.csv", b"caption,caption,msd\na,b,1\n")})
+        assert broken.status_code == 422
+        assert "caption" in broken.json()["error"]
+        assert not broken.json()["error"].startswith("/")
+        lines = b'{"caption": "a dog", "msd": 0.5}\n{"caption": \n'
+        rows = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()["rows"]
+    assert rows[0]["caption"] == "a dog"
+    assert "line 2" in rows[1]["error"]
+
+
+def test_a_scored_file_that_needs_more_memory_than_allowed_is_rejected():
+    file = BytesIO()
+    pq.write_table(pa.table({"caption": ["a dog" * 200_000] * 100, "msd": [0.5] * 100}), file, compression="zstd")
+    with client(max_expanded=48 << 20) as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.parquet", file.getvalue())})
+    assert answer.status_code == 413
+    assert answer.json()["error"] == "expected a file that can be read in 48 MiB of memory; send fewer rows"
+
+
+def test_rows_read_one_by_one_are_cut_and_cleaned():
+    odd = {"caption": "x" * 3000, "image": {"path": "1.jpg"}, "msd": "0.5"}  # numbers as texts are read row by row
+    worse = {"caption": 3, "image": {"path": ""}, "msd": "inf"}
+    lines = json.dumps([odd, worse, {"caption": "\ud800", "msd": "x"}]).encode()
+    with client() as calls:
+        found = calls.post("/v1/rows", files={"file": ("s.json", lines)}).json()
+    assert (found["total"], found["failed"]) == (3, 2)
+    texts = [(row["caption"], row["image"]) for row in found["rows"]]
+    assert texts == [("x" * 2000, "1.jpg"), (None, None), ("\ufffd", None)]
+
+
+def test_many_rows_are_read_in_several_batches():
+    text = b"caption,msd\n" + b"".join(b"c%d,0.%05d\n" % (n, n) for n in range(20_000))
+    with client() as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.csv", text)}, data={"start": "19999"}).json()
+    assert (answer["total"], answer["failed"]) == (20_000, 0)
+    assert [row["caption"] for row in answer["rows"]] == ["c19999"]
+
+
+def test_bounds_of_a_query_are_inclusive_and_columns_where_less_is_better_are_turned():
+    lines = [{"caption": f"c{n}", "msd": n / 4, "divergence": n} for n in range(5)]
+    with client() as calls:
+        answer = upload(calls, "s.jsonl", lines, low="0.25", high="0.75", by="msd").json()
+        assert [row["caption"] for row in answer["rows"]] == ["c1", "c2", "c3"]
+        assert (answer["matching"], answer["total"]) == (3, 5)
+        assert answer["histogram"]["edges"][0] == 0
+        assert answer["histogram"]["edges"][-1] == 1
+        assert sum(answer["histogram"]["counts"]) == 5
+        worst = upload(calls, "s.jsonl", lines, by="divergence", count="1").json()
+        assert [row["caption"] for row in worst["rows"]] == ["c4"]
+        assert worst["readings"] is None
+        unknown = upload(calls, "s.jsonl", lines, by="nothing")
+        assert unknown.status_code == 422
+        assert "no numbers 'nothing', only divergence, msd" in unknown.json()["error"]
+
+
+def test_every_limit_of_the_service_is_checked_when_it_is_set():
+    for name in ("max_body", "max_items", "max_captions", "max_rows", "max_queue", "max_batch", "max_stored"):
+        ServeSettings(**{name: 1})
+        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+            ServeSettings(**{name: 0})
+    assert ServeSettings(cache=0, max_wait=0, port=65535).port == 65535
+    for name in ("cache", "max_wait"):
+        with pytest.raises(ConfigError, match="must not be negative"):
+            ServeSettings(**{name: -1})
+    for name in ("timeout", "header_timeout", "body_timeout"):
+        with pytest.raises(ConfigError, match="must be above 0"):
+            ServeSettings(**{name: 0.0})
+    for port in (-1, 65536):
+        with pytest.raises(ConfigError, match=f"port must be between 0 and 65535, got {port}"):
+            ServeSettings(port=port)
+    ServeSettings(token="x" * 16)
+    with pytest.raises(ConfigError, match="at least 16 characters, got 15"):
+        ServeSettings(token="x" * 15)
+    assert ServeSettings(allow_hosts=("MSD.example.org",)).allows("msd.Example.org")
+
+
+def test_rewards_are_limited_as_other_requests_are():
+    image = asked()["image"]
+    with client(max_items=2, max_captions=2) as calls:
+
+        def reward(**body):
+            answer = calls.post("/v1/reward", json=body)
+            return answer.status_code, answer.json().get("error")
+
+        assert reward(images=[image] * 2, completions=["a"] * 4, image_of=[0, 0, 1, 1]) == (200, None)
+        status, reason = reward(images=[image] * 3, completions=["a"] * 3)
+        assert (status, reason) == (413, "expected at most 2 images per request, got 3")
+        status, reason = reward(images=[image], completions=["a"] * 5, image_of=[0] * 5)
+        assert (status, reason) == (413, "expected at most 4 completions, got 5")
+        status, reason = reward(images=[image], completions=["a"] * 3, image_of=[0] * 3)
+        assert (status, reason) == (413, "expected at most 2 captions per image, got 3")
+        assert reward(images=[image], completions=["a", "b"], image_of=[0])[1] == (
+            "expected one image_of per completion, got 1 for 2"
+        )
+        assert reward(images=[image], completions=["a"], image_of=[1])[1] == "image_of names image 1, and there are 1"
+
+
+def test_captions_and_references_of_exactly_the_limit_are_scored():
+    with client(max_captions=2, max_tokens=9) as calls:
+        for captions, references, status in (
+            (["a dog", "a cat"], ["a red dog", "a red cat"], 200),
+            (["a dog"] * 3, [], 413),
+            (["a dog"], ["a dog"] * 3, 413),
+            (["a red bird"], [], 413),
+            (["a dog"], ["a red bird"], 413),
+            (["a dog"], ["a dog", " ", "a cat"], 200),  # references without words are left out
+        ):
+            body = asked(captions=tuple(captions)) | {"references": references}
+            answer = calls.post("/v1/score", json=body)
+            assert answer.status_code == status, answer.text
+        error = calls.post("/v1/score", json=asked() | {"captions": ["a dog"], "references": ["a red bird"]}).json()
+        assert error["error"] == "expected references of at most 9 bytes, got 10"
+
+
+def test_base64_of_any_length_and_any_breaks_is_read():
+    content = image_bytes(size=(40, 30)) + bytes(100_000)  # data after the image is ignored by decoders
+    text = base64.b64encode(content).decode()
+    broken = "\n".join(text[start : start + 77] for start in range(0, len(text), 77))
+    with client() as calls:
+        plain = calls.post("/v1/score", json=asked() | {"image": text}).json()
+        assert len(plain["items"][0]["scores"]) == 2
+        assert calls.post("/v1/score", json=asked() | {"image": broken}).json() == plain
+        assert calls.post("/v1/score", json=asked() | {"image": "data:image/png;base64," + text}).json() == plain
+        for bad in (text + "=AAAA", text[:-4] + "%AAA", "data:image/png," + text, text + "A"):
+            answer = calls.post("/v1/score", json=asked() | {"image": bad})
+            assert answer.status_code == 422, bad[-20:]
+            assert "base64" in answer.json()["error"]
