@@ -161,7 +161,7 @@ def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
     mixture = fit(points[None], mask, keys, FitSettings(components=3, kappa=5.0, iterations=200))
     means, log_weights = mixture.means[0].numpy(), mixture.log_weights[0].numpy()
     x, y = points.numpy(), tokens.numpy()
-    shares = maps.shares_of(x, maps.Components(means, log_weights, 5.0))
+    shares = maps.shares_of(x, means, log_weights, 5.0)
 
     def log_density(weights):  # of a mixture whose shares stay as they are while patches weigh less
         mass = (weights[:, None] * shares).sum(axis=0)
@@ -171,7 +171,7 @@ def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
 
     step = 1e-6
     slopes = [(log_density(np.ones(9) - step * np.eye(9)[i]) - log_density(np.ones(9))) / step for i in range(9)]
-    found = maps.removals(x, y, maps.Components(means, log_weights, 5.0))
+    found = maps.removals(x, y, means, log_weights, 5.0)
     np.testing.assert_allclose(found, np.array(slopes).T, atol=1e-4)
 
 

@@ -174,12 +174,8 @@ def test_p_values_are_uniform_over_true_words_and_one_in_ten_lies_below_the_zero
 
 def test_probabilities_follow_the_prior_and_rise_with_the_evidence():
     values, kinds = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([1, 1, 1])
-    even, nine = (WORDS.probabilities(values, kinds, prior=prior) for prior in (0.5, 0.9))
-    assert even.tolist() == pytest.approx((1 / (1 + np.exp(-(0.6 * values.numpy() - 3.0)))).tolist())
-    assert (nine > even).all()
-    assert (even.diff() > 0).all()
-    with pytest.raises(ConfigError, match="prior must be between 0 and 1, got 1.5"):
-        WORDS.probabilities(values, kinds, prior=1.5)
+    odds = np.exp(0.6 * values.numpy() - 3.0) * 0.9 / 0.1  # nine of ten words are true
+    assert WORDS.probabilities(values, kinds).tolist() == pytest.approx((odds / (1 + odds)).tolist())
 
 
 def test_match_depends_on_score_and_length():

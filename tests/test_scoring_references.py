@@ -14,7 +14,11 @@ from msdscore import ConfigError, InputError, RunError, Scorer
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.core.evidence import ZERO
 from msdscore.forms.references import (
+    COVERAGE,
+    KAPPA,
     NO_REFERENCES,
+    SIMILARITY,
+    SUPPORT,
     TEXT_ONLY,
     TRUE_WORDS,
     WEIGHTS,
@@ -58,13 +62,13 @@ def some_texts(count, seed=0, longest=5, dim=8):
 
 def density(point, tokens):
     """log P of a point under a mixture with one component per token, by its formula."""
-    return math.log(sum(math.exp(WEIGHTS.kappa * float(point @ token)) for token in tokens) / len(tokens))
+    return math.log(sum(math.exp(KAPPA * float(point @ token)) for token in tokens) / len(tokens))
 
 
 def test_support_and_coverage_are_their_formulas():
     texts, behind = some_texts(4), some_texts(6, seed=1)
     tokens, others = ([batch.points[row][batch.mask[row]] for row in range(len(batch))] for batch in (texts, behind))
-    measured = measure_references(texts, texts.pooled, [(0, [1, 2, 3])], Background.of(behind))
+    columns, _ = measure_references(texts, texts.pooled, [(0, [1, 2, 3])], Background.of(behind))
 
     def joint(point, captions):
         return math.log(sum(math.exp(density(point, caption)) for caption in captions) / len(captions))
@@ -75,20 +79,19 @@ def test_support_and_coverage_are_their_formulas():
         sum(density(t, tokens[0]) - sum(density(t, own) for own in others) / 6 for t in reference) / len(reference)
         for reference in tokens[1:]
     ]
-    columns = measured.columns()
     assert columns["reference_support"][0] == pytest.approx(sum(support) / len(support), abs=1e-5)
     assert columns["reference_coverage"][0] == pytest.approx(sum(coverage) / 3, abs=1e-5)
     cosines = (texts.pooled[1:] @ texts.pooled[0]).double()
     assert columns["reference_similarity"][0] == pytest.approx(float(cosines.mean()), abs=1e-6)
     parts = [columns[f"reference_{name}"][0] for name in ("similarity", "support", "coverage")]
-    total = WEIGHTS.similarity * parts[0] + WEIGHTS.support * parts[1] + WEIGHTS.coverage * parts[2]
+    total = SIMILARITY * parts[0] + SUPPORT * parts[1] + COVERAGE * parts[2]
     assert columns["reference_score"][0] == pytest.approx(total)
 
 
 def test_a_pair_has_the_same_numbers_in_any_batch():
     texts, behind = some_texts(5), Background.of(some_texts(6, seed=1))
-    alone = measure_references(texts, texts.pooled, [(0, [1, 2])], behind).columns()
-    among = measure_references(texts, texts.pooled, [(3, [4]), (0, [1, 2]), (2, [0, 1, 3, 4])], behind).columns()
+    alone, _ = measure_references(texts, texts.pooled, [(0, [1, 2])], behind)
+    among, _ = measure_references(texts, texts.pooled, [(3, [4]), (0, [1, 2]), (2, [0, 1, 3, 4])], behind)
     assert all(values[0] == pytest.approx(among[name][1], abs=1e-6) for name, values in alone.items())
 
 
@@ -97,7 +100,7 @@ def test_unrelated_references_gain_nothing_by_their_number():
     texts, behind = some_texts(80, dim=16), Background.of(some_texts(64, seed=1, dim=16))
     pairs = {count: [(row, range(40, 40 + count)) for row in range(30)] for count in (1, 10, 30)}
     means = {
-        count: torch.tensor(measure_references(texts, texts.pooled, own, behind).columns()["reference_support"])
+        count: torch.tensor(measure_references(texts, texts.pooled, own, behind)[0]["reference_support"])
         for count, own in pairs.items()
     }
     spread = float(means[1].std())
@@ -117,7 +120,7 @@ def test_ref_msd_is_msd_plus_the_reference_score(scorer):
 
 
 def test_the_signature_names_weights_and_number_of_references(scorer, tmp_path):
-    facts = f"|ref:{WEIGHTS.fact}|nrefs:"
+    facts = f"|ref:{WEIGHTS}|nrefs:"
     three, one = (scorer.score_batch(red(), ["a red thing"], references=REFERENCES[:n]) for n in (3, 1))
     assert f"{facts}3|v:" in three.signature
     assert f"{facts}1-3|v:" in (three + one).signature

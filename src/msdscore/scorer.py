@@ -19,17 +19,16 @@ from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
 from msdscore.forms.registry import preset as named_preset
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.io.inputs.columns import REFERENCES, SEVERAL, ColumnNames, read_references
 from msdscore.io.tar import TarImage, is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.references import compare_texts
 from msdscore.scoring.results import Numbers, Score, Scores, numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
-from msdscore.scoring.stream import Batch, score_batches, split_pairs
 
-if TYPE_CHECKING:  # imported by the methods that need them: a score needs neither
+if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.explain.explanation import Explanation, Explanations
+    from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.scoring.stream import Batch
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
@@ -188,6 +187,8 @@ class Scorer:
         pipeline = self.pipeline if references is None else self.pipeline.remembering_texts()
         rows = numbers(_measure(pipeline, [image], texts, [0] * len(texts)), self.config)
         if references is not None:
+            from msdscore.scoring.references import compare_texts
+
             compared = compare_texts(pipeline.embedder, texts, [check_references(references)] * len(texts))
             rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
         return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
@@ -284,7 +285,7 @@ class Scorer:
         self,
         table: Any,
         *,
-        columns: ColumnNames | None = None,
+        columns: "ColumnNames | None" = None,
         images: str | Path | None = None,
         prefix: str = "",
         progress: Progress = lambda done, total: None,
@@ -312,6 +313,7 @@ class Scorer:
         >>> Scorer("toy").score_table(table).column_names[:4]
         ['image', 'caption', 'similarity', 'coverage']
         """
+        from msdscore.io.inputs.columns import ColumnNames
         from msdscore.scoring.table import as_table, read_pairs, with_scores
 
         names, given = columns or ColumnNames(), as_table(table)
@@ -338,6 +340,8 @@ class Scorer:
         references: Sequence[Sequence[str] | None],
         progress: Progress,
     ) -> Scores:
+        from msdscore.scoring.stream import score_batches, split_pairs
+
         batches = split_pairs(images, captions, owner, size=self.pipeline.batch_size, references=references)
         rows: dict[int, Numbers | RowError] = {}
         progress(0, len(captions))
@@ -362,9 +366,11 @@ class Scorer:
         >>> [score.candidates for score in Scorer("toy").stream([row])]
         [2, 2]
         """
+        from msdscore.scoring.stream import Batch, score_batches
+
         pairs, waiting, groups = map(_pair, rows), deque[Batch](), deque[list[int]]()
 
-        def batches() -> Iterator[Batch]:
+        def batches() -> "Iterator[Batch]":
             while sets := list(islice(pairs, self.pipeline.batch_size)):
                 images = [image for image, _, _ in sets if image is not None]
                 position, owner = -1, list[int]()
@@ -508,6 +514,8 @@ def _exists(name: str) -> bool:
 
 def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
     """Return image, captions and references of a row of `stream`."""
+    from msdscore.io.inputs.columns import REFERENCES, SEVERAL, read_references
+
     references = None
     if isinstance(row, Mapping):
         name = "caption" if "caption" in row else SEVERAL

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from msdscore.core.mixture import Mixture
 from msdscore.core.paper import total
-from msdscore.errors import ConfigError
 
 WordTerms = Float[Tensor, "pairs words"]
 
@@ -117,14 +116,10 @@ class WordCalibration:
             p_values[here] = (after - 1 + share) / (len(quantiles) - 1)
         return p_values
 
-    def probabilities(
-        self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"], *, prior: float = PRIOR
-    ) -> Float[Tensor, " words"]:
-        """The probability that each word is true, if a share `prior` of words is."""
-        if not 0 < prior < 1:
-            raise ConfigError(f"prior must be between 0 and 1, got {prior}")
+    def probabilities(self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"]) -> Float[Tensor, " words"]:
+        """The probability that each word is true, if a share `PRIOR` of words is."""
         even = self.of_kinds("slope", kind) * evidence.double() + self.of_kinds("intercept", kind)
-        return torch.sigmoid(even + torch.logit(torch.tensor(prior, dtype=torch.float64)))
+        return torch.sigmoid(even + torch.logit(torch.tensor(PRIOR, dtype=torch.float64)))
 
     def of_kinds(self, name: str, kind: Int[Tensor, "*words"]) -> Float[Tensor, "*words"]:
         """A number of the kind of each word, by its name: `zero`, `slope`, `intercept` or `settled`.

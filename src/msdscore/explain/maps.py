@@ -11,15 +11,6 @@ from msdscore.errors import unknown_name
 from msdscore.forms.base import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Components:
-    """The image's mixture: unit means, logarithms of weights, one concentration."""
-
-    means: Floats
-    log_weights: Floats
-    kappa: float
-
-
 def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
     r"""Return the affinities of tokens to patches, :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
 
@@ -44,31 +35,31 @@ def sharpened(affinity: Floats, times: float) -> Floats:
     return spread
 
 
-def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
+def removals(patches: Floats, tokens: Floats, means: Floats, log_weights: Floats, kappa: float) -> Floats:
     r"""Return the first-order change of the image's log density at each token (rows) if a patch (columns) is removed.
 
     .. math:: -\sum_k r_{jk} \Bigl[\frac{\gamma_{ik}}{N_k} - \frac1N
         + \frac{\kappa\,\gamma_{ik}}{\lVert S_k\rVert}\bigl(x_i^\top y_j - (x_i^\top\mu_k)(\mu_k^\top y_j)\bigr)\Bigr]
 
     with :math:`\gamma, r` the shares of patches and tokens in the components, :math:`S_k = \sum_i \gamma_{ik} x_i`: the
-    patch takes its weight from its components, and turns their means.
+    patch takes its weight from its components, and turns their means. The mixture has unit `means`.
     """
-    shares, reach = shares_of(patches, mixture), shares_of(tokens, mixture)
+    shares, reach = (shares_of(points, means, log_weights, kappa) for points in (patches, tokens))
     sums = shares.T @ patches
     length = np.maximum(np.linalg.norm(sums, axis=1), 1e-12)
-    means = sums / length[:, None]
+    turned = sums / length[:, None]
     weight = shares / np.maximum(shares.sum(axis=0), 1e-12) - 1 / len(patches)
-    turn = mixture.kappa * shares / length
+    turn = kappa * shares / length
     # The products below are over components k: weight and direction of every token-patch pair.
     straight = (reach @ turn.T) * (tokens @ patches.T)
-    along = (reach * (tokens @ means.T)) @ (turn * (patches @ means.T)).T
+    along = (reach * (tokens @ turned.T)) @ (turn * (patches @ turned.T)).T
     change: Floats = -(reach @ weight.T + straight - along)
     return change
 
 
-def shares_of(points: Floats, mixture: Components) -> Floats:
+def shares_of(points: Floats, means: Floats, log_weights: Floats, kappa: float) -> Floats:
     """Return the responsibility of every component for every point, rows adding up to 1."""
-    logits = mixture.kappa * points @ mixture.means.T + mixture.log_weights
+    logits = kappa * points @ means.T + log_weights
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Floats = weights / weights.sum(axis=1, keepdims=True)
     return shares

@@ -136,7 +136,7 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
             removal = 1 / len(x) - affinity
         else:
             means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
-            removal = maps.removals(x, y, maps.Components(means, log_weights, mixtures.kappa))
+            removal = maps.removals(x, y, means, log_weights, mixtures.kappa)
         own = form.point_terms(measured, number, patches, tokens)
         terms.append(maps.MapTerms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
     return terms

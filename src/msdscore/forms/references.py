@@ -18,7 +18,7 @@ are means over tokens, and the background has as many captions as there are refe
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -44,31 +44,13 @@ COLUMNS = (
 NAMES = tuple(column.name for column in COLUMNS)
 TEXT_ONLY = "no image: compared with the references only"
 NO_REFERENCES = "no references: ref_msd is missing"
+KAPPA = 20.0  # concentration of the mixtures, that of the paper
+# Weights of the parts of the reference score, chosen jointly on all development sets (docs/decisions.md).
+SIMILARITY, SUPPORT, COVERAGE = 3.0, 0.05, 0.05
+WEIGHTS = f"{SIMILARITY:g},{SUPPORT:g},{COVERAGE:g},kappa{KAPPA:g}"  # in signatures
 MEANT = 0.98  # share of background captions under which a word is less likely than under a reference that means it
 _TOGETHER = 512  # texts, or pairs of a caption and a reference, per batch
 _ROOM = 1 << 22  # largest number of values of background sets in memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceWeights:
-    """Weights of the parts of the reference score; chosen jointly on all development sets (docs/decisions.md)."""
-
-    kappa: float = 20.0  # concentration of the mixtures, that of the paper
-    similarity: float = 3.0
-    support: float = 0.05
-    coverage: float = 0.05
-
-    @property
-    def fact(self) -> str:
-        """The weights in a signature."""
-        return f"{self.similarity:g},{self.support:g},{self.coverage:g},kappa{self.kappa:g}"
-
-    def score(self, similarity: Tensor, support: Tensor, coverage: Tensor) -> Tensor:
-        """Return the reference score of every pair."""
-        return self.similarity * similarity + self.support * support + self.coverage * coverage
-
-
-WEIGHTS = ReferenceWeights()
 
 
 def signed(signature: str, counts: Iterable[float]) -> str:
@@ -78,7 +60,7 @@ def signed(signature: str, counts: Iterable[float]) -> str:
     ('msd|enc:toy@1|ref:3,0.05,0.05,kappa20|nrefs:5|v:1.0', 'msd|enc:toy@1|ref:3,0.05,0.05,kappa20|nrefs:2-5|v:1.0')
     """
     head, _, version = unsigned(signature).rpartition("|v:")
-    return f"{head}|ref:{WEIGHTS.fact}|{count_fact(counts)}|v:{version}"
+    return f"{head}|ref:{WEIGHTS}|{count_fact(counts)}|v:{version}"
 
 
 def unsigned(signature: str) -> str:
@@ -118,14 +100,14 @@ class Background:
         owner = number.unsqueeze(1).expand(texts.mask.shape)[texts.mask]
         return cls(texts.points[texts.mask].float(), owner, int(number[-1]) + 1)
 
-    def log_densities(self, points: Float[Tensor, "texts points dim"], kappa: float) -> Float[Tensor, "texts points b"]:
+    def log_densities(self, points: Float[Tensor, "texts points dim"]) -> Float[Tensor, "texts points b"]:
         """Return the log density of every point under each background caption."""
         cosines = (points.float() @ self.points.T).double()
         sums = torch.zeros(*cosines.shape[:2], self.count, dtype=torch.float64, device=cosines.device)
         # Cosines are at most 1, so that exponentials are at most 1.
-        sums.index_add_(2, self.owner, torch.exp(kappa * (cosines - 1)))
+        sums.index_add_(2, self.owner, torch.exp(KAPPA * (cosines - 1)))
         sizes = torch.bincount(self.owner, minlength=self.count)
-        return kappa + (sums / sizes).log()
+        return KAPPA + (sums / sizes).log()
 
 
 def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -166,50 +148,32 @@ def _plain(text: str) -> str:
     return " ".join(word.text.casefold() for word in words if word.stem)
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceMeasurement:
-    """Captions compared with their references; `references[p]` are the rows of the references of pair p."""
-
-    captions: tuple[int, ...]
-    references: tuple[tuple[int, ...], ...]
-    similarity: Float[Tensor, " pairs"]
-    support_terms: Float[Tensor, "pairs tokens"]  # they add up to support
-    coverage: Float[Tensor, " pairs"]
-    meant: Mapping[int, Bool[Tensor, "references tokens"]]  # whether a reference means a token of the caption, by pair
-
-    def columns(self, weights: ReferenceWeights = WEIGHTS) -> dict[str, list[float]]:
-        """Return the numbers of every pair."""
-        support = self.support_terms.sum(dim=1)
-        score = weights.score(self.similarity, support, self.coverage)
-        values = (self.similarity, support, self.coverage, score)
-        named = dict(zip(NAMES[1:5], (value.tolist() for value in values), strict=True))
-        return {"reference_count": [len(rows) for rows in self.references], **named}
-
-
 def measure_references(
     texts: Embeddings,
     sentences: Float[Tensor, "texts dim"],
     pairs: Sequence[tuple[int, Sequence[int]]],
     background: Background,
-    weights: ReferenceWeights = WEIGHTS,
-) -> ReferenceMeasurement:
-    """Compare captions with references; a pair is the row of a caption and the rows of its references."""
+) -> tuple[dict[str, list[float]], list[Bool[Tensor, "references tokens"]]]:
+    """Compare captions with references; a pair is the row of a caption and the rows of its references.
+
+    Return the numbers of every pair by column, and whether each reference means each token of the caption.
+    """
     texts = replace(texts, points=real_points(texts.points, texts.mask))
-    kappa, device = weights.kappa, texts.points.device
+    device = texts.points.device
     captions = [caption for caption, _ in pairs]
     own = [(pair, row) for pair, (_, rows) in enumerate(pairs) for row in rows]
     index = torch.tensor([pair for pair, _ in own], device=device)
     first = torch.tensor([captions[pair] for pair, _ in own], device=device)
     second = torch.tensor([row for _, row in own], device=device)
     count = torch.bincount(index, minlength=len(pairs)).double()
-    density, covered, nearest = _densities(texts, first, second, kappa)
-    dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background, kappa)
+    density, covered, nearest = _densities(texts, first, second)
+    dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background)
     cosines = (sentences[first].double() * sentences[second].double()).sum(dim=1)
     similarity = torch.zeros(len(pairs), dtype=torch.float64, device=device).index_add(0, index, cosines) / count
     mask = texts.mask[second]
     gains = ((covered - expected[second]) * mask).sum(dim=1) / mask.sum(dim=1)
     coverage = torch.zeros_like(similarity).index_add(0, index, gains) / count
-    terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), {}
+    terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), []
     sizes = [len(rows) for _, rows in pairs]
     for pair, (own, near) in enumerate(zip(density.split(sizes), nearest.split(sizes), strict=True)):
         likely = dense[captions[pair]]  # tokens by background captions
@@ -219,13 +183,15 @@ def measure_references(
         gain = (joint - _expected_of_sets(likely, sizes[pair])) * real / real.sum()
         terms[pair, :width] = gain.cpu()
         likelier = own[:, :width] > likely.quantile(MEANT, dim=1)
-        meant[pair] = (likelier & near[:, :width] & real).cpu()
-    rows_of = tuple(tuple(rows) for _, rows in pairs)
-    return ReferenceMeasurement(tuple(captions), rows_of, similarity.cpu(), terms, coverage.cpu(), meant)
+        meant.append((likelier & near[:, :width] & real).cpu())
+    similarity, support, coverage = similarity.cpu(), terms.sum(dim=1), coverage.cpu()
+    score = SIMILARITY * similarity + SUPPORT * support + COVERAGE * coverage
+    values = [sizes, *(column.tolist() for column in (similarity, support, coverage, score))]
+    return dict(zip(NAMES[:5], values, strict=True)), meant
 
 
 def _densities(
-    texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"], kappa: float
+    texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"]
 ) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"], Bool[Tensor, "own points"]]:
     """Return log densities of the tokens of the first texts under the second ones, and vice versa.
 
@@ -240,7 +206,7 @@ def _densities(
     for own in (widths[first] * widths[second]).argsort().split(_TOGETHER):
         n, m = int(widths[first[own]].max()), int(widths[second[own]].max())
         rows, columns = texts.mask[first[own], :n], texts.mask[second[own], :m]
-        logits = kappa * (texts.points[first[own], :n].float() @ texts.points[second[own], :m].float().mT).double()
+        logits = KAPPA * (texts.points[first[own], :n].float() @ texts.points[second[own], :m].float().mT).double()
         within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf)
         across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf)
         under[own, :n] = within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log()
@@ -257,14 +223,14 @@ def _widths(texts: Embeddings) -> Int[Tensor, " texts"]:
 
 
 def _background_densities(
-    texts: Embeddings, rows: Int[Tensor, " some"], background: Background, kappa: float
+    texts: Embeddings, rows: Int[Tensor, " some"], background: Background
 ) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
     """Return log densities of the tokens of some texts under every background caption, and their means."""
     expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
     widths, dense = _widths(texts), dict[int, Tensor]()
     for some in rows[widths[rows].argsort()].split(_TOGETHER // 4):
         width = int(widths[some].max())
-        values = background.log_densities(texts.points[some, :width], kappa)
+        values = background.log_densities(texts.points[some, :width])
         expected[some, :width] = values.mean(dim=2)
         dense |= dict(zip(some.tolist(), values, strict=True))
     return dense, expected

@@ -2,8 +2,8 @@
 
 Every word of an image's captions is present. Words in captions of similar images that no caption of this image has are
 hard absent words: likely, but false. The evidence of both determines how reliably each word can be judged. The
-distribution of true words of each kind is that of words that at least two captions of an image have: what one person
-alone says may be a slip, or nothing that can be seen. The scores of true and similar captions determine the probability
+distribution of true words of each kind is that of words that at least two captions of an image have: a word that only
+one person uses may be a slip, or not visible. The scores of true and similar captions determine the probability
 that a caption belongs to an image.
 """
 
@@ -32,6 +32,8 @@ from msdscore.text.words import content_words, joined, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+# Features of captions that `match` is fitted on, whether they are true of the image, and the image.
+MatchRows = tuple[Floats, Flags, npt.NDArray[np.int64]]
 Shown = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
 SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
@@ -70,14 +72,6 @@ class _Mentions(NamedTuple):
         )
 
 
-class _MatchRows(NamedTuple):
-    """Captions that `match` is fitted on: their features, whether they are true of the image, and the image."""
-
-    features: Floats
-    true: Flags
-    image: npt.NDArray[np.int64]
-
-
 def calibrated_bank(
     encoder: Encoder,
     form: Evidence,
@@ -110,11 +104,11 @@ def calibrated_bank(
     mentions = _labelled(pipeline, captions, embedded, texts, shown)
     spread = _spread(plain.bank.images, texts)
     bank = replace(plain.bank, vocabulary=build_vocabulary(pipeline, embedded, captions, others))
-    # Of the images at hand alone: the nearest of many thousand captions are often true of the image too.
+    # Only of these images: the nearest of many thousand captions are often true of the image too.
     rows = list(_matching(captions, similar_texts(captions)))
     matched = pipeline.embed_texts([text for text, _, _ in rows])
 
-    def fit(chosen: Flags) -> tuple[Bank, _MatchRows]:
+    def fit(chosen: Flags) -> tuple[Bank, MatchRows]:
         """Fit words on chosen images; also return the rows that `match` is fitted on, as these words score them."""
         words = word_calibration(*mentions.of(chosen)[:4], spread=spread)
         judged = replace(bank, words=words)
@@ -123,21 +117,21 @@ def calibrated_bank(
 
     held_out = np.arange(len(images)) % _HELD_OUT == 0
     quality = _quality(*fit(~held_out), mentions, held_out)
-    judged, scored = fit(np.ones_like(held_out))
-    first, slope, offset, steeper = fit_logistic(scored.features, scored.true)
+    judged, (features, true, _) = fit(np.ones_like(held_out))
+    first, slope, offset, steeper = fit_logistic(features, true)
     match = Match((first, slope, offset, steeper), match_settings(form))
     return replace(named(replace(judged, match=match), encoder), quality=quality)
 
 
-def _quality(trial: Bank, scored: _MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
+def _quality(trial: Bank, scored: MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
     """Measure words, and a `match` fitted on the other images, on the held-out images."""
     assert trial.words is not None, "a calibration has words"
-    row_held_out = held_out[scored.image]
-    fitted = fit_logistic(scored.features[~row_held_out], scored.true[~row_held_out])
-    values = scored.features @ np.array(fitted)
+    features, true, image = scored
+    tested = held_out[image]
+    values = features @ np.array(fit_logistic(features[~tested], true[~tested]))
     return BankQuality(
         words=_word_auc(trial.words, *mentions.of(held_out)[:3]),
-        match=share_above(values[row_held_out & scored.true], values[row_held_out & ~scored.true]),
+        match=share_above(values[tested & true], values[tested & ~true]),
         images=int(held_out.sum()),
     )
 
@@ -186,7 +180,7 @@ def stems_of(captions: Sequence[str]) -> frozenset[str]:
 def _labelled(
     pipeline: Pipeline, captions: Sequence[Sequence[str]], images: Embedded, texts: Embedded, shown: Sequence[Shown]
 ) -> _Mentions:
-    """Return the mentions of judged words; words that own captions and those of similar images have are omitted."""
+    """Return the mentions of judged words; words of similar images that a caption of the image has are omitted."""
     good = [item for item in range(len(shown)) if item not in texts.reasons]
     measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
     known = [Counter(word for text in own for word in stems_of([text])) for own in captions]
@@ -282,7 +276,7 @@ def _spread(background: Mixture, texts: Embedded) -> float:
     return round(float(np.mean(values)), 4) if values else 1.0
 
 
-def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[Shown]) -> _MatchRows:
+def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[Shown]) -> MatchRows:
     """Return the readable rows with their features: 1, score, log length, and the product of both."""
     good = [item for item in range(len(rows)) if item not in texts.reasons]
     owner = [rows[item][1] for item in good]
@@ -290,7 +284,7 @@ def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Seq
     scores = pipeline.config.numbers(measured)["msd"].numpy()
     length = np.log([max(len(judged), 1) for judged in measured.terms.judged])
     features = np.stack([np.ones(len(scores)), scores, length, scores * length], axis=1)
-    return _MatchRows(features, np.array([rows[item][2] for item in good]), np.array(owner))
+    return features, np.array([rows[item][2] for item in good]), np.array(owner)
 
 
 def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[Shown]:

@@ -27,7 +27,6 @@ from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
-from msdscore.scoring.references import ReferenceComparison, compare_texts
 from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
@@ -241,6 +240,8 @@ class Pipeline:
         references: Sequence[Sequence[str] | None],
     ) -> None:
         """Compare captions with their references, and fill in the results of captions without an image."""
+        from msdscore.scoring.references import ReferenceComparison, compare_texts  # few rows have references
+
         own = references or [None] * len(captions)
         chosen = [item for item, row in enumerate(results) if own[item] is not None and not isinstance(row, RowError)]
         compared = compare_texts(

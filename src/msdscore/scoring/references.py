@@ -81,11 +81,10 @@ def compare_texts(
     if pairs:
         vectors = embedded.vectors
         sentences = _sentences(embedder.encoder, embedded)
-        measured = measure_references(vectors, sentences, pairs, _background(embedder))
-        columns = measured.columns()
+        columns, meant = measure_references(vectors, sentences, pairs, _background(embedder))
         for pair, index in enumerate(chosen):
             values = {name: column[pair] for name, column in columns.items()}
-            comparisons[index] = replace(comparisons[index], values=values, meant=measured.meant[pair])
+            comparisons[index] = replace(comparisons[index], values=values, meant=meant[pair])
     return comparisons
 
 

@@ -38,6 +38,15 @@ _SHOWN_REFERENCES = ("reference_similarity", "reference_support", "reference_cov
 SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *_SHOWN_REFERENCES, *_AFTER)
 
 
+def _number(record: Any, mapping: str, name: str, subject: str) -> Any:
+    """Return an attribute from a mapping of a record; `subject` begins the message if there is none."""
+    # Attributes that pickle and copy look for on a bare object must not read the mapping.
+    numbers = {} if name.startswith("_") or name == mapping else getattr(record, mapping)
+    if name in numbers:
+        return numbers[name]
+    raise AttributeError(f"{subject} no {name!r}, only {', '.join(numbers)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """The numbers of one scored caption that depend only on its image; each is also an attribute.
@@ -54,11 +63,7 @@ class Numbers:
     worst: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes that pickle and copy look for on a bare object must not read `values`.
-        values = {} if name.startswith("_") or name == "values" else self.values
-        if name in values:
-            return values[name]
-        raise AttributeError(f"these numbers have no {name!r}, only {', '.join(values)}")
+        return _number(self, "values", name, "these numbers have")
 
 
 def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
@@ -125,11 +130,7 @@ class Score:
     error: str | None = None
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes that pickle and copy look for on a bare object must not read `values`.
-        values = {} if name.startswith("_") or name == "values" else self.values
-        if name in values:
-            return values[name]
-        raise AttributeError(f"this score has no {name!r}, only {', '.join(values)}")
+        return _number(self, "values", name, "this score has")
 
     def __dir__(self) -> list[str]:
         return [*object.__dir__(self), *self.values]
@@ -294,11 +295,7 @@ class Scores:
         return cls(texts, columns, counts[inverse], warnings, errors, signature)
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes that pickle and copy look for on a bare object must not read `columns`.
-        columns = {} if name.startswith("_") or name == "columns" else self.columns
-        if name in columns:
-            return columns[name]
-        raise AttributeError(f"these scores have no {name!r}, only {', '.join(columns)}")
+        return _number(self, "columns", name, "these scores have")
 
     @property
     def msd(self) -> Floats:

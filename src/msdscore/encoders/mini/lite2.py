@@ -49,7 +49,6 @@ STAGES = (
 )
 STEM, HEAD = 32, 1280
 MIDDLE = 5  # stages up to stride 16
-CHANNELS = 120 + 352 + HEAD  # of the three maps together
 NORM_EPS = 1e-3
 SIZE, GRID = 288, 12  # of the shipped encoder
 _CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower

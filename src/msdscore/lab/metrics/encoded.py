@@ -96,7 +96,7 @@ def _reference_loader(name: str) -> Callable[..., Loaded]:
             raise ConfigError(f"most must be a whole number of references of at least 1, got {most!r}")
         if seed and not (most and seed.isdecimal()):
             raise ConfigError(f"seed must be a whole number, next to most, got {seed!r}")
-        parts = {"ref": WEIGHTS.fact, "most": most, "drawn": seed, "wrong": "" if wrong == "both" else wrong}
+        parts = {"ref": WEIGHTS, "most": most, "drawn": seed, "wrong": "" if wrong == "both" else wrong}
         choices = "|".join(f"{fact}:{value}" for fact, value in parts.items() if value)
 
         def choose(references: Sequence[str]) -> Sequence[str]:
