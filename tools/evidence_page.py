@@ -50,7 +50,7 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
         signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
     names = ("precision", "information", "doubt", "max-sim-cal")
     columns = ("set", "n", "cosine", "**MSD-E**", *names, "wrong image: cosine / MSD-E")
-    return Grid("Agreement with people, times 100; higher is better", columns, tuple(rows), (f"`{signature}`",))
+    return Grid("Agreement with people, times 100; higher is better, 95 % intervals", columns, tuple(rows), (f"`{signature}`",))
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
@@ -66,7 +66,7 @@ def _form(tables: Mapping[str, Json]) -> list[Grid]:
     cells = tuple(
         (row["set"], f"{row['evidence']:.1f}", *(_bounded(row[name], "+.1f", 1) for name in changes)) for row in rows
     )
-    title = "What one change of the form costs (paired difference in points; below 0, the change is worse)"
+    title = "MSD-E with one part changed: paired difference in points; below 0, the change is worse"
     return [Grid(title, ("set", "in use", *changes), cells, tuple(_settings(tables)))]
 
 
@@ -98,7 +98,7 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
         f"{worst['predicted']:.2f} is predicted and {worst['observed']['value']:.2f} observed",
     )
     columns = ("level", "true words below it, %", "words of one caption, %", "likely and absent, %")
-    return [Grid(f"Words with a p-value below a level ({table['pictures']} images)", columns, cells, notes)]
+    return [Grid(f"Words with a p-value below a level, % (MSD-E, {table['pictures']} images)", columns, cells, notes)]
 
 
 def _changed(tables: Mapping[str, Json]) -> list[Grid]:
@@ -107,7 +107,7 @@ def _changed(tables: Mapping[str, Json]) -> list[Grid]:
         (row["subset"], str(row["n"]), *(_bounded(row[key]) for key in keys)) for row in tables["changed"]["rows"]
     )
     columns = ("subset", "pairs", "changed word below 0.1", "original below 0.1", "changed below original", "AUC")
-    return [Grid("P-values of changed words and of the words they replace, %", columns, rows)]
+    return [Grid("P-values of changed words of SugarCrepe and of the words they replace, % (MSD-E)", columns, rows)]
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
@@ -118,7 +118,7 @@ def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")
-    return [Grid("The changed word among the least supported, %; higher is better", columns, rows)]
+    return [Grid("The changed word of SugarCrepe captions among the least supported, %; higher is better (MSD-E)", columns, rows)]
 
 
 def _chair(tables: Mapping[str, Json]) -> list[Grid]:
@@ -128,15 +128,15 @@ def _chair(tables: Mapping[str, Json]) -> list[Grid]:
         for row in table["rows"]
     )
     columns = ("figure", "n", "terms", "wrong image", "chance")
-    return [Grid(f"Invented objects in {table['captions']} long captions, %; higher is better", columns, rows)]
+    return [Grid(f"Invented objects in {table['captions']} long captions, %; higher is better (MSD-E)", columns, rows)]
 
 
 def _boxes(tables: Mapping[str, Json]) -> list[Grid]:
     columns = ("map", "n", "highest patch in a box", "mass in the boxes")
-    titles = {"words": "Maps of words that name an annotated object, %", "captions": "Maps of whole captions, %"}
+    titles = {"words": "Maps of words that name an annotated object of COCO, %", "captions": "Maps of whole captions of COCO, %"}
     return [
         Grid(
-            f"{title}; higher is better", columns,
+            f"{title}; higher is better (MSD-E)", columns,
             tuple((row["map"], str(row["n"]), _bounded(row["pointing"]), _bounded(row["mass"]))
                   for row in tables[name]["rows"]),
         )
@@ -150,7 +150,7 @@ def _suggestions(tables: Mapping[str, Json]) -> list[Grid]:
         for row in tables["rows"]["rows"]
     )
     columns = ("subset", "captions", "replaced word in doubt", "and has suggestions", "of these, with the original")
-    return [Grid("Suggestions for the replaced word, %; higher is better", columns, rows)]
+    return [Grid("Suggestions for the replaced word of SugarCrepe captions, %; higher is better (MSD-E)", columns, rows)]
 
 
 def _missing(tables: Mapping[str, Json]) -> list[Grid]:
@@ -159,7 +159,7 @@ def _missing(tables: Mapping[str, Json]) -> list[Grid]:
         for row in tables["rows"]["rows"]
     )
     columns = ("images", "words per caption", "confirmed", "the first of them", "as many frequent words")
-    return [Grid("Words called missing that another caption has, %; higher is better", columns, rows)]
+    return [Grid("Missing words that another caption of the image has, %; higher is better (MSD-E)", columns, rows)]
 
 
 def _match(tables: Mapping[str, Json]) -> list[Grid]:
@@ -174,7 +174,7 @@ def _match(tables: Mapping[str, Json]) -> list[Grid]:
         + ", ".join(f"{name} {_PER_CENT * value:.1f}" for name, value in bins["areas"].items()),
     )
     columns = ("captions joined", "n", "error in points (lower is better)", "own at 0.5 or more, % (higher is better)")
-    return [Grid(f"Match on {bins['pictures']} images", columns, rows, notes)]
+    return [Grid(f"Calibration of `match` (MSD-E, {bins['pictures']} images)", columns, rows, notes)]
 
 
 STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {

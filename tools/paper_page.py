@@ -38,7 +38,7 @@ def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]
     columns = [*heads.values(), "difference"]
     cells = [(variant, *values, _papers_mean(papers, variant)) for variant, values in rows.items()]
     return Grid(
-        f"MSD, mean of seven subtasks ({_size(tables[next(iter(heads))])})", ("choice", *columns, "paper"), tuple(cells)
+        f"Accuracy of MSD-Score, %, mean of seven subtasks ({_size(tables[next(iter(heads))])})", ("choice", *columns, "paper"), tuple(cells)
     )
 
 
@@ -67,7 +67,7 @@ def _subtasks(table: Json, papers: Mapping[str, Sequence[float]]) -> Grid:
                     (_share(rows[names.get(choice, choice)].get(f"accuracy/{subtask}")), f"{values[at]:.1f}")))
         for at, subtask in enumerate(published.SUBTASKS)
     ]  # fmt: skip
-    return Grid(f"MSD by subtask ({_size(table)})", ("subtask", *columns), tuple(cells))
+    return Grid(f"Accuracy of MSD-Score by subtask, % ({_size(table)})", ("subtask", *columns), tuple(cells))
 
 
 def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
@@ -107,7 +107,7 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
         (over_seeds["figure"], f"{over_seeds['value']['value']:.4f}"),
         (moved["figure"], f"{moved['value']['value']:+.4f}"),
     )
-    title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
+    title = f"MSD-Score over {tables['scores']['seeds']} seeds ({tables['scores']['pairs']} pairs)"
     return [
         Grid("Adjusted Rand index between seeds, mean ± deviation over captions (higher is more stable)",
              ("distribution", "ours", "paper"), tuple(rows)),
@@ -152,8 +152,8 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     )
     theirs = "; ".join(f"{name}: {'/'.join(f'{x:.1f}' for x in row)}" for name, row in published.BY_LENGTH.items())
     return [
-        Grid("Soft-MSD by direction", ("direction", *columns, "paper, CapArena"), cells),
-        Grid("Accuracy by length", ("tokens", "pairs", *labels), buckets, (f"the paper's: {theirs}",)),
+        Grid("Agreement of Soft-MSD (MSD-Score), %, by direction of the divergence", ("direction", *columns, "paper, CapArena"), cells),
+        Grid("Accuracy of the parts of MSD-Score, %, by caption length", ("tokens", "pairs", *labels), buckets, (f"the paper's: {theirs}",)),
     ]
 
 
@@ -201,7 +201,7 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
         plain = gain.get("difference, plain percentiles")
         tests = "; ".join(filter(None, (plain and f"plain percentiles {_signed(plain).partition(' ')[2]}", tests)))
         notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])} ({tests})",)
-        title = ", ".join(filter(None, (split, "bins of rising cosine margin"))).capitalize()
+        title = "Accuracy of MSD-Score, %, by cosine margin" + (f", {split}" if split else "")
         grids.append(Grid(f"{title} ({_size(tables[name])})", columns, rows, notes))
     return grids
 
@@ -235,7 +235,7 @@ def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
          f"{_signed(row[gain])} (p {row[f'{gain}, p_holm']:.3f})")
         for row in rows
     )  # fmt: skip
-    return [Grid("Ours", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
+    return [Grid("Accuracy of MSD-Score, %", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
 
 
 def _whole_backbones(tables: Mapping[str, Json]) -> list[Grid]:
@@ -268,7 +268,7 @@ def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
     rows += [
         (f"paper, {kind}", *(f"{value:+.4f}" for value in values)) for kind, values in published.FAITHFULNESS.items()
     ]
-    title = f"Effect of masking 10 % of the regions on d ({masking['pairs']} pairs)"
+    title = f"Effect of masking 10 % of the regions on d, nats ({masking['pairs']} pairs)"
     return [Grid(title, ("captions", *regions), tuple(rows))]
 
 
