@@ -50,7 +50,9 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
         signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
     names = ("precision", "information", "doubt", "max-sim-cal")
     columns = ("set", "n", "cosine", "**MSD-E**", *names, "wrong image: cosine / MSD-E")
-    return Grid("Agreement with people, times 100; higher is better, 95 % intervals", columns, tuple(rows), (f"`{signature}`",))
+    return Grid(
+        "Agreement with people, times 100; higher is better, 95 % intervals", columns, tuple(rows), (f"`{signature}`",)
+    )
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
@@ -118,7 +120,13 @@ def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")
-    return [Grid("The changed word of SugarCrepe captions among the least supported, %; higher is better (MSD-E)", columns, rows)]
+    return [
+        Grid(
+            "The changed word of SugarCrepe captions among the least supported, %; higher is better (MSD-E)",
+            columns,
+            rows,
+        )
+    ]
 
 
 def _chair(tables: Mapping[str, Json]) -> list[Grid]:
@@ -133,7 +141,10 @@ def _chair(tables: Mapping[str, Json]) -> list[Grid]:
 
 def _boxes(tables: Mapping[str, Json]) -> list[Grid]:
     columns = ("map", "n", "highest patch in a box", "mass in the boxes")
-    titles = {"words": "Maps of words that name an annotated object of COCO, %", "captions": "Maps of whole captions of COCO, %"}
+    titles = {
+        "words": "Maps of words that name an annotated object of COCO, %",
+        "captions": "Maps of whole captions of COCO, %",
+    }
     return [
         Grid(
             f"{title}; higher is better (MSD-E)", columns,
@@ -150,7 +161,9 @@ def _suggestions(tables: Mapping[str, Json]) -> list[Grid]:
         for row in tables["rows"]["rows"]
     )
     columns = ("subset", "captions", "replaced word in doubt", "and has suggestions", "of these, with the original")
-    return [Grid("Suggestions for the replaced word of SugarCrepe captions, %; higher is better (MSD-E)", columns, rows)]
+    return [
+        Grid("Suggestions for the replaced word of SugarCrepe captions, %; higher is better (MSD-E)", columns, rows)
+    ]
 
 
 def _missing(tables: Mapping[str, Json]) -> list[Grid]:

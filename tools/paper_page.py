@@ -38,7 +38,9 @@ def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]
     columns = [*heads.values(), "difference"]
     cells = [(variant, *values, _papers_mean(papers, variant)) for variant, values in rows.items()]
     return Grid(
-        f"Accuracy of MSD-Score, %, mean of seven subtasks ({_size(tables[next(iter(heads))])})", ("choice", *columns, "paper"), tuple(cells)
+        f"Accuracy of MSD-Score, %, mean of seven subtasks ({_size(tables[next(iter(heads))])})",
+        ("choice", *columns, "paper"),
+        tuple(cells),
     )
 
 
@@ -152,8 +154,17 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     )
     theirs = "; ".join(f"{name}: {'/'.join(f'{x:.1f}' for x in row)}" for name, row in published.BY_LENGTH.items())
     return [
-        Grid("Agreement of Soft-MSD (MSD-Score), %, by direction of the divergence", ("direction", *columns, "paper, CapArena"), cells),
-        Grid("Accuracy of the parts of MSD-Score, %, by caption length", ("tokens", "pairs", *labels), buckets, (f"the paper's: {theirs}",)),
+        Grid(
+            "Agreement of Soft-MSD (MSD-Score), %, by direction of the divergence",
+            ("direction", *columns, "paper, CapArena"),
+            cells,
+        ),
+        Grid(
+            "Accuracy of the parts of MSD-Score, %, by caption length",
+            ("tokens", "pairs", *labels),
+            buckets,
+            (f"the paper's: {theirs}",),
+        ),
     ]
 
 
