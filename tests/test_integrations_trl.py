@@ -36,11 +36,24 @@ def test_a_reward_by_ref_msd_reads_the_column_of_references(neutral):
     people = [["a red box"], ["a blue box", "a lake"], ["a red thing"]]
     reward = MSDReward("toy", by="ref_msd", guard=0)
     found = reward(completions=CAPTIONS, images=[RED] * 3, references=people)
+    assert found == MSDReward("toy", guard=0)(completions=CAPTIONS, images=[RED] * 3, references=people)
+    plain = MSDReward("toy", by="msd", guard=0)(completions=CAPTIONS, images=[RED] * 3, references=people)
+    assert plain == [neutral.score(RED, text).msd for text in CAPTIONS]
     assert found == pytest.approx(
         [neutral.score(RED, text, own).ref_msd for text, own in zip(CAPTIONS, people, strict=True)]
     )
-    with pytest.raises(ConfigError, match="by='ref_msd' needs a column 'references'"):
-        reward(completions=CAPTIONS, images=[RED] * 3)
+    remote = RemoteReward(url="http://localhost", by="ref_msd")
+    for each in (reward, remote):
+        with pytest.raises(ConfigError, match="by='ref_msd' needs a column 'references'"):
+            each(completions=CAPTIONS, images=[RED] * 3)
+
+
+def test_a_row_without_references_has_no_reward_by_them():
+    log = {}
+    given = {"images": [RED] * 3, "references": [["a red box"], None, [CAPTIONS[2]]], "log_extra": log.__setitem__}
+    found = MSDReward("toy")(completions=CAPTIONS, **given)
+    assert found[1:] == [None, None]
+    assert log["not_judged"] == ["", *["no references: ref_msd is missing"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +195,10 @@ def test_the_plain_function_uses_the_embedded_encoder():
 def test_match_as_reward_and_unknown_ones():
     with pytest.raises(UnknownNameError, match="unknown reward 'cosine'"):
         MSDReward("toy", by="cosine")
+    with pytest.raises(UnknownNameError, match="unknown reward 'cosine'"):
+        RemoteReward(url="http://localhost", by="cosine")
     assert MSDReward("toy", by="match").__name__ == "msd_match_reward"
+    assert RemoteReward(url="http://localhost", by="ref_msd").__name__ == "ref_msd_reward"
 
 
 def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
@@ -197,7 +213,11 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
     with served(neutral.pipeline) as url:
         found = RemoteReward(url=url)(None, captions, image=images)
         many = RemoteReward(url=url)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
-        people = RemoteReward(url=url)(None, captions, image=images, references=[["a red box"]] * 5)
+        lists = [["a red box"], ["something blue"], ["a red box", "a lake"], ["a dog"], ["a dog"]]
+        people = RemoteReward(url=url)(None, captions, image=images, references=lists)
+        plain = RemoteReward(url=url, by="msd")(None, captions, image=images, references=lists)
+        log = {}
+        none = RemoteReward(url=url, by="match")(None, captions, image=images, log_extra=log.__setitem__)
         huge = RemoteReward(url=url)(None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED])
     assert found == [
         neutral.score(RED, captions[0]).msd,
@@ -206,8 +226,14 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
         None,
         None,
     ]
-    assert people[0] == pytest.approx(neutral.score(RED, captions[0], ["a red box"]).ref_msd)
+    assert people[0] == pytest.approx(neutral.score(RED, captions[0], lists[0]).ref_msd)
+    assert people[2] == pytest.approx(neutral.score(RED, captions[2], lists[2]).ref_msd)  # another list of one image
     assert people[3:] == [None, None]
+    assert people == pytest.approx(MSDReward(neutral)(None, captions, image=images, references=lists))
+    assert plain == found
+    assert none == [None] * 5
+    assert log["not_judged"][0] == "no match: this bank and these settings have none"
+    assert log["not_judged"][3] == "no image"
     assert huge == [None, None, neutral.score(RED, "a red square").msd]
     assert len(many) == 70
     assert None not in many
@@ -219,7 +245,7 @@ class _Busy(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.calls.append(dict(self.headers))
-        body = b'{"rewards": [0.5]}' if len(self.calls) > 1 else b'{"error": "the queue is full"}'
+        body = b'{"rewards": [0.5], "reasons": [null]}' if len(self.calls) > 1 else b'{"error": "the queue is full"}'
         status = 200 if len(self.calls) > 1 else 503
         if self.headers.get("Authorization") != "Bearer secret":
             status, body = 401, b'{"error": "wrong token"}'

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from msdscore import ConfigError, InputError, RunError, Scorer
+from msdscore.cli.app import app
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.core.evidence import ZERO
 from msdscore.forms.references import (
@@ -180,8 +182,14 @@ def test_a_caption_is_not_compared_with_itself(scorer):
 
 def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
     score = scorer.score(red(), "a red thing", references=["a red thing"])
-    assert "ref_msd" not in score.row()
+    assert math.isnan(score.ref_msd)
+    assert (score.row()["ref_msd"], score.reference_count) == (None, 0)
     assert score.warnings[-1] == NO_REFERENCES
+    assert "|nrefs:0|" in score.signature
+    assert str(score).startswith("MSD ")
+    batch = scorer.score_batch([red()], ["a red thing"], references=[["a red thing"]])
+    assert math.isnan(batch[0].ref_msd)
+    assert math.isnan(scorer.explain(red(), "a red thing", ["a red thing"]).score.ref_msd)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +277,18 @@ def write_files(folder):
     (folder / "coco.json").write_text(json.dumps(coco))
     (folder / "ids.json").write_text(json.dumps({"red": REFERENCES}))
     (folder / "lines.jsonl").write_text(json.dumps({"image": "photos/red.png", "references": REFERENCES}))
+
+
+def test_the_command_takes_references_of_one_image(scorer, tmp_path):
+    red().save(tmp_path / "red.png")
+    own = [part for text in REFERENCES for part in ("--reference", text)]
+    call = ["score", str(tmp_path / "red.png"), "a red square", *own, "-e", "toy", "--json"]
+    answer = json.loads(CliRunner().invoke(app, call).stdout)
+    expected = scorer.rank(tmp_path / "red.png", ["a red square"], REFERENCES)
+    assert answer["signature"] == expected.signature
+    assert answer["scores"][0]["ref_msd"] == pytest.approx(float(expected.ref_msd[0]))
+    rows = CliRunner().invoke(app, ["score", str(tmp_path / "rows.jsonl"), "--reference", "a dog", "-e", "toy"])
+    assert "--reference is for one image and its captions" in str(rows.exception)
 
 
 def scored_file(scorer, folder, references):

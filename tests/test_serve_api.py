@@ -47,6 +47,9 @@ def test_references_of_a_request_give_ref_msd_and_explanations_with_them(client,
     people = ["a red box", "a small red square"]
     body = {**asked(), "references": [*people, " "]}
     expected = scorer.rank(image_bytes(), ["a red square", "a blue square"], people)
+    for path in ("score", "rank", "explain"):
+        assert client.post(f"/v1/{path}", json=body).json()["signature"] == expected.signature
+    assert "|nrefs:2|" in expected.signature
     rows = client.post("/v1/score", json=body).json()["items"][0]["scores"]
     assert [row["ref_msd"] for row in rows] == pytest.approx(expected.ref_msd.tolist())
     captions = {"caption": ["a red square", "a blue square"], "reference": people}
@@ -131,10 +134,23 @@ def test_rewards_with_references_are_ref_msd_and_never_silently_msd(client, scor
     body = {"images": images, "completions": texts, "image_of": [0, 0, 1], "references": [people, []]}
     answer = client.post("/v1/reward", json=body).json()
     assert answer["rewards"][0] == pytest.approx(scorer.score(image_bytes(), texts[0], people).ref_msd)
+    assert "|nrefs:1-2|" in answer["signature"]
     assert answer["rewards"][1] == pytest.approx(scorer.score(image_bytes(), texts[1], people[1:]).ref_msd)
     assert (answer["rewards"][2], answer["reasons"][2]) == (None, "no references: ref_msd is missing")
     own = client.post("/v1/reward", json=body | {"references": [["A red square."], people]}).json()
     assert (own["rewards"][0], own["reasons"][0]) == (None, "no references: ref_msd is missing")
+    plain = client.post("/v1/reward", json=body | {"by": "msd"}).json()
+    assert plain["rewards"][2] == scorer.score(image_bytes("blue"), texts[2]).msd
+    assert plain["signature"] == scorer.signature
+    match = client.post("/v1/reward", json=body | {"by": "match"}).json()
+    assert match["reasons"] == ["no match: this bank and these settings have none"] * 3
+    for change, why in (
+        ({"references": None, "by": "ref_msd"}, "by: ref_msd needs references"),
+        ({"by": "cosine"}, "by: Input should be 'msd', 'match' or 'ref_msd'"),
+        ({"refs": []}, "unknown key 'refs'"),
+    ):
+        refused = client.post("/v1/reward", json=body | change)
+        assert (refused.status_code, refused.json()["error"][: len(why)]) == (422, why)
     refused = client.post("/v1/reward", json=body | {"references": [people]})
     assert refused.status_code == 422
     assert refused.json()["error"] == "expected one list of references per image, got 1 for 2"
@@ -164,19 +180,28 @@ def test_base64_may_come_in_lines(client):
         ({"content": b"hello", "headers": {"content-type": "text/plain"}}, 415, "expected application/json"),
         ({"json": {"image": "%%%", "captions": ["a"]}}, 422, "base64"),
         ({"json": asked() | {"captions": []}}, 422, "captions"),
-        ({"json": asked() | {"path": "/etc/passwd"}}, 422, "path"),
+        ({"json": asked() | {"path": "/etc/passwd"}}, 422, "unknown key 'path'. Known: captions, image, items"),
+        ({"json": asked() | {"reference": []}}, 422, "unknown key 'reference'. Did you mean 'references'?"),
+        ({"json": {"items": [asked(), asked() | {"doubt": 1}]}}, 422, "items.1: unknown key 'doubt'. Known: captions"),
+        (
+            {"files": {"image": b"x"}, "data": {"caption": "a", "references": "b"}},
+            422,
+            "unknown form field 'references'. Did you mean 'reference'",
+        ),
+        ({"json": asked(), "params": {"set": "true"}}, 422, "unknown query parameter 'set'. Known: none"),
         ({"json": asked(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
         ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 bytes"),
         ({"json": {"items": [asked()] * 5}}, 413, "at most 4 images"),
         ({"files": {"image": b"x"}}, 422, "named caption"),
-        ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "a file named image"),
+        ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "unknown form field 'picture'. Known: caption"),
+        ({"data": {"caption": "a"}, "files": {"caption": b"x"}}, 422, "a file named image"),
         ({"json": {"items": []}}, 422, "items"),
         (
             {"json": {"image": 3, "captions": []}},
             422,
             "image: Input should be a valid string; captions: List should have",
         ),
-        ({"json": {"items": [{"image": 1} | dict.fromkeys("abcde", 1)] * 4}}, 422, "not permitted; and 8 more"),
+        ({"json": {"items": [{"image": 1, "captions": [1] * 7}] * 4}}, 422, "valid string; and 12 more"),
         ({"json": {"items": [{"image": 1}] * 30}}, 413, "at most 4 images per request, got 30"),
         ({"json": [1, 2]}, 422, "body"),
     ],
@@ -501,3 +526,13 @@ def test_only_what_is_encoded_counts_as_work():
         assert service._encoded() == first
         client.post("/v1/score", json=asked("blue", ("a red square",)))
         assert service._encoded() == first + IMAGE
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "near"),
+    [("images", "images", "image"), ("rows", "contain", "contains"), ("figure", "captoin", "caption")],
+)
+def test_a_misspelt_form_field_is_named_with_the_nearest(client, path, field, near):
+    answer = client.post(f"/v1/{path}", files={field: b"x"})
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(f"unknown form field {field!r}. Did you mean {near!r}")

@@ -362,14 +362,14 @@ def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_requested():
         assert first["readings"] == {"good": 0, "doubtful": 400, "poor": 300}
 
         def rows(**fields):
-            return calls.post("/v1/rows", data={"file": first["file"]} | fields, files={"none": b""}).json()
+            return calls.post("/v1/rows", data={"file": first["file"]} | fields, files={"by": (None, "")}).json()
 
         assert [row["row"] for row in rows(start="600", count="2")["rows"]] == [600, 601]
         assert rows(contains="DOG 69", low="0.695")["matching"] == 5
         assert "start: expected a number" in rows(start="-1")["error"]
         calls.post("/v1/rows", files={"file": ("s.jsonl", text[:-1] + b" }")})
         assert "send it to /v1/rows again" in rows()["error"]
-        assert "expected a file" in calls.post("/v1/rows", files={"none": b""}).json()["error"]
+        assert "expected a file" in calls.post("/v1/rows", files={"by": (None, "")}).json()["error"]
 
 
 def test_the_version_names_the_scorer():

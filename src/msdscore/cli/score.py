@@ -15,6 +15,7 @@ from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppabl
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
+    from msdscore.io.inputs.references import ReferenceFile
     from msdscore.io.inputs.rows import RowSource
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
@@ -46,6 +47,9 @@ class RowOptions:
         Path | None,
         option_in(INPUT, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."),
     ] = None
+    reference: Annotated[
+        list[str], option_in(INPUT, help="A caption of the one image by people; adds ref_msd. Repeatable.")
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ def score(
             raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
         from msdscore.run.shards import ShardOptions
 
-        if rows.references is not None:
+        if rows.references is not None or rows.reference:
             raise ConfigError("--references is for files of rows; shards have references in their column references")
         how_to_read = ShardOptions(
             columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
@@ -179,12 +183,10 @@ def score(
     _reject_shards(workers, source, captions)
     file = None if output is None else Path(output)
     known = None if rows.references is None else ReferenceFile(rows.references)
+    own = _references_of_image(rows, known, source, captions)
     if captions:
-        found = None if known is None else known.find({"image": source})
-        if known is not None and found is None:
-            raise ConfigError(f"{rows.references}: no references for {source}; expected its file name or id as a key")
         score_image(
-            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=found
+            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=own
         )
         return
     if is_image_name(Path(source)):
@@ -197,6 +199,19 @@ def score(
         result = score_file(spec, opened, file, how, as_json=target.json)
     options.print_cache_use(batch.cache, result.cache)
     raise typer.Exit(options.SOME_FAILED if result.failed else 0)
+
+
+def _references_of_image(
+    rows: RowOptions, known: "ReferenceFile | None", image: str, captions: Sequence[str] | None
+) -> Sequence[str] | None:
+    if rows.reference and (known is not None or not captions):
+        raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
+    if known is None or not captions:
+        return rows.reference or None
+    own = known.find({"image": image})
+    if own is None:
+        raise ConfigError(f"{rows.references}: no references for {image}; expected its file name or id as a key")
+    return own
 
 
 def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_json: bool) -> None:

@@ -22,12 +22,14 @@ from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
 from msdscore.scorer import Scorer
-from msdscore.scoring.results import Numbers
+from msdscore.scoring.results import WHY_MISSING, Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import guarded_warnings
 
 By = Literal["msd", "match", "ref_msd"]
+# Names of rewards in the logs of trainers.
+_NAMES = {None: "msd_reward", "msd": "msd_reward", "match": "msd_match_reward", "ref_msd": "ref_msd_reward"}
 GUARD = 1.0  # subtracted from the reward of a text that is optimised for the score
 Rewards = list[float | None]
 
@@ -155,12 +157,17 @@ class MSDReward:
     """A reward function that scores completions as captions of their images.
 
     With a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
-    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used unchanged. `by`
-    is the score to return (`ref_msd` needs a column `references` of lists of human captions), `words` the number of
-    least supported words in the trainer's table of completions, `column` the dataset's column of images if it is not
-    `image` or `images`, `caption_of` a function that extracts the caption from a completion; by default the text after
-    a model's thinking. `guard` is subtracted from the reward of lists of
-    words, shuffled or repeated words and captions with invisible or look-alike characters; 0 turns it off.
+    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used unchanged.
+
+    Args:
+        scorer: An encoder's name, a `ScorerSpec` or a `Scorer`.
+        by: The score to return; by default `ref_msd` if the dataset has a column `references` (a list of human captions
+            per row), else `msd`. With `msd` or `match` the column is not read.
+        words: Number of least supported words in the trainer's table of completions.
+        column: The dataset's column of images, if it is not `image` or `images`.
+        caption_of: Extracts the caption from a completion; by default the text after a model's thinking.
+        guard: Subtracted from the reward of lists of words, shuffled or repeated words and captions with invisible or
+            look-alike characters; 0 turns it off.
 
     >>> from PIL import Image
     >>> reward = MSDReward("toy")
@@ -174,18 +181,16 @@ class MSDReward:
         self,
         scorer: ScorerLike = DEFAULT_ENCODER,
         *,
-        by: By = "msd",
+        by: By | None = None,
         words: int = 3,
         column: str | None = None,
         caption_of: Callable[[str], str] = after_thinking,
         guard: float = GUARD,
     ) -> None:
-        if by not in get_args(By):
-            raise unknown_name("reward", str(by), get_args(By))
-        self._guard = checked_guard(guard)
+        _check(by, guard)
         self._given = scorer if isinstance(scorer, Scorer) else length_neutral(scorer)
         self._by, self._words, self._column, self._caption_of = by, words, column, caption_of
-        self.__name__ = {"msd": "msd_reward", "match": "msd_match_reward", "ref_msd": "ref_msd_reward"}[by]
+        self._guard, self.__name__ = guard, _NAMES[by]
 
     @property
     def signature(self) -> str:
@@ -195,18 +200,21 @@ class MSDReward:
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """Return one reward per completion; None for those that cannot be scored."""
         read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
-        scored: dict[int, Numbers | RowError] = {}
+        by, references = _by_and_references(self._by, read, given)
+        rewards: Rewards = [None] * read.total
+        reasons, judged = dict(read.reasons), dict[int, Numbers]()
         if read.captions:  # each distinct image is encoded once
-            lists = given.get(REFERENCES)
-            if lists is None and self._by == "ref_msd":
-                raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
-            references = [] if lists is None else [read_references(lists[number]) for number in read.numbers]
-            batch = Batch(read.images, read.captions, read.owner, references)
+            batch = Batch(read.images, read.captions, read.owner, references or [])
             (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
-            scored = dict(zip(read.numbers, rows, strict=True))
-        _log(given, read, scored)
-        judged = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
-        rewards = [getattr(judged.get(number), self._by, None) for number in range(read.total)]
+            for number, row in zip(read.numbers, rows, strict=True):
+                if isinstance(row, RowError):
+                    reasons[number] = str(row)
+                    continue
+                judged[number], rewards[number] = row, row.values.get(by)
+                if rewards[number] is None:
+                    reasons[number] = WHY_MISSING[by]
+        _log_numbers(given, judged, read.total)
+        _log_reasons(given, reasons, read.total)
         return guarded(rewards, read, given, guard=self._guard)
 
 
@@ -219,35 +227,42 @@ def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] 
 class RemoteReward:
     """Reward function that calls `/v1/reward` of a service (`msdscore serve`), so that trainers need no encoder.
 
-    `url` is that of the service, as in http://localhost:8000. A busy or restarting service is retried. The reward is
-    `ref_msd` with a column `references` in the dataset, else `msd`.
+    `url` is that of the service, as in http://localhost:8000. A busy or restarting service is retried. `by`, `column`,
+    `caption_of` and `guard` are those of `MSDReward`.
     """
 
     url: str
     token: str | None = None
+    by: By | None = None
     retries: int = 6
     timeout: float = 120.0
     column: str | None = None
     caption_of: Callable[[str], str] = after_thinking
     guard: float = GUARD
-    __name__ = "msd_reward"  # name in the logs of trainers
 
     def __post_init__(self) -> None:
         if urlsplit(self.url).scheme not in ("http", "https"):
             raise ConfigError(f"url must begin with http:// or https://, got {self.url!r}")
         if self.retries < 1:
             raise ConfigError(f"retries must be at least 1, got {self.retries}")
-        checked_guard(self.guard)
+        _check(self.by, self.guard)
+
+    @property
+    def __name__(self) -> str:
+        return _NAMES[self.by]
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """Return one reward per completion; None for those that cannot be scored."""
         read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
+        by, references = _by_and_references(self.by, read, given)
         rewards: Rewards = [None] * read.total
-        lists = given.get(REFERENCES)
-        people = None if lists is None else [read_references(lists[number]) or [] for number in read.numbers]
-        for chosen, body in _bodies(read, people):
-            for place, reward in zip(chosen, self._post(body)["rewards"], strict=True):
-                rewards[read.numbers[place]] = reward
+        reasons = dict(read.reasons)
+        for chosen, body in _bodies(read, references):
+            answer = self._post({**body, "by": by})
+            for caption, reward, reason in zip(chosen, answer["rewards"], answer["reasons"], strict=True):
+                rewards[read.numbers[caption]] = reward
+                reasons |= {read.numbers[caption]: reason} if reason else {}
+        _log_reasons(given, reasons, read.total)
         return guarded(rewards, read, given, guard=self.guard)
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -273,11 +288,25 @@ class RemoteReward:
         raise RunError(f"{address} returned no rewards in {self.retries} tries ({reason})")
 
 
-def checked_guard(guard: float) -> float:
-    """Raise `ConfigError` unless the guard is a finite number of at least 0."""
+def _check(by: By | None, guard: float) -> None:
+    """Raise for an unknown score, and unless the guard is a finite number of at least 0."""
+    if by not in _NAMES:
+        raise unknown_name("reward", str(by), get_args(By))
     if not 0 <= guard < float("inf"):
         raise ConfigError(f"guard must be a finite number of at least 0, got {guard}; 0 turns it off")
-    return guard
+
+
+def _by_and_references(
+    by: By | None, read: Completions, given: Mapping[str, Any]
+) -> tuple[By, list[Sequence[str] | None] | None]:
+    """Return the score to reward with, and the references of every caption if it needs them."""
+    lists = given.get(REFERENCES)
+    by = by or ("msd" if lists is None else "ref_msd")
+    if by != "ref_msd":
+        return by, None
+    if lists is None:
+        raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
+    return by, [read_references(lists[number]) for number in read.numbers]
 
 
 def guarded(rewards: Rewards, read: Completions, given: Mapping[str, Any], *, guard: float) -> Rewards:
@@ -305,31 +334,32 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
 
-def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | RowError]) -> None:
-    """Log words and errors to the trainer's table of completions, and means to its curves."""
-    numbers = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
-    why = {number: str(row) for number, row in scored.items() if isinstance(row, RowError)} | dict(read.reasons)
+def _log_reasons(given: Mapping[str, Any], reasons: Mapping[int, str], total: int) -> None:
+    """Log why completions have no reward to the trainer's table of completions, and the share of the others."""
     if log_extra := given.get("log_extra"):
-        listed = {number: ", ".join(row.worst) for number, row in numbers.items()}
-        log_extra("least_supported", [listed.get(number, "") for number in range(read.total)])
-        log_extra("not_judged", [why.get(number, "") for number in range(read.total)])
-    if (log_metric := given.get("log_metric")) and read.total:
-        log_metric("msd/judged", len(numbers) / read.total)
+        log_extra("not_judged", [reasons.get(number, "") for number in range(total)])
+    if (log_metric := given.get("log_metric")) and total:
+        log_metric("msd/judged", 1 - len(reasons) / total)
+
+
+def _log_numbers(given: Mapping[str, Any], judged: Mapping[int, Numbers], total: int) -> None:
+    """Log words to the trainer's table of completions, and means to its curves."""
+    if log_extra := given.get("log_extra"):
+        listed = {number: ", ".join(row.worst) for number, row in judged.items()}
+        log_extra("least_supported", [listed.get(number, "") for number in range(total)])
+    if log_metric := given.get("log_metric"):
         for name in (*LOGGED, "length"):
-            values = [value for row in numbers.values() if (value := getattr(row, name, None)) is not None]
+            values = [value for row in judged.values() if (value := row.values.get(name)) is not None]
             if values:
                 log_metric(f"msd/{name}", sum(values) / len(values))
 
 
 def _bodies(
-    read: Completions, references: Sequence[Sequence[str]] | None = None
+    read: Completions, references: Sequence[Sequence[str] | None] | None = None
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Yield requests within the limits of the service, each with the indices of its captions.
-
-    Captions of one image share the references of its first caption.
-    """
+    """Yield requests within the limits of the service, each with the indices of its captions."""
     chosen: list[tuple[str, list[int]]] = []
-    for content, own in chain(_parts(read), [("", [])]):
+    for content, own in chain(_parts(read, references), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
         if chosen and (full or not own):
             places = [place for _, part in chosen for place in part]
@@ -339,27 +369,28 @@ def _bodies(
                 "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
             }
             if references is not None:
-                body["references"] = [references[part[0]] for _, part in chosen]
+                body["references"] = [references[part[0]] or [] for _, part in chosen]
             yield places, body
             chosen = []
         chosen.append((content, own))
 
 
-def _parts(read: Completions) -> Iterator[tuple[str, list[int]]]:
-    """Yield every image with the indices of some of its captions.
+def _parts(read: Completions, references: Sequence[Sequence[str] | None] | None) -> Iterator[tuple[str, list[int]]]:
+    """Yield every image with the indices of some of its captions, which share their references.
 
     An image is sent as its file or losslessly encoded; one that cannot be read or sent is empty, and is rejected.
     """
-    places: list[list[int]] = [[] for _ in read.images]
-    for place, image in enumerate(read.owner):
-        places[image].append(place)
-    for source, own in zip(read.images, places, strict=True):
+    groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    for caption, image in enumerate(read.owner):
+        own = () if references is None else tuple(references[caption] or ())
+        groups.setdefault((image, own), []).append(caption)
+    for (image, _), captions in groups.items():
         try:
-            content = b64encode(_file_of(source)).decode()
+            content = b64encode(_file_of(read.images[image])).decode()
         except (OSError, RowError):
             content = ""
-        for start in range(0, len(own), _CAPTIONS):
-            yield content if len(content) <= _LARGEST else "", own[start : start + _CAPTIONS]
+        for start in range(0, len(captions), _CAPTIONS):
+            yield content if len(content) <= _LARGEST else "", captions[start : start + _CAPTIONS]
 
 
 def _file_of(source: ImageSource) -> bytes:

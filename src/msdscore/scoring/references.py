@@ -11,6 +11,7 @@ from torch import Tensor
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import RowError
 from msdscore.forms.references import (
+    NAMES,
     NO_REFERENCES,
     TEXT_ONLY,
     Background,
@@ -41,11 +42,11 @@ class ReferenceComparison:
 
     def added_to(self, numbers: Numbers) -> Numbers:
         """Return the numbers of the caption with those of its references, and their sum with MSD."""
-        warnings = (*numbers.warnings, *self.warnings)
-        if self.values is None:
-            return replace(numbers, warnings=warnings)
-        ref_msd = numbers.values["msd"] + self.values["reference_score"]
-        return replace(numbers, values={**numbers.values, **self.values, "ref_msd": ref_msd}, warnings=warnings)
+        if self.values is None:  # missing, not absent: references were passed
+            added: Mapping[str, float | None] = {**dict.fromkeys(NAMES), "reference_count": 0}
+        else:
+            added = {**self.values, "ref_msd": numbers.values["msd"] + self.values["reference_score"]}
+        return replace(numbers, values={**numbers.values, **added}, warnings=(*numbers.warnings, *self.warnings))
 
     def alone(self, length: int, windows: int, warnings: Sequence[str]) -> Numbers | RowError:
         """Return the numbers of a caption without an image."""

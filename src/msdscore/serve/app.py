@@ -2,22 +2,23 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations
 from msdscore.explain.save import encoded
-from msdscore.forms.references import NO_REFERENCES
+from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Scores
+from msdscore.scoring.results import WHY_MISSING, Scores
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
-from msdscore.serve.reading import read_completions, read_form, read_items
+from msdscore.serve.reading import Asked, read_completions, read_form, read_items, reject_unknown
 from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RefusedError, ServeSettings
@@ -85,7 +86,7 @@ def _add_api(app: "FastAPI", service: Service) -> None:
     for name, handler, model, summary in routes:
         app.add_api_route(
             f"/v1/{name}",
-            _limited(handler, service),
+            _limited(handler, service, {parameter["name"] for parameter in schema.PARAMETERS.get(name, ())}),
             methods=["POST"],
             response_model=model,
             responses=schema.responses_of(name),
@@ -125,12 +126,16 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
         return Response(body, media_type=kind)
 
 
-def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]]:
-    """Wrap a handler, which is cancelled after the time limit or when the caller disconnects."""
+def _limited(handler: Handler, service: Service, parameters: Collection[str]) -> Callable[..., Awaitable[Any]]:
+    """Wrap a handler, which is cancelled after the time limit or when the caller disconnects.
+
+    A request with another query parameter than `parameters` is rejected.
+    """
     from fastapi import Request, Response
     from starlette.requests import ClientDisconnect
 
     async def route(request: Request) -> Any:
+        reject_unknown("query parameter", request.query_params, parameters)
         try:
             async with asyncio.timeout(service.settings.timeout):
                 return await handler(request, service)
@@ -146,14 +151,15 @@ def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]
 async def _score(request: "Request", service: Service, *, kind: Literal["alone", "set"]) -> dict[str, Any]:
     asked = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(asked, kind=kind))
-    items = [
+    items: list[dict[str, Any]] = [
         {
             "scores": score_rows(scores, item.captions),
             "ranking": list(scores.ranking) if isinstance(scores, Scores) else [],  # the model of scores leaves it out
         }
         for scores, item in zip(results, asked, strict=True)
     ]
-    return {"signature": service.signature, "items": items}
+    rows = [row for item in items for row in item["scores"]]
+    return {"signature": _signature(service, asked, rows), "items": items}
 
 
 async def _explain(request: "Request", service: Service) -> Any:
@@ -162,21 +168,21 @@ async def _explain(request: "Request", service: Service) -> Any:
     together = _flag(request, "set")
     asked = await read_items(request, service.settings, service.images)
     items = await _unless_gone(request, service.explain(asked, together=together))
+    rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
-    return JSONResponse({"signature": service.signature, "items": items})
+    return JSONResponse({"signature": _signature(service, asked, rows), "items": items})
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
-    items, completions, reasons = await read_completions(request, service.settings, service.images)
+    by, items, completions, reasons = await read_completions(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(items, kind="alone"))
     rewards: list[float | None] = [None] * len(reasons)
-    for scores, item, own in zip(results, items, completions, strict=True):
-        for number, row in zip(own, score_rows(scores, item.captions), strict=True):
-            # Never the score without references in its place: a caption that is its only reference has no reward.
-            reward = row.get("ref_msd") if item.references else row["msd"]
-            missing = None if reward is not None else NO_REFERENCES
-            rewards[number], reasons[number] = reward, row["error"] or missing
-    return {"signature": service.signature, "rewards": rewards, "reasons": reasons}
+    rows = [score_rows(scores, item.captions) for scores, item in zip(results, items, strict=True)]
+    for number, row in zip(chain(*completions), chain(*rows), strict=True):
+        # Never another score in its place: a caption that is its only reference has no ref_msd.
+        rewards[number] = row.get(by)
+        reasons[number] = row["error"] or (WHY_MISSING.get(by) if rewards[number] is None else None)
+    return {"signature": _signature(service, items, chain(*rows)), "rewards": rewards, "reasons": reasons}
 
 
 async def _figure(request: "Request", service: Service) -> Any:
@@ -213,7 +219,7 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
 
 
 async def _rows(request: "Request", service: Service) -> dict[str, Any]:
-    upload, fields = await read_form(request, "file", service.settings)
+    upload, fields = await read_form(request, "file", service.settings, fields=schema.FORM_FIELDS)
     texts = {name: values[0] for name, values in fields.items()}
     query = RowsQuery(
         by=texts.get("by") or None,
@@ -261,6 +267,13 @@ def _bound(texts: Mapping[str, str], name: str) -> float | None:
     if value is not None and not math.isfinite(value):
         raise RefusedError(422, f"{name}: expected a number, got {text[:40]!r}")
     return value
+
+
+def _signature(service: Service, asked: Sequence[Asked], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the signature of the rows of an answer: that of the service, and the references if there were any."""
+    if not any(item.references for item in asked):
+        return service.signature
+    return references.signed(service.signature, [row.get("reference_count") or 0 for row in rows])
 
 
 def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:

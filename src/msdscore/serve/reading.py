@@ -3,7 +3,7 @@
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from msdscore.errors import ImageError
+from msdscore.errors import ImageError, unknown_name
 from msdscore.forms.references import NO_REFERENCES
 from msdscore.serve.schema import Item, Items, RewardRequest
 from msdscore.serve.settings import RefusedError, ServeSettings
@@ -82,7 +82,7 @@ class Stored(Generic[Value]):
 async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
     """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
-        file, fields = await read_form(request, "image", settings)
+        file, fields = await read_form(request, "image", settings, fields=("caption", "captions", "reference"))
         captions = [*fields.get("caption", ()), *fields.get("captions", ())]
         if file is None or not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
@@ -96,6 +96,7 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
     body = _parse(content)
     many = isinstance(body, dict) and "items" in body
     _check_counts(body, settings)
+    _check_keys(body, {*Item.model_fields, *Items.model_fields})
     items = _validate(Items, body).items if many else [_validate(Item, body)]
     if not many:
         check_captions(items[0].captions, settings)
@@ -113,8 +114,8 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
 
 async def read_completions(
     request: "Request", settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[list[Asked], list[list[int]], list[str | None]]:
-    """Read the completions of a reward request by image, with their indices and an error for each.
+) -> tuple[str, list[Asked], list[list[int]], list[str | None]]:
+    """Read a reward request: the score to return, completions by image, their indices, and an error for each.
 
     A completion that is too long has an error, the others are scored.
     """
@@ -124,9 +125,10 @@ async def read_completions(
 
 def _read_completions(
     content: bytes, settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[list[Asked], list[list[int]], list[str | None]]:
+) -> tuple[str, list[Asked], list[list[int]], list[str | None]]:
     given = _parse(content)
     _check_counts(given, settings)
+    _check_keys(given, RewardRequest.model_fields)
     body = _validate(RewardRequest, given)
     texts = [text or "" for text in body.completions]
     image_of = list(range(len(texts))) if body.image_of is None else body.image_of
@@ -134,7 +136,11 @@ def _read_completions(
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
     if max(image_of) >= len(body.images):
         raise RefusedError(422, f"image_of names image {max(image_of)}, and there are {len(body.images)}")
-    lists = None if body.references is None else [_references(own, settings) for own in body.references]
+    by = body.by or ("msd" if body.references is None else "ref_msd")
+    if by == "ref_msd" and body.references is None:
+        raise RefusedError(422, "by: ref_msd needs references, a list of human captions per image")
+    people = body.references if by == "ref_msd" else None
+    lists = None if people is None else [_references(own, settings) for own in people]
     if lists is not None and len(lists) != len(body.images):
         raise RefusedError(422, f"expected one list of references per image, got {len(lists)} for {len(body.images)}")
     reasons = [_too_long(text, settings) for text in texts]
@@ -155,13 +161,16 @@ def _read_completions(
     ]
     for item in items:
         check_captions(item.captions, settings)
-    return items, list(completions.values()), reasons
+    return by, items, list(completions.values()), reasons
 
 
 async def read_form(
-    request: "Request", name: str, settings: ServeSettings
+    request: "Request", name: str, settings: ServeSettings, *, fields: Sequence[str] = ()
 ) -> tuple[tuple[str, bytes] | None, dict[str, list[str]]]:
-    """Read a multipart body in memory: name and content of the file field, if any, and the text fields."""
+    """Read a multipart body in memory: name and content of the file field, if any, and the text fields.
+
+    Raises for a field that is neither `name` nor one of `fields`.
+    """
     from starlette.datastructures import UploadFile
     from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -178,12 +187,13 @@ async def read_form(
     except MultiPartException as error:
         raise RefusedError(422, f"the multipart body cannot be read ({error.message})") from error
     try:
+        reject_unknown("form field", form, (name, *fields))
         file: UploadFile | str | None = form.get(name)
-        fields: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for key, value in form.multi_items():
             if isinstance(value, str):
-                fields.setdefault(key, []).append(value)
-        return ((file.filename or "", await file.read()) if isinstance(file, UploadFile) else None), fields
+                texts.setdefault(key, []).append(value)
+        return ((file.filename or "", await file.read()) if isinstance(file, UploadFile) else None), texts
     finally:
         await form.close()
 
@@ -329,6 +339,24 @@ def _check_counts(body: Any, settings: ServeSettings) -> None:
         if isinstance(captions, list) and len(captions) > settings.max_captions:
             most = settings.max_captions
             raise RefusedError(413, f"expected at most {most} captions per image, got {len(captions)}")
+
+
+def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> None:
+    """Raise for the first name that is not known, with the nearest known one: a misspelt one must not be ignored."""
+    for name in names:
+        if name not in known:
+            raise RefusedError(422, f"{place}{unknown_name(kind, name, known)}")
+
+
+def _check_keys(body: Any, known: Collection[str]) -> None:
+    """Raise for an unknown key of the body or of one of its items; other mistakes are left to `_validate`."""
+    if not isinstance(body, dict):
+        return
+    reject_unknown("key", body, known)
+    items = body.get("items")
+    for number, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            reject_unknown("key", item, Item.model_fields, place=f"items.{number}: ")
 
 
 def _validate(model: type[Model], body: Any) -> Model:

@@ -1,6 +1,6 @@
 """Models of requests and answers, and the parts of the OpenAPI document that FastAPI cannot derive."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,7 +44,8 @@ class Items(BaseModel):
 class RewardRequest(BaseModel):
     """Completions of a trainer; `image_of[i]` is the index of the image of completion i (default: i).
 
-    With `references`, a list of human captions per image, rewards are `ref_msd`; a completion without any has none.
+    The reward is `by`; by default `ref_msd` with `references` (a list of human captions per image), else `msd`. A
+    completion without that score has no reward.
     """
 
     model_config = _Strict
@@ -52,6 +53,7 @@ class RewardRequest(BaseModel):
     completions: Annotated[list[str | None], Field(min_length=1)]
     image_of: list[Annotated[int, Field(ge=0)]] | None = None
     references: list[list[str]] | None = None
+    by: Literal["msd", "match", "ref_msd"] | None = None
 
 
 _READ_BY_HAND = (Item, Items, RewardRequest)
@@ -193,10 +195,15 @@ _ROWS = {
     "high": {"type": "number", "description": "The greatest."},
     "contains": {"type": "string", "description": "A part of their captions."},
 }
-_KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
-_SET = {"name": "set", "in": "query", "schema": {"type": "boolean", "default": False}}
-_SET["description"] = "Score the captions as one candidate set (Soft-MSD) instead of separately."
-_PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}
+_KIND: dict[str, Any] = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
+_SET: dict[str, Any] = {
+    "name": "set",
+    "in": "query",
+    "schema": {"type": "boolean", "default": False},
+    "description": "Score the captions as one candidate set (Soft-MSD) instead of separately.",
+}
+PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}  # of the query
+FORM_FIELDS = tuple(name for name in _ROWS if name != "file")  # of /v1/rows
 
 
 def request_of(route: str) -> dict[str, Any]:
@@ -211,7 +218,7 @@ def request_of(route: str) -> dict[str, Any]:
     }
     body = bodies.get(route, {_JSON: {"anyOf": [item, items]}, **image})
     content = {kind: {"schema": schema} for kind, schema in body.items()}
-    extra = {"parameters": _PARAMETERS[route]} if route in _PARAMETERS else {}
+    extra = {"parameters": PARAMETERS[route]} if route in PARAMETERS else {}
     return {"requestBody": {"required": True, "content": content}, **extra}
 
 

@@ -17,24 +17,30 @@ from msdscore.lab.studies.context import Study, measure_readable, require_words
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.pipeline import Pipeline
 
-BENCHMARK = "sugarcrepe"
+BENCHMARK = "sugarcrepe"  # in a folder
+ROWS = "pairs"  # a file of rows with `image`, `caption` (true) and `negative_caption` (false)
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 UNJUDGED = 1.0  # for a caption without a judged word, which is never in doubt
 Floats = npt.NDArray[np.float64]
 
 
 def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
-    """Share of true and of false captions with a word in doubt, by threshold."""
+    """Share of true and of false captions with a word in doubt, by threshold.
+
+    `--root` is a file of rows with `image`, `caption` and `negative_caption`, or the folder of a benchmark of pairs.
+    """
     if len(benchmark) > 1:
         raise ConfigError(f"study doubt takes one benchmark of pairs, got {', '.join(benchmark)}")
-    name = benchmark[0] if benchmark else BENCHMARK
+    is_file = study.root.is_file()
+    name = benchmark[0] if benchmark else ROWS if is_file else BENCHMARK
+    title = study.root.name if is_file else name
     pairs = study.pairs(name)
     if not pairs:
-        raise InputError(f"expected pairs of a true and a false caption in {name}, got none")
+        raise InputError(f"expected pairs of a true and a false caption in {title}, got none")
     pipeline = study.pipeline()
     require_words(pipeline)
     rows = study.rows("doubt", pairs, lambda batch: smallest_p_values(pipeline, batch), pipeline, benchmark=name)
-    return [curve(np.array(rows, dtype=np.float64), clusters(pairs), name, pipeline.signature)]
+    return [curve(np.array(rows, dtype=np.float64), clusters(pairs), title, pipeline.signature)]
 
 
 def smallest_p_values(pipeline: Pipeline, pairs: Sequence[Pair]) -> list[tuple[float, float]]:
@@ -51,7 +57,7 @@ def smallest_p_values(pipeline: Pipeline, pairs: Sequence[Pair]) -> list[tuple[f
     return [(float(true), float(false)) for true, false in smallest.reshape(-1, 2)]
 
 
-def curve(smallest: Floats, images: npt.NDArray[Any], name: str, signature: str) -> Table:
+def curve(smallest: Floats, images: npt.NDArray[Any], title: str, signature: str) -> Table:
     """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
     known = ~np.isnan(smallest).any(axis=1)
     if not known.any():
@@ -70,7 +76,7 @@ def curve(smallest: Floats, images: npt.NDArray[Any], name: str, signature: str)
     notes += [f"{int((~known).sum())} pairs could not be read"] if not known.all() else []
     return Table(
         name="rows",
-        title=f"Captions with a word in doubt, per cent ({int(known.sum())} pairs of {name})",
+        title=f"Captions with a word in doubt, per cent ({int(known.sum())} pairs of {title})",
         columns=[Column("threshold", "p-value below", "g"), per_cent("true", "true captions"),
                  per_cent("false", "false captions")],
         rows=rows,
