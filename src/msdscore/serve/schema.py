@@ -195,7 +195,11 @@ _ROWS = {
     "high": {"type": "number", "description": "The greatest."},
     "contains": {"type": "string", "description": "A part of their captions."},
 }
-_KIND: dict[str, Any] = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
+_KIND: dict[str, Any] = {
+    "name": "kind",
+    "in": "query",
+    "schema": {"type": "string", "enum": list(FIGURES), "default": "png"},
+}
 _SET: dict[str, Any] = {
     "name": "set",
     "in": "query",
