@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,31 @@ def brevity(image, caption):
     assert compared.exit_code == 0, compared.output
     wrong = call("bench", "pairs", "--root", "my-pairs.jsonl", "-e", "toy", "-m", "no_such_module:words", "-o", "other")
     assert isinstance(wrong.exception, MSDScoreError)
+    assert "no module 'no_such_module' in this folder" in str(wrong.exception)
     assert "unknown metric 'no_such_module'" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("own_metric:raises", r"metric own_metric:raises failed on item blue:0, caption 'a blue square': "
+                              r"ValueError: no blue, please \(own_metric.py, line 3\)"),
+        ("own_metric:words", "metric own_metric:words failed on item .*: ValueError: could not convert string to float"),
+        ("own_metric.py:words", "expected module:attribute, got a file name; use own_metric:words in the folder '.'"),
+        ("sub/own_metric.py", "expected module:attribute, got a file name; use own_metric:NAME in the folder 'sub'"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_fails_is_one_line_with_metric_and_item(metric, message, tmp_path, monkeypatch):
+    own_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_metric", raising=False)
+    Path("own_metric.py").write_text(
+        "def raises(image, caption):\n    if 'a blue' in caption:\n        raise ValueError('no blue, please')\n"
+        "    return 1\n\ndef words(image, caption):\n    return 'many'\n"
+    )
+    wrong = call("bench", "pairs", "--root", "my-pairs.jsonl", "-m", metric, "-o", "out", "--no-control")
+    assert isinstance(wrong.exception, MSDScoreError)
+    assert re.search(message, str(wrong.exception)), wrong.exception
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

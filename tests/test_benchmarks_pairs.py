@@ -107,7 +107,7 @@ def test_a_chosen_subset_is_read_by_itself_in_either_form(crepe: Path, tmp_path:
 def test_rows_form_reads_without_images_and_refuses_double_keys(tmp_path: Path) -> None:
     row = {"subset": "s", "key": "1", "image": "a.jpg", "caption": "x", "negative_caption": "y"}
     _rows(tmp_path / "sugarcrepe.jsonl", [row])
-    assert load("sugarcrepe", tmp_path).items[0].image == tmp_path / "images" / "a.jpg"
+    assert load("sugarcrepe", tmp_path).items[0].image == tmp_path / "a.jpg"
     _rows(tmp_path / "sugarcrepe.jsonl", [row, row])
     with pytest.raises(InputError, match="the id 's/1' occurs twice"):
         load("sugarcrepe", tmp_path)

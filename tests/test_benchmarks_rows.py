@@ -281,7 +281,7 @@ def test_images_of_a_prompt_are_not_wrong_images_for_it(tmp_path):
     items = load("images", tmp_path / "mine.jsonl").items
     for seed in range(5):
         assert all(item.group != other.name[0] for item, other in zip(items, wrong_images(items, seed), strict=True))
-    with pytest.raises(InputError, match="needs images of at least 2 prompts, got one"):
+    with pytest.raises(InputError, match="no image of another prompt for the wrong-image control"):
         wrong_images(items[:3], 0)
 
 

@@ -88,6 +88,13 @@ def test_an_encoder_is_imported_from_a_module_of_the_working_folder(mine):
         load_encoder(f"{mine}:THREE")
     with pytest.raises(ConfigError, match="the encoder 'mine_of_a_user:nothing' cannot be imported .*no attribute"):
         load_encoder(f"{mine}:nothing")
+    with pytest.raises(
+        ConfigError, match=r"encoder 'mine_of_a_user.py:make': .*; use mine_of_a_user:make in the folder '.'"
+    ):
+        load_encoder(f"{mine}.py:make")
+    Path("fails.py").write_text("\nmake = 1 / 0")
+    with pytest.raises(ConfigError, match=r"cannot be imported \(ZeroDivisionError: .* \(fails.py, line 2\)\)"):
+        load_encoder("fails:make")
     with pytest.raises(UnknownNameError, match="unknown encoder 'no_such_module:make'"):
         load_encoder("no_such_module:make")
     Path("needs_more.py").write_text("import a_library_that_is_not_there")
@@ -135,7 +142,7 @@ def turned(batch):
         (Broken(images=lambda b: replace(b, points=2 * b.points)), "encode_images: points must have length 1, got 2.000"),
         (Broken(texts=lambda b: replace(b, pooled=b.pooled / 3)), "encode_texts: pooled vectors must have length 1"),
         (Broken(texts=lambda b: replace(b, points=b.points + (~b.mask)[..., None])), "encode_texts: padded points"),
-        (Broken(images=lambda b: replace(b, mask=~b.mask)), "encode_images: an item has no real point"),
+        (Broken(images=lambda b: replace(b, mask=~b.mask)), "encode_images: image 0 has no real point"),
         (Broken(images=lambda b: replace(b, points=b.points.double())), "must be float32, got torch.float64"),
         (Broken(images=lambda b: replace(b, points=b.points * torch.nan)), "encode_images: points and pooled must be finite"),
         (Broken(images=lambda b: replace(b, layout=())), "encode_images: layout must have one entry per item, got 0"),
@@ -158,6 +165,14 @@ def test_a_broken_promise_is_one_sentence(encoder, sentence):
     assert all("\n" not in fault for fault in faults)
     with pytest.raises(AssertionError, match="must|expected|depend|no real|dimensions"):
         check_encoder(encoder)
+
+
+def test_captions_that_an_encoder_cannot_read_are_named():
+    silent = Broken(texts=lambda b: replace(b, points=0 * b.points, pooled=0 * b.pooled, mask=b.mask & False))
+    (fault,) = [fault for fault in find_faults(silent) if "span" not in fault]
+    assert fault.startswith(
+        "encode_texts: caption 'a red square next to a blue circle' has no real point; pass captions="
+    )
 
 
 def test_an_encoder_without_members_gets_an_error_that_names_them():

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Generic, Protocol, TypeVar
 
 from msdscore.errors import ConfigError, MSDScoreError, unknown_name
@@ -133,11 +134,17 @@ def import_object(name: str, kind: str) -> Any:
     """Import the object that `module:attribute` names, also from the working directory; None if no such module exists.
 
     Raises:
-        ConfigError: importing the module fails, or it has no such attribute.
+        ConfigError: importing the module fails, it has no such attribute, or the name is that of a file.
     """
+    module, _, path = name.partition(":")
+    if module.endswith(".py"):
+        file = Path(module)
+        raise ConfigError(
+            f"{kind} {name!r}: expected module:attribute, got a file name; "
+            f"use {file.stem}:{path or 'NAME'} in the folder {str(file.parent)!r}"
+        )
     if not names_object(name):
         return None
-    module, _, path = name.partition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # the installed command starts without it, python -m with it
     try:
@@ -148,8 +155,15 @@ def import_object(name: str, kind: str) -> Any:
         raise ConfigError(
             f"the {kind} {name!r} cannot be imported ({error}); install the packages that its module imports"
         ) from error
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"the {kind} {name!r} cannot be imported ({error})") from error
+    except Exception as error:
+        raise ConfigError(f"the {kind} {name!r} cannot be imported ({described(error)})") from error
+
+
+def described(error: Exception) -> str:
+    """Return type, message and line of an error in a user's module."""
+    frames = extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:

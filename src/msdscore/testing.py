@@ -1,4 +1,4 @@
-"""Checks for encoders of your own: what every part of msdscore relies on, each failure in one sentence."""
+"""Checks for encoders of your own: the requirements of every part of msdscore, one sentence per violation."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,9 +28,10 @@ _OUTSIDE = 1.0  # pixels that a box may reach over the border of its image
 
 
 def check_encoder(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> None:
-    """Raise `AssertionError` with one sentence per broken promise of an encoder; return None if there is none.
+    """Raise `AssertionError` with one sentence per violated requirement of an encoder; return None if there is none.
 
-    Pass `captions` that the encoder understands if it reads another language or only some words.
+    The default `captions` are English sentences. Pass others, which differ in length, if the encoder reads another
+    language or only some words.
 
     >>> from msdscore import load_encoder
     >>> check_encoder(load_encoder("toy"))
@@ -41,7 +42,7 @@ def check_encoder(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> No
 
 
 def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iterator[str]:
-    """Yield the broken promises of an encoder, one sentence each."""
+    """Yield one sentence per violated requirement of an encoder."""
     missing = [member for member in _MEMBERS if not hasattr(encoder, member)]
     if missing:
         yield f"the encoder has no {', '.join(missing)}"
@@ -58,13 +59,13 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
     tolerance = 2e-2 if computes_in_half(encoder) else 1e-4
     with torch.no_grad():
         seen, read = prepare_and_encode(encoder, images), encoder.encode_texts(captions)
-        alone = [prepare_and_encode(encoder, [image]) for image in images]
-        lone = [encoder.encode_texts([caption]) for caption in captions]
-    for name, batch, single in (("encode_images", seen, alone), ("encode_texts", read, lone)):
+        single_images = [prepare_and_encode(encoder, [image]) for image in images]
+        single_texts = [encoder.encode_texts([caption]) for caption in captions]
+    for name, batch, single in (("encode_images", seen, single_images), ("encode_texts", read, single_texts)):
         shapes = list(_shape_faults(name, batch, len(single)))
         yield from shapes
         if not shapes:
-            yield from _vector_faults(name, batch)
+            yield from _vector_faults(name, batch, () if batch is seen else captions)
             yield from _batch_faults(name, batch, single, tolerance)
     for what in ("points", "pooled"):
         ours, theirs = (getattr(batch, what).shape[-1] for batch in (seen, read))
@@ -94,34 +95,40 @@ def _shape_faults(name: str, batch: Embeddings, count: int) -> Iterator[str]:
         yield f"{name}: layout must have one entry per item, got {len(batch.layout)} for {count}"
 
 
-def _vector_faults(name: str, batch: Embeddings) -> Iterator[str]:
+def _vector_faults(name: str, batch: Embeddings, captions: Sequence[str]) -> Iterator[str]:
     if not (torch.isfinite(batch.points).all() and torch.isfinite(batch.pooled).all()):
         yield f"{name}: points and pooled must be finite"
         return
-    if not batch.mask.any(dim=1).all():
-        yield f"{name}: an item has no real point; mask must be True for real points"
+    unread = (~batch.mask.any(dim=1)).nonzero()[:, 0].tolist()
+    if unread and captions:
+        yield (
+            f"{name}: caption {captions[unread[0]]!r} has no real point; pass captions=[…] with words that this "
+            "encoder reads, or correct mask, which must be True for real points"
+        )
+    elif unread:
+        yield f"{name}: image {unread[0]} has no real point; mask must be True for real points"
     lengths = batch.points.norm(dim=-1)[batch.mask]
     if len(lengths) and (lengths - 1).abs().max() > _UNIT:
         yield f"{name}: points must have length 1, got {lengths.min():.3f} to {lengths.max():.3f}"
     if batch.points[~batch.mask].any():
         yield f"{name}: padded points, where mask is False, must be zero"
-    pooled = batch.pooled.norm(dim=-1)
-    if (pooled - 1).abs().max() > _UNIT:
+    pooled = batch.pooled[batch.mask.any(dim=1)].norm(dim=-1)
+    if len(pooled) and (pooled - 1).abs().max() > _UNIT:
         yield f"{name}: pooled vectors must have length 1, got {pooled.min():.3f} to {pooled.max():.3f}"
 
 
-def _batch_faults(name: str, batch: Embeddings, alone: Sequence[Embeddings], tolerance: float) -> Iterator[str]:
-    """Vectors of an item must not depend on the items that it is encoded with."""
+def _batch_faults(name: str, batch: Embeddings, singles: Sequence[Embeddings], tolerance: float) -> Iterator[str]:
+    """Compare the vectors of each item in a batch with those in a batch of one."""
     largest = 0.0
-    for number, single in enumerate(alone):
+    for number, single in enumerate(singles):
         ours, theirs = batch.points[number][batch.mask[number]], single.points[0][single.mask[0]]
         if ours.shape != theirs.shape:
-            yield f"{name}: item {number} has {len(ours)} points in a batch and {len(theirs)} alone"
+            yield f"{name}: item {number} has {len(ours)} points in a batch and {len(theirs)} in a batch of one"
             return
-        apart = [(ours - theirs).abs(), (batch.pooled[number] - single.pooled[0]).abs()]
-        largest = max(largest, *(float(part.max()) for part in apart if part.numel()))
+        differences = [(ours - theirs).abs(), (batch.pooled[number] - single.pooled[0]).abs()]
+        largest = max(largest, *(float(part.max()) for part in differences if part.numel()))
     if largest > tolerance:
-        yield f"{name}: vectors depend on the batch: alone they differ by {largest:.2g}, more than {tolerance:g}"
+        yield f"{name}: vectors depend on the batch: in a batch of one they differ by {largest:.2g} (> {tolerance:g})"
 
 
 def _patch_faults(batch: Embeddings, images: Sequence[Image.Image]) -> Iterator[str]:

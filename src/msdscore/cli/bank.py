@@ -27,7 +27,9 @@ class LearningOptions:
     ] = None
     pairs: Annotated[
         list[str],
-        option_in(INPUT, help="Rows of captioned images (image, captions), for the evidence form. Repeatable."),
+        option_in(
+            INPUT, help="Rows of at least 50 captioned images (image, captions), for the evidence form. Repeatable."
+        ),
     ] = field(default_factory=list)
     limit: Annotated[int, option_in(INPUT, min=2, help="Maximum number of background images.")] = 128
 

@@ -250,7 +250,10 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
         others = (place % len(ring) for place in range(at + 1, at + len(ring)))
         found = next((other for other in others if usable[other] and own[other].isdisjoint(own[at])), None)
         if found is None:
-            raise InputError("the wrong-image control needs images of at least 2 prompts, got one")
+            raise InputError(
+                f"{image.name}: no image of another prompt for the wrong-image control; "
+                "add prompts with other images, or pass --no-control"
+            )
         strangers[image_key(image)] = ring[found]
     return strangers
 

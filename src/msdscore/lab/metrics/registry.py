@@ -8,9 +8,9 @@ from inspect import getsource, signature
 
 import numpy as np
 
-from msdscore.errors import ConfigError, unknown_name
+from msdscore.errors import ConfigError, RunError, UnknownNameError, shortened, unknown_name
 from msdscore.lab.metrics.base import Cases, CaseScores, Loaded, Metric, MetricRow
-from msdscore.registry import Registry, import_object, read_table, resolve
+from msdscore.registry import Registry, described, import_object, read_table, resolve
 
 _OPTION = re.compile(r",(?=[a-z_]+=)")
 
@@ -52,7 +52,11 @@ def load_function(name: str) -> Loaded:
         for case in range(len(cases)):
             image, known = cases.image(case), {"references": cases.references[case]} if referenced else {}
             for place, caption in enumerate(cases.candidates(case) if image is not None else ()):
-                values[case, place] = float(function(image, caption, **known))
+                try:
+                    values[case, place] = float(function(image, caption, **known))
+                except Exception as error:
+                    where = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
+                    raise RunError(f"metric {name} failed on {where}: {described(error)}") from error
         return CaseScores(values)
 
     try:
@@ -78,8 +82,15 @@ def load_metric(asked: str) -> Metric:
     'set:image'
     """
     name, argument, options = read_metric(asked)
-    own = METRICS.imported(f"{name}:{argument}") if argument and name not in METRICS.rows() else None
-    row, argument = (own, own.name) if own is not None else (METRICS.find(name), argument)
+    known = METRICS.rows()
+    row = known.get(name)
+    if row is None and argument:
+        row = METRICS.imported(f"{name}:{argument}")
+        if row is None:
+            error = unknown_name("metric", name, known)
+            raise UnknownNameError(f"no module {name!r} in this folder or among the installed packages, and {error}")
+        argument = row.name if row.argument else ""
+    row = row or METRICS.find(name)
     if row.argument and not argument:
         raise ConfigError(f"metric {row.name!r} needs an argument: use {row.name}:ARGUMENT, with {row.argument}")
     if argument and not row.argument:

@@ -1,4 +1,4 @@
-"""Find and read a benchmark's released files; errors for missing ones."""
+"""Find and read the released files of a benchmark."""
 
 import json
 import math
@@ -53,7 +53,8 @@ def missing(root: Path, *patterns: str, get: str) -> InputError:
     if root.is_file():
         return InputError(f"{root}: expected the folder of the benchmark's files, got a file")
     if not root.is_dir():
-        return InputError(f"{root}: no such folder; expected the folder of the benchmark's files (--root)")
+        kind = "file of rows (.jsonl)" if root.suffix else "folder"
+        return InputError(f"{root}: no such {kind}; expected the benchmark's files as --root")
     expected = " or ".join(str(root / pattern) for pattern in patterns)
     return InputError(f"expected {expected}, found nothing there; get it from {get}")
 

@@ -79,8 +79,8 @@ def _finder(path: Path) -> Callable[[str], Image]:
     stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
 
     def find(name: str) -> Image:
-        near = path.parent / name
-        return stored.get(Path(name).name) or (near if near.is_file() else path.parent / "images" / name)
+        near, inside = path.parent / name, path.parent / "images" / name
+        return stored.get(Path(name).name) or (inside if inside.is_file() and not near.is_file() else near)
 
     return find
 

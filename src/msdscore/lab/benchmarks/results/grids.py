@@ -50,7 +50,7 @@ def comparison_grid(comparison: MetricComparison) -> Grid:
     """Return one row per figure: both values, their difference with its interval, and the tests."""
     rows = tuple(_difference_row(difference) for difference in comparison.differences)
     level = comparison.differences[0].interval.level if comparison.differences else 0.95
-    columns = ("figure", "first", "second", "difference", f"{level:.0%} interval", "p", "p, Holm", "tests", "n")
+    columns = ("figure", "first", "second", "difference", f"{100 * level:.0f} % interval", "p", "p, Holm", "tests", "n")
     notes = [f"first: {comparison.first}; second: {comparison.second}", f"{comparison.items} items"]
     notes += [f"{comparison.missing} items without a score on one side, left out"] if comparison.missing else []
     notes += [f"{comparison.not_in_both} items that only one result has, left out"] if comparison.not_in_both else []
