@@ -27,7 +27,7 @@ from transformers import CLIPConfig, CLIPModel
 
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.preprocessing import view
+from msdscore.encoders.vision.preprocessing import view_of
 from msdscore.forms.base import Measurement
 from msdscore.forms.paper import Paper
 from msdscore.run import shards
@@ -102,8 +102,8 @@ def worst(pipeline, captions):
 
 def images(pipeline):
     """Measure `embed_images` of one batch."""
-    where = view(pipeline.encoder.preprocessing, (640, 480))
-    decoded = [Decoded(Prepared(torch.zeros(3, 16, 16, dtype=torch.uint8), where)) for _ in range(SIZE)]
+    view = view_of(pipeline.encoder.preprocessing, (640, 480))
+    decoded = [Decoded(Prepared(torch.zeros(3, 16, 16, dtype=torch.uint8), view)) for _ in range(SIZE)]
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 

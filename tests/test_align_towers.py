@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from align_data import draw
 from msdscore.encoders.aligned.encoder import load_towers
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
-from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerPlace
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
 from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import files_sha256
@@ -52,8 +52,8 @@ def timm_spec(weights, **more):
     return ImageTowerSpec(kind="timm", source=MODEL, weights=weights, size=64, **more)
 
 
-def towers(image, text, **where):
-    return load_towers(image, text, TowerPlace(**where))
+def towers(image, text, **options):
+    return load_towers(image, text, TowerOptions(**options))
 
 
 def seen(tower):

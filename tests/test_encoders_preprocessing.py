@@ -17,7 +17,7 @@ from msdscore.encoders.vision.preprocessing import (
     prepare_image,
     read_preprocessing,
     stack_pixels,
-    view,
+    view_of,
 )
 from msdscore.errors import WeightsError
 
@@ -57,7 +57,7 @@ def test_squashed_pixels_are_those_of_the_library():
 
 
 def test_a_wide_images_boxes_lie_in_its_middle():
-    layout = patch_layout(view(CROPPED, (128, 64)), (4, 4), (8, 8))
+    layout = patch_layout(view_of(CROPPED, (128, 64)), (4, 4), (8, 8))
     assert layout.size == (128, 64)
     assert layout.boxes[0].tolist() == [32, 0, 48, 16]
     assert layout.boxes[5].tolist() == [48, 16, 64, 32]
@@ -65,19 +65,19 @@ def test_a_wide_images_boxes_lie_in_its_middle():
 
 
 def test_a_tall_images_boxes_lie_in_its_middle():
-    boxes = patch_layout(view(CROPPED, (16, 48)), (4, 4), (8, 8)).boxes
+    boxes = patch_layout(view_of(CROPPED, (16, 48)), (4, 4), (8, 8)).boxes
     assert boxes[0].tolist() == [0, 16, 4, 20]
     assert boxes[15].tolist() == [12, 28, 16, 32]
 
 
 def test_squashed_boxes_cover_the_whole_image():
-    boxes = patch_layout(view(Preprocessing(resize=(32, 32), crop=None), (100, 10)), (2, 4), (8, 16)).boxes
+    boxes = patch_layout(view_of(Preprocessing(resize=(32, 32), crop=None), (100, 10)), (2, 4), (8, 16)).boxes
     assert boxes[0].tolist() == [0, 0, 25, 5]
     assert boxes[7].tolist() == [75, 5, 100, 10]
 
 
 def test_padding_only_has_no_area():
-    layout = patch_layout(view(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
+    layout = patch_layout(view_of(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
     shown = on_image(layout).reshape(4, 4)
     assert shown.tolist() == [[1 <= r <= 2 and 1 <= c <= 2 for c in range(4)] for r in range(4)]
     assert layout.boxes[5].tolist() == [0, 0, 8, 8]
@@ -86,7 +86,7 @@ def test_padding_only_has_no_area():
 @settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000))
 def test_boxes_tile_a_square_inside_the_image(width, height):
-    boxes = patch_layout(view(CROPPED, (width, height)), (4, 4), (8, 8)).boxes
+    boxes = patch_layout(view_of(CROPPED, (width, height)), (4, 4), (8, 8)).boxes
     left, top, right, bottom = boxes.unbind(-1)
     assert (left >= 0).all()
     assert (top >= 0).all()
@@ -101,18 +101,18 @@ def test_boxes_tile_a_square_inside_the_image(width, height):
 def test_a_coloured_spot_is_drawn_where_its_box_says():
     picture = Image.new("RGB", (128, 64), "black")
     picture.paste((255, 0, 0), (48, 16, 64, 32))
-    where = view(CROPPED, picture.size)
-    red = as_prepared(drawn(picture, where, Image.Resampling.BOX), where).pixels[0].float()
+    view = view_of(CROPPED, picture.size)
+    red = as_prepared(drawn(picture, view, Image.Resampling.BOX), view).pixels[0].float()
     cells = red.reshape(4, 8, 4, 8).mean(dim=(1, 3)).flatten()
-    assert cells.argmax() == patch_layout(where, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
+    assert cells.argmax() == patch_layout(view, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
     assert cells.max() == 255
 
 
 def test_a_thread_of_an_image_does_not_fill_the_memory():
     picture = Image.new("RGB", (60_000, 2), (10, 200, 30))
-    where = view(Preprocessing(resize=224, crop=(224, 224)), picture.size)
-    assert where.resized == (6_720_000, 224)
-    pixels = drawn(picture, where, Image.Resampling.BICUBIC)
+    view = view_of(Preprocessing(resize=224, crop=(224, 224)), picture.size)
+    assert view.resized == (6_720_000, 224)
+    pixels = drawn(picture, view, Image.Resampling.BICUBIC)
     assert pixels.shape == (224, 224, 3)
     assert pixels[100, 100].tolist() == [10, 200, 30]
 

@@ -59,14 +59,14 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        where = torch.device(device)
+        target = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
-    if not _is_available(where):
+    if not _is_available(target):
         raise ConfigError(f"device {device!r} is not available; use device='auto' or 'cpu'")
-    usual = half if where.type == "cuda" else torch.float32
-    placement = Placement(where, _DTYPES.get(dtype, usual))
-    if where.type == "cpu" and not cpu_computes(placement.dtype):
+    usual = half if target.type == "cuda" else torch.float32
+    placement = Placement(target, _DTYPES.get(dtype, usual))
+    if target.type == "cpu" and not cpu_computes(placement.dtype):
         raise ConfigError(f"this CPU has no instructions for {dtype}; use dtype='float32' or 'auto'")
     return placement
 

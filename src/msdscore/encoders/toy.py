@@ -17,7 +17,7 @@ from PIL.Image import Image
 
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view_of
 from msdscore.errors import ConfigError
 
 _Ints = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class ToyEncoder:
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
         down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
         chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)
-        return Prepared(chosen, view(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))
+        return Prepared(chosen, view_of(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """One point per cell of a fixed grid."""

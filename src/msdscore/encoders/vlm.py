@@ -142,13 +142,13 @@ class SquareVision:
         layout = tuple(self._layout(image.view) for image in images)
         return list(project_patches(model, pixels.to(placement.dtype))), layout
 
-    def _layout(self, where: View) -> PatchLayout:
+    def _layout(self, view: View) -> PatchLayout:
         grid, patch = (self.side, self.side), (self.patch, self.patch)
         if not self.pad:
-            return patch_layout(where, grid, patch)
+            return patch_layout(view, grid, patch)
         # Of a view on the square only the size is the image's.
-        size, side = where.size, max(where.size)
-        layout = patch_layout(where._replace(size=(side, side)), grid, patch)
+        size, side = view.size, max(view.size)
+        layout = patch_layout(view._replace(size=(side, side)), grid, patch)
         shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
         boxes = (layout.boxes - shift).clamp(min=torch.zeros(4), max=torch.tensor(size * 2))
         return replace(layout, size=size, boxes=boxes)
@@ -172,8 +172,8 @@ class TileVision:
 
     def prepare(self, image: Image.Image) -> Prepared:
         """Preprocess an image to its best canvas."""
-        where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
-        return as_prepared(drawn(image, where, self.steps.resample), where)
+        view = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
+        return as_prepared(drawn(image, view, self.steps.resample), view)
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One mosaic of tokens per image."""
@@ -188,15 +188,15 @@ class TileVision:
             seen.append(self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view))
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
 
-    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], where: View) -> tuple[VisualTokens, PatchLayout]:
+    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], view: View) -> tuple[VisualTokens, PatchLayout]:
         rows, columns = grid.shape[1:]
-        left, top = unpadded(where.size, (columns, rows))
+        left, top = unpadded(view.size, (columns, rows))
         grid = grid[:, top : rows - top, left : columns - left]
         size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
         if size != (grid.shape[2], grid.shape[1]):
             grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
         across, down = self._cells(columns, left, size[0]), self._cells(rows, top, size[1])
-        return grid.flatten(1).T, cell_layout(where, columns=across, rows=down)
+        return grid.flatten(1).T, cell_layout(view, columns=across, rows=down)
 
     def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
         """Canvas pixels covered by each of `pooled` cells; `cut` of `count` are dropped at each end."""

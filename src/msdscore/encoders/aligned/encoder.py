@@ -23,7 +23,7 @@ from msdscore.encoders.aligned.towers import (
     MapImages,
     TextTower,
     TextTowerSpec,
-    TowerPlace,
+    TowerOptions,
     TransformersTexts,
     keep_content,
     read_spec,
@@ -121,13 +121,13 @@ def load_aligned(
         text = replace(text, source=chosen.text_backbone)
     listed = config.get("heads")  # a list if several encoders are joined
     specs = [_spec(HeadsSpec, {"heads": each}, "heads") for each in (listed if isinstance(listed, list) else [listed])]
-    where = TowerPlace(
+    tower_options = TowerOptions(
         device=str(placement.device),
         dtype=placement.dtype_name,
         whole=any(spec.pool == "own" for spec in specs),
         long_text=chosen.long_text,
     )
-    image_tower, text_tower = load_towers(image, text, where, base=checkpoint.folder)
+    image_tower, text_tower = load_towers(image, text, tower_options, base=checkpoint.folder)
     if preprocessing_of(image_tower) is None:
         chosen.refuse_pixel_choices()
     dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
@@ -180,7 +180,7 @@ class EncoderTower:
     def __init__(
         self,
         spec: ImageTowerSpec | TextTowerSpec,
-        where: TowerPlace,
+        options: TowerOptions,
         *,
         base: Path | None,
         loaded: dict[tuple[str, str], Encoder],
@@ -197,9 +197,9 @@ class EncoderTower:
         key = (source, spec.revision)
         if key not in loaded:
             # Only a family that reads in windows has the option for long texts; its default is to window.
-            options: dict[str, Any] = {} if where.long_text == "window" else {"long_text": where.long_text}
-            loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision, **options)
-        self._spec, self._whole, encoder = spec, where.whole, loaded[key]
+            extra: dict[str, Any] = {} if options.long_text == "window" else {"long_text": options.long_text}
+            loaded[key] = load_encoder(source, device=options.device, dtype=options.dtype, revision=revision, **extra)
+        self._spec, self._whole, encoder = spec, options.whole, loaded[key]
         self._encode: Any = encoder.encode_images if isinstance(spec, ImageTowerSpec) else encoder.encode_texts
         self.device, self.preprocessing, self.prepare = encoder.device, preprocessing_of(encoder), encoder.prepare
 
@@ -224,14 +224,14 @@ _TOWERS: Mapping[tuple[type, str], Any] = {
 
 
 def load_towers(
-    image: ImageTowerSpec, text: TextTowerSpec, where: TowerPlace, *, base: Path | None = None
+    image: ImageTowerSpec, text: TextTowerSpec, options: TowerOptions, *, base: Path | None = None
 ) -> tuple[ImageTower, TextTower]:
     """Load both towers; one encoder that provides both sides is loaded once. `base` is the root of relative folders."""
     loaded: dict[tuple[str, str], Encoder] = {}
     towers: list[Any] = [
-        EncoderTower(spec, where, base=base, loaded=loaded)
+        EncoderTower(spec, options, base=base, loaded=loaded)
         if spec.kind == "encoder"
-        else _TOWERS[type(spec), spec.kind](spec, where, base=base)
+        else _TOWERS[type(spec), spec.kind](spec, options, base=base)
         for spec in (image, text)
     ]
     return towers[0], towers[1]

@@ -181,7 +181,7 @@ def _check(spec: ImageTowerSpec | TextTowerSpec, kinds: tuple[str, ...], *, mini
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerPlace:
+class TowerOptions:
     """Device and dtype of towers, and the handling of long captions."""
 
     device: str = "cpu"
@@ -235,9 +235,9 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
     )
 
 
-def frozen(model: Any, where: Placement) -> Any:
+def frozen(model: Any, placement: Placement) -> Any:
     """Move a model to its device, in evaluation mode and without gradients."""
-    return model.to(device=where.device, dtype=where.dtype).eval().requires_grad_(False)
+    return model.to(device=placement.device, dtype=placement.dtype).eval().requires_grad_(False)
 
 
 def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
@@ -284,11 +284,11 @@ def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Features:
 class MapImages:
     """A frozen image network whose levels are maps of features: of a timm model or a transformers checkpoint."""
 
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
-        self._spec, self._whole = spec, where.whole
-        self._place = place(where.device, where.dtype)
+    def __init__(self, spec: ImageTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
+        self._spec, self._whole = spec, options.whole
+        self._place = place(options.device, options.dtype)
         self.device = self._place.device
-        opened = _open_timm(spec, where, base) if spec.kind == "timm" else _open_vision(spec, base)
+        opened = _open_timm(spec, options, base) if spec.kind == "timm" else _open_vision(spec, base)
         self.files, self.preprocessing, model, self._maps = opened
         self._model = frozen(model, self._place)
 
@@ -319,7 +319,7 @@ class MapImages:
 Opened = tuple[tuple[Path, ...], Preprocessing, Any, Callable[[Any, Tensor], LevelMap]]
 
 
-def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Opened:
+def _open_timm(spec: ImageTowerSpec, options: TowerOptions, base: Path | None) -> Opened:
     """Maps at chosen strides (`stride16`), blocks (numbers) or the `final` features of a timm model.
 
     Images are squashed to a square, so that nothing is cropped.
@@ -352,7 +352,7 @@ def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Op
     if len(chosen) != len(wanted):
         raise WeightsError(f"weights of {source!r} do not fit the model, neither by name nor by order and shape")
     model.load_state_dict(chosen)
-    indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
+    indices = _indices(model, (*spec.levels, *(spec.global_levels if options.whole else ())))
     steps = Preprocessing(
         resize=(side, side),
         crop=None,
@@ -421,11 +421,11 @@ def _state_maps(model: Any, pixels: Tensor) -> LevelMap:
 class TransformersTexts:
     """Hidden states of any text encoder for the caption's tokens; long captions are read in windows."""
 
-    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+    def __init__(self, spec: TextTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
         checkpoint, model = _open(spec, base)
         self.files: tuple[Path, ...] = checkpoint.weight_files()
-        self._spec, self._whole = spec, where.whole
-        self._place = place(where.device, where.dtype)
+        self._spec, self._whole = spec, options.whole
+        self._place = place(options.device, options.dtype)
         self.device = self._place.device
         model = model.get_encoder() if _setting(model, "is_encoder_decoder") else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
@@ -434,7 +434,7 @@ class TransformersTexts:
         prefix, suffix = tokens.special_ids(self._backend)
         pad = (suffix or prefix or (0,))[-1] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         context = spec.context or _context(self._model, tokenizer)
-        self._text_settings = tokens.TextSettings(context, prefix, suffix, pad, where.long_text)
+        self._text_settings = tokens.TextSettings(context, prefix, suffix, pad, options.long_text)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:

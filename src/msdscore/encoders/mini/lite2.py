@@ -19,7 +19,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.encoders.aligned.towers import ImageTowerSpec, TowerPlace, all_points
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TowerOptions, all_points
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, locate
@@ -214,13 +214,13 @@ def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
 class Lite2Images:
     """Three maps of EfficientNet-Lite2: on one grid for the local path, as one vector of means for the global path."""
 
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+    def __init__(self, spec: ImageTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
         self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
         verify_files(self.files, spec.sha256, source=spec.source)
-        self._place = place(where.device, where.dtype, half=torch.bfloat16)
+        self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
         # Cells per side of the grid of its maps, and pixels per side of its input squares.
-        self._whole, self.grid, self.side = where.whole, spec.grid or GRID, spec.size or SIZE
+        self._whole, self.grid, self.side = options.whole, spec.grid or GRID, spec.size or SIZE
         # The network was trained on (x − 127) / 128; the image is squashed, so that nothing is cropped.
         self.preprocessing = Preprocessing(
             resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from msdscore.encoders.aligned.towers import (
     TextTowerSpec,
-    TowerPlace,
+    TowerOptions,
     keep_content,
     mean_state,
     take_level,
@@ -165,14 +165,14 @@ def read_tokenizer() -> Any:
 class MiniLMTexts:
     """Hidden states of MiniLM: content words for the local path, all tokens with special ones for the global path."""
 
-    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+    def __init__(self, spec: TextTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
         self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
         verify_files(self.files, spec.sha256, source=spec.source)
-        self._spec, self._whole = spec, where.whole
-        self._place = place(where.device, where.dtype, half=torch.bfloat16)
+        self._spec, self._whole = spec, options.whole
+        self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
         self._tokenizer, marks = read_tokenizer(), ((CLS,), (SEP,), PAD)
-        self._text_settings = TextSettings(CONTEXT, *marks, where.long_text, unknown=UNKNOWN)
+        self._text_settings = TextSettings(CONTEXT, *marks, options.long_text, unknown=UNKNOWN)
         network = load_minilm(read_tensors(self.files))
         self._network = network.eval().requires_grad_(False).to(self.device)
         self._sentences: dict[str, Tensor] = {}

@@ -50,10 +50,10 @@ class Preprocessing:
     jpeg_on_device: bool = False
 
 
-def view(steps: Preprocessing, size: tuple[int, int]) -> View:
+def view_of(steps: Preprocessing, size: tuple[int, int]) -> View:
     """The location of an image of `size` (width, height) on the canvas.
 
-    >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
+    >>> view_of(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
     View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
     """
     resized = steps.resize or size
@@ -67,16 +67,16 @@ def view(steps: Preprocessing, size: tuple[int, int]) -> View:
     return View(size, resized, (offset[0], offset[1]), canvas)
 
 
-def drawn(image: Image.Image, where: View, resample: int) -> Pixels:
+def drawn(image: Image.Image, view: View, resample: int) -> Pixels:
     """Draw an image on the model's canvas; black where the canvas extends beyond it."""
     rgb = image if image.mode == "RGB" else image.convert("RGB")
-    left, top = where.offset
-    right, bottom = left + where.canvas[0], top + where.canvas[1]
-    if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
-        across, down = rgb.size[0] / where.resized[0], rgb.size[1] / where.resized[1]
+    left, top = view.offset
+    right, bottom = left + view.canvas[0], top + view.canvas[1]
+    if view.resized[0] * view.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
+        across, down = rgb.size[0] / view.resized[0], rgb.size[1] / view.resized[1]
         part = (left * across, top * down, right * across, bottom * down)
-        return pixels_of(rgb.resize(where.canvas, resample, box=part))
-    return pixels_of(rgb.resize(where.resized, resample).crop((left, top, right, bottom)))
+        return pixels_of(rgb.resize(view.canvas, resample, box=part))
+    return pixels_of(rgb.resize(view.resized, resample).crop((left, top, right, bottom)))
 
 
 def pixels_of(image: Image.Image) -> Pixels:
@@ -91,13 +91,13 @@ def prepared_pixels(
 
     `size` is that of the original, if the image was decoded at a reduced size.
     """
-    where = view(steps, size or image.size)
+    view = view_of(steps, size or image.size)
     # Not for a large image, whose pixels would fill the memory of a batch. An image of the size of the canvas is drawn
     # at once too: the two kinds are distinguished by their sizes.
-    small = math.prod(image.size) <= DEVICE_PIXELS and math.prod(where.resized) <= DEVICE_PIXELS
-    if steps.on_device and small and image.size != where.canvas:
-        return pixels_of(image), where
-    return drawn(image, where, steps.resample), where
+    small = math.prod(image.size) <= DEVICE_PIXELS and math.prod(view.resized) <= DEVICE_PIXELS
+    if steps.on_device and small and image.size != view.canvas:
+        return pixels_of(image), view
+    return drawn(image, view, steps.resample), view
 
 
 def read_pixels(
@@ -106,15 +106,15 @@ def read_pixels(
     """Decode and preprocess a file; at reduced size, or left as undecoded bytes, if the steps say so."""
     if steps.jpeg_on_device:
         content, size = plain_jpeg(source, limits=limits, name=name)
-        where = None if size is None else view(steps, size)
-        if where and math.prod(where.size) <= DEVICE_JPEG_PIXELS and math.prod(where.resized) <= DEVICE_PIXELS:
-            return np.frombuffer(bytearray(content), dtype=np.uint8), where
+        view = None if size is None else view_of(steps, size)
+        if view and math.prod(view.size) <= DEVICE_JPEG_PIXELS and math.prod(view.resized) <= DEVICE_PIXELS:
+            return np.frombuffer(bytearray(content), dtype=np.uint8), view
         return prepared_pixels(open_image(content, limits=limits, name=name or source_name(source)), steps)
     if not steps.reduced:
         return prepared_pixels(open_image(source, limits=limits, name=name), steps)
 
     def needed(size: tuple[int, int]) -> tuple[int, int]:
-        width, height = view(steps, size).resized
+        width, height = view_of(steps, size).resized
         return steps.reduced * width, steps.reduced * height
 
     image, size = open_reduced(source, needed, limits=limits, name=name)

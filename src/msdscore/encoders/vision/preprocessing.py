@@ -19,7 +19,7 @@ from msdscore.core.device import sent
 from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.vision.canvas import Pixels, View, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
-from msdscore.encoders.vision.canvas import view as view
+from msdscore.encoders.vision.canvas import view_of as view_of
 from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
@@ -82,10 +82,10 @@ def prepare_image(image: Image.Image, steps: Preprocessing) -> Prepared:
     return as_prepared(*prepared_pixels(image, steps))
 
 
-def as_prepared(pixels: Pixels, where: View) -> Prepared:
+def as_prepared(pixels: Pixels, view: View) -> Prepared:
     """Wrap pixels (height, width, 3), or the bytes of an undecoded file, as a prepared image, without a copy."""
     values = torch.from_numpy(pixels)
-    return Prepared(values if values.dim() == 1 else values.permute(2, 0, 1), where)
+    return Prepared(values if values.dim() == 1 else values.permute(2, 0, 1), view)
 
 
 def preprocessing_of(encoder: object) -> Preprocessing | None:
@@ -117,29 +117,29 @@ def stack_pixels(
 
 
 @lru_cache(maxsize=4096)
-def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
+def patch_layout(view: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
 
     Resize and crop are undone; boxes are clipped to the image, so a patch of only padding has no
     area.
 
-    >>> patch_layout(view(Preprocessing(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
+    >>> patch_layout(view_of(Preprocessing(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
     tensor([32.,  0., 64., 32.])
     """
     rows, columns = grid
-    return cell_layout(where, columns=_edges(columns, patch[0]), rows=_edges(rows, patch[1]))
+    return cell_layout(view, columns=_edges(columns, patch[0]), rows=_edges(rows, patch[1]))
 
 
-def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
+def cell_layout(view: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
     """The layout of cells whose columns and rows (start, end) are in canvas pixels."""
-    xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
-    ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
+    xs = _original(columns, view.offset[0], view.size[0], view.resized[0])
+    ys = _original(rows, view.offset[1], view.size[1], view.resized[1])
     # One layout per image: arrays, since every operation on a small tensor costs as much as all of this.
     boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
     boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
-    tiny = (f"tiny image: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
+    tiny = (f"tiny image: {view.size[0]} x {view.size[1]} pixels",) if min(view.size) < _TINY else ()
     grid = (len(rows), len(columns))
-    return PatchLayout(where.size, grid, torch.from_numpy(boxes.reshape(-1, 4)), tiny)
+    return PatchLayout(view.size, grid, torch.from_numpy(boxes.reshape(-1, 4)), tiny)
 
 
 @lru_cache(maxsize=256)

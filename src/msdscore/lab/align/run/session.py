@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from msdscore.encoders.aligned.encoder import load_towers
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerOptions, plain
 from msdscore.encoders.base import Features
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.mini.lite2 import Lite2Images
@@ -85,8 +85,8 @@ def open_towers(recipe: Recipe, device: torch.device) -> Towers:
     """Load the frozen towers of a recipe."""
     # Rows of the global path of mini are windows: one per caption, so that features can be cached by caption.
     long_text = "cut" if recipe.text.kind == "mini" else "window"
-    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
-    return load_towers(recipe.image, recipe.text, where)
+    options = TowerOptions(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
+    return load_towers(recipe.image, recipe.text, options)
 
 
 def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
