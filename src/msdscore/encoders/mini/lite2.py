@@ -283,10 +283,12 @@ class Lite2Images:
 
 def _tuned(network: Lite2, file: Path) -> Lite2:
     """The network with tuned convolutions instead of the frozen ones; those missing from the file are unchanged."""
-    copied, tuned = deepcopy(network), widened(read_tensors([file]))
+    tuned = widened(read_tensors([file]))
+    with torch.device("meta"):
+        result = Lite2()
     try:
-        copied.load_state_dict(copied.state_dict() | tuned)
+        result.load_state_dict(network.state_dict() | tuned, assign=True)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise WeightsError(f"{file.name} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
-    return copied
+    return result.eval().requires_grad_(False)
