@@ -19,7 +19,7 @@ from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
-from msdscore.text.normal import clean, given_spans
+from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings
 
 Item = TypeVar("Item")
@@ -183,7 +183,7 @@ def encode_by_length(
     for number, (layout, result) in enumerate(zip(batch.layout, cleaned, strict=True)):
         if result is not None and isinstance(layout, TokenLayout):
             warnings = (*mark_warnings(texts[number]), *layout.warnings)
-            layouts[number] = replace(layout, spans=given_spans(result, layout.spans), warnings=warnings)
+            layouts[number] = replace(layout, spans=original_spans(result, layout.spans), warnings=warnings)
     return replace(batch, layout=tuple(layouts))
 
 

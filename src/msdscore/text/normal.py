@@ -45,25 +45,21 @@ def clean(caption: str) -> Clean | None:
         return None
     if not _ODD.search(caption) and unicodedata.is_normalized("NFC", caption) and not _has_loose_marks(caption):
         return None
-    kept, places = [], list[int]()
-    for place, character in enumerate(caption):
-        if not _ODD.match(character) or _belongs(caption, place):
-            kept.append(character)
-            places.append(place)
-    pieces, starts, at = [], list[int](), 0
-    while at < len(kept):
-        end = at + 1
-        while end < len(kept) and (unicodedata.category(kept[end])[0] == "M" or ord(kept[end]) in _JAMO):
+    offsets = [at for at, sign in enumerate(caption) if not _ODD.match(sign) or _belongs(caption, at)]
+    visible = [caption[at] for at in offsets]
+    text, starts, first = "", list[int](), 0
+    while first < len(visible):
+        end = first + 1
+        while end < len(visible) and (unicodedata.category(visible[end])[0] == "M" or ord(visible[end]) in _JAMO):
             end += 1
-        piece = unicodedata.normalize("NFC", "".join(kept[at:end]))
-        if piece[0].isascii() and piece[0] not in _KEYS:
-            piece = piece[0]  # marks that do not combine with an ASCII character are dropped
-        pieces.append(piece)
+        composed = unicodedata.normalize("NFC", "".join(visible[first:end]))
+        if composed[0].isascii() and composed[0] not in _KEYS:
+            composed = composed[0]  # marks that do not combine with an ASCII character are dropped
+        text += composed
         # If composition shortens the text, the first new character covers the removed ones.
-        starts += [places[at], *places[end - len(piece) + 1 : end]][: len(piece)]
-        at = end
-    found = Clean("".join(pieces), (*starts, len(caption)))
-    return None if found.text == caption else found
+        starts += [offsets[first], *offsets[end - len(composed) + 1 : end]][: len(composed)]
+        first = end
+    return None if text == caption else Clean(text, (*starts, len(caption)))
 
 
 def invisible(caption: str) -> bool:
@@ -86,9 +82,9 @@ def _has_loose_marks(text: str) -> bool:
     return any(unicodedata.combining(mark) and base.isascii() for base, mark in zip(" " + text, text, strict=False))
 
 
-def _belongs(caption: str, place: int) -> bool:
-    """Whether an ignorable character is part of an emoji, or joins letters of a script that needs it."""
-    character, before, after = caption[place], caption[place - 1 : place], caption[place + 1 : place + 2]
+def _belongs(caption: str, at: int) -> bool:
+    """Whether the ignorable character at an offset is part of an emoji, or joins letters of a script that needs it."""
+    character, before, after = caption[at], caption[at - 1 : at], caption[at + 1 : at + 2]
     if character in _SELECTORS and after == _KEYCAP:
         return before in _KEYS
     if not before or before.isascii():
@@ -98,12 +94,12 @@ def _belongs(caption: str, place: int) -> bool:
     if character in _JOINERS:
         latin = unicodedata.name(before, "").startswith("LATIN")
         return bool(after) and not after.isascii() and not _ODD.match(after) and not latin
-    return ord(character) in _TAGS and _is_flag(caption, place)
+    return ord(character) in _TAGS and _is_flag(caption, at)
 
 
-def _is_flag(caption: str, place: int) -> bool:
+def _is_flag(caption: str, at: int) -> bool:
     """Whether a tag is part of a flag: a black flag, up to six tags, and the one that ends them."""
-    begin, end = place, place
+    begin = end = at
     while begin > 0 and ord(caption[begin]) in _TAGS:
         begin -= 1
     while end + 1 < len(caption) and ord(caption[end + 1]) in _TAGS:
@@ -111,7 +107,6 @@ def _is_flag(caption: str, place: int) -> bool:
     return caption[begin] == _FLAG and caption[end] == _NO_TAG and end - begin <= 7
 
 
-def given_spans(found: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:
+def original_spans(cleaned: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:
     """Map spans of the clean text to spans of the original caption."""
-    starts = found.starts
-    return tuple((starts[start], starts[end]) for start, end in spans)
+    return tuple((cleaned.starts[start], cleaned.starts[end]) for start, end in spans)

@@ -91,8 +91,8 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     >>> text_warnings("As an AI language model, I cannot see images.", english=True), text_warnings("!!!", english=True)
     (('speaks of itself',), ('no words',))
     """
-    given, found = text, clean(text)
-    text = text if found is None else found.text
+    caption, cleaned = text, clean(text)
+    text = caption if cleaned is None else cleaned.text
     lower = text.lower()
     words = tokens(lower)
     readable = _is_english(text, words) if english else _is_plain_english(words)
@@ -102,7 +102,7 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
         warnings.append(NO_CONTENT)
     elif content is None and text.strip() and not any(unicodedata.category(sign)[0] in "LNS" for sign in text):
         warnings.append(NO_WORDS)
-    warnings += () if found is None else mark_warnings(given)
+    warnings += () if cleaned is None else mark_warnings(caption)
     if not text.isascii() and _looks_alike(text):
         warnings.append(LOOK_ALIKE)
     if _SELF.search(lower):
@@ -119,9 +119,9 @@ def guarded_warnings(text: str) -> tuple[str, ...]:
     >>> guarded_warnings("a dog runs on the beach ball wave sky")
     ('words appended',)
     """
-    found = tuple(warning for warning in text_warnings(text, english=False) if warning in GUARDED)
-    if found:
-        return found
+    warnings = tuple(warning for warning in text_warnings(text, english=False) if warning in GUARDED)
+    if warnings:
+        return warnings
     words = tokens(text.lower())
     return (APPENDED,) if _is_plain_english(words) and trails_off(words) else ()
 
@@ -179,15 +179,15 @@ def _has_content(text: str) -> bool | None:
     return content
 
 
-def _is_english(text: str, found: Sequence[str]) -> bool:
-    """Whether a text may be English; True in doubt, as for single words."""
+def _is_english(text: str, words: Sequence[str]) -> bool:
+    """Whether a text of these words and marks may be English; True in doubt, as for single words."""
     if not text.isascii():
         letters = [letter for letter in text if letter.isalpha()]
         if 3 * sum(not _is_latin(letter) for letter in letters) > len(letters):
             return False
-    if _is_plain_english(found):
+    if _is_plain_english(words):
         return True
-    words = [word for word in found if word[0].isalpha()]
+    words = [word for word in words if word[0].isalpha()]
     if len(set(words) - _SHARED) < 2:
         return True
     scores = dict(_identifier().rank(text[:1000]))
@@ -196,19 +196,19 @@ def _is_english(text: str, found: Sequence[str]) -> bool:
     return language == "en" or not certain or scores["en"] >= _AT_MOST_ENGLISH
 
 
-def _is_plain_english(found: Sequence[str]) -> bool:
+def _is_plain_english(words: Sequence[str]) -> bool:
     """Whether words are clearly English: most are frequent in captions, hardly any is of another language."""
-    telling = [word for word in found if word not in _SHARED and word[0].isalpha()]
+    telling = [word for word in words if word not in _SHARED and word[0].isalpha()]
     known = caption_model().symbols
     foreign = 0 if _FOREIGN.isdisjoint(telling) else sum(map(_FOREIGN.__contains__, telling))
     familiar = len([word for word in telling if word in known and word not in _FOREIGN])
-    if not foreign and familiar and familiar >= (_MOSTLY if len(found) > _FEW else 0.5) * len(telling):
+    if not foreign and familiar and familiar >= (_MOSTLY if len(words) > _FEW else 0.5) * len(telling):
         return True
     if familiar <= foreign:
-        return bool(familiar) and familiar == foreign and found[0] == "the"
-    if familiar >= len(telling) / 2 and familiar > 2 * foreign and not _ENGLISH.isdisjoint(found):
+        return bool(familiar) and familiar == foreign and words[0] == "the"
+    if familiar >= len(telling) / 2 and familiar > 2 * foreign and not _ENGLISH.isdisjoint(words):
         return True
-    return not _ARTICLES.isdisjoint(found) and not _PREPOSITIONS.isdisjoint(found)
+    return not _ARTICLES.isdisjoint(words) and not _PREPOSITIONS.isdisjoint(words)
 
 
 @lru_cache(maxsize=1)

