@@ -1,5 +1,6 @@
 """Tables and notes of the command line: nothing folded or cut, silence where it is asked for."""
 
+import json
 from io import StringIO
 
 import pytest
@@ -94,3 +95,55 @@ def test_a_bar_without_a_terminal_logs_and_is_quiet_on_demand(capsys, monkeypatc
     finally:
         progress.be_quiet(False)
     assert capsys.readouterr().err == ""
+
+
+def test_names_in_a_narrow_table_are_not_wrapped_and_other_columns_are(monkeypatch):
+    screen = StringIO()
+    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=40))
+    row = {"name": "a-very-long-name-of-30-letters", "some_text": "several words in a column", "size": 12_000_000}
+    tables.rows_table([row], ("name", "some_text", "size"))
+    lines = screen.getvalue().splitlines()
+    assert any(row["name"] in line for line in lines)
+    assert len(lines) > 2
+    assert "12 M" in tables._text(row["size"])
+
+
+def test_fields_without_a_value_are_left_out(monkeypatch):
+    screen = StringIO()
+    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=200))
+    tables.fields_table({"name": "x", "none": None, "flag": False, "items": ["a", "b"], "parameters": 999_999})
+    printed = [line.split() for line in screen.getvalue().splitlines()]
+    assert printed == [["name", "x"], ["flag", "False"], ["items", "a,", "b"], ["parameters", "999999"]]
+
+
+def test_a_study_prints_json_for_a_dash(tmp_path):
+    make_sugarcrepe(tmp_path)
+    answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", "-"])
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["tables"]
+
+
+def test_more_failed_rows_than_are_listed_are_counted(capsys):
+    progress.tell_reasons(["a: broken", "b: broken"], 5, "the column error has all")
+    assert capsys.readouterr().err.splitlines() == [
+        "  a: broken",
+        "  b: broken",
+        "  and 3 more; the column error has all",
+    ]
+    progress.tell_reasons(["a: broken"], 1, "the column error has all")
+    assert capsys.readouterr().err.splitlines() == ["  a: broken"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (99, "99 s"),
+        (100, "2 min"),
+        (5900, "98 min"),
+        (6000, "1 h 40 min"),
+        (170_000, "47 h 13 min"),
+        (172_800, "2 d 0 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds, text):
+    assert progress.duration(seconds) == text

@@ -311,3 +311,40 @@ def test_a_list_of_words_never_reads_good():
     assert _readings([0.9, 0.9, float("nan")], ["; ".join(["x", *warnings]), "x", None]) == ["doubtful", "good", None]
     known = replace(score, values={**score.values, "match": 0.9})
     assert (known.reading, replace(known, warnings=warnings).reading) == ("good", "doubtful")
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("ba\u0328\u0301c", (0, 1, 3, 4, 5)),  # the first mark is composed with its letter, the second one stays
+        ("\u200ba\u0301b", (1, 3, 4)),
+        ("a\u200b\u200bb", (0, 3, 4)),
+        ("d\u0301o", (0, 2, 3)),  # a mark that no language has on this letter
+    ],
+)
+def test_characters_of_a_clean_caption_know_their_place_in_the_original(text, starts):
+    assert clean(text).starts == starts
+
+
+def test_an_enumeration_has_four_items_with_and_or_eight_with_commas_of_at_most_three_words():
+    def is_list(text):
+        return "list of words" in warnings_of(tokens(text), english=True)
+
+    item = "a small dog"
+    assert is_list(" and ".join([item] * 4))
+    assert not is_list(" and ".join([item] * 3))
+    assert not is_list(" and ".join(["a very small dog"] * 4))
+    assert is_list(", ".join(f"a {word}" for word in ["dog", "cat", "bird", "tree", "house", "car", "boat", "man"]))
+    assert is_list("a dog and a cat and a bird and a tree stand in a field")
+    assert not is_list("a dog and a cat stand on the beach and a bird and a fish are in the water")
+
+
+def test_a_third_of_repeated_trigrams_is_a_repetition():
+    def repeats(text):
+        return "repeated" in warnings_of(tokens(text), english=True)
+
+    assert repeats("a dog runs a dog runs a dog runs")
+    assert not repeats("a dog runs a dog runs")
+    assert not repeats("a dog a dog")
+    assert repeats("the dog sees the dog. the dog sees the dog.")
+    assert not repeats("a dog runs on a beach and a dog sits on a rock by the sea")

@@ -480,3 +480,15 @@ def test_pyarrow_opens_addresses_with_any_signs_in_their_path(monkeypatch, name)
     monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
     _, path = stores.open_store(f"s3://bucket/{name}?region=eu-west-1")
     assert path == f"bucket/{name.replace('%5B', '[')}"
+
+
+def test_files_of_a_store_are_removed_and_written_with_their_folders():
+    name = "memory://removed/deep/a.txt"
+    with stores.writing(name) as file:
+        file.write(b"content")
+    with stores.reading(name) as file:
+        assert file.read() == b"content"
+    assert fsspec.filesystem("memory").ls("/removed/deep", detail=False) == ["/removed/deep/a.txt"]
+    stores.remove(name)
+    assert not stores.exists(name)
+    stores.remove(name)  # a missing file is no error

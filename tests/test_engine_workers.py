@@ -210,7 +210,9 @@ def test_the_command_scores_shards_into_a_folder(tmp_path):
     broken = CliRunner().invoke(app, ["score", first, second, "-o", str(out), "-e", "toy", "--workers", "1"])
     assert broken.exit_code == 3
     assert "gone.tar: no such file" in broken.stderr
-    assert "1 of them already finished" in broken.stderr
+    lines = broken.stderr.splitlines()
+    assert f"2 shards (1 of them already finished), 5 rows, 0 failed -> {out}" in lines
+    assert lines[lines.index("1 shards could not be scored:") + 1].endswith("gone.tar: no such file")
 
 
 def test_parts_and_a_cache(tmp_path):

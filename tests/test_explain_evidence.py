@@ -256,6 +256,8 @@ def test_a_suggestion_is_one_likely_word_of_the_same_class():
         ("dog", "cat", True), ("red", "blue", True), ("two", "three", True), ("sitting", "standing", True),
         ("two", "white", False), ("red", "large", False), ("running", "runs", False), ("sit", "sitting", False),
         ("standing", "stands", False), ("standing", "table", False), ("boxes", "box", False), ("ride", "riding", False),
+        ("stopped", "stops", False), ("planned", "plan", False), ("kisses", "kissed", False), ("bees", "bee", False),
+        ("cars", "car", False), ("stopped", "stored", True), ("bus", "bush", True), ("cats", "cars", True),
     ],
 )  # fmt: skip
 def test_other_classes_and_other_forms_are_not_suggested(word, other, fits):

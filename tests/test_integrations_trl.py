@@ -274,6 +274,10 @@ def test_a_busy_service_is_retried_and_a_refusal_is_reported(monkeypatch):
         RemoteReward(url=url, retries=2)(completions=["a dog"], image=[RED])
     with pytest.raises(ConfigError, match="url must begin with http"):
         RemoteReward(url="localhost:8000")
+    with pytest.raises(RunError, match="returned no rewards in 1 tries"):
+        RemoteReward(url=url, retries=1)(completions=["a dog"], image=[RED])
+    with pytest.raises(ConfigError, match="retries must be at least 1, got 0"):
+        RemoteReward(url=url, retries=0)
 
 
 @pytest.mark.filterwarnings("ignore")  # of TRL, accelerate and torch about a CPU without fp16

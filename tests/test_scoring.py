@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -342,3 +343,22 @@ def test_a_limit_on_images_is_one_of_four_times_as_many_texts():
     assert (sizes.images, sizes.texts) == (3, 12)
     sizes.limit_texts(5)
     assert (sizes.images, sizes.texts) == (3, 5)
+
+
+def test_parts_of_the_score_by_hand():
+    form = Paper(alpha=0.5)
+    score = SimpleNamespace(uncertainty=0.8, beta=0.25, coverage=-2.0, support=3.0)
+    covered, wrong = form.parts(score)
+    assert covered == ("regions covered", pytest.approx(0.4 * 0.25 * 2.0), "support")
+    assert wrong == ("words likely wrong", pytest.approx(-0.4 * 0.75 * 3.0), "penalty")
+    score = SimpleNamespace(uncertainty=0.8, beta=0.25, coverage=2.0, support=-3.0)
+    omitted, supported = form.parts(score)
+    assert omitted == ("regions not mentioned", pytest.approx(-0.4 * 0.25 * 2.0), "omission")
+    assert supported == ("words supported", pytest.approx(0.4 * 0.75 * 3.0), "support")
+    for beta, names in ((0.0, ["words supported"]), (1.0, ["regions not mentioned"])):
+        assert [name for name, _, _ in form.parts(SimpleNamespace(**{**vars(score), "beta": beta}))] == names
+    nothing = form.parts(SimpleNamespace(uncertainty=0.0, beta=0.5, coverage=1.0, support=1.0))
+    assert [(name, role) for name, _, role in nothing] == [
+        ("regions not mentioned", "omission"),
+        ("words likely wrong", "penalty"),
+    ]

@@ -230,6 +230,11 @@ def test_similar_images_lend_captions_and_never_their_own():
     for own, near in zip(captions, similar_texts(captions, count=3), strict=True):
         assert 0 < len(near) <= 3
         assert not set(near) & set(own)
+    # Rare words count more, an image has one caption of each other image, and never more than there are.
+    texts = [["a red dog"], ["a red cat", "the red cat sleeps"], ["a big dog in red"], ["two boats"]]
+    assert similar_texts(texts, count=1) == [("a big dog in red",), ("a red dog",), ("a red dog",), ("a red dog",)]
+    assert [len(near) for near in similar_texts(texts, count=10)] == [3, 3, 3, 3]
+    assert similar_texts(texts, first=1, count=10) == [("a big dog in red", "a red cat", "two boats")]
 
 
 def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):

@@ -16,7 +16,7 @@ from msdscore.explain.html import words_html
 from msdscore.explain.look import maps_of, word_limit
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
-from msdscore.serve.service import IMAGE
+from msdscore.serve.service import IMAGE, gather_all
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.text.warnings import text_warnings
 from serving import TOKEN, asked, image_bytes
@@ -536,3 +536,26 @@ def test_a_misspelt_form_field_is_named_with_the_nearest(client, path, field, ne
     answer = client.post(f"/v1/{path}", files={field: b"x"})
     assert answer.status_code == 422
     assert answer.json()["error"].startswith(f"unknown form field {field!r}. Did you mean {near!r}")
+
+
+def test_work_of_a_request_is_cancelled_when_a_part_of_it_fails():
+    ended = []
+
+    async def wait():
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def fail():
+        await asyncio.sleep(0)
+        raise RefusedError(503, "full")
+
+    async def main():
+        with pytest.raises(RefusedError, match="full"):
+            await gather_all([wait(), fail(), wait()])
+        await asyncio.sleep(0)
+        assert ended == ["cancelled"] * 2
+
+    asyncio.run(main())

@@ -597,3 +597,21 @@ def test_base64_of_any_length_and_any_breaks_is_read():
             answer = calls.post("/v1/score", json=asked() | {"image": bad})
             assert answer.status_code == 422, bad[-20:]
             assert "base64" in answer.json()["error"]
+
+
+def test_commas_and_quotes_inside_a_caption_are_not_values_of_the_request():
+    captions = ['a dog \\"' + "," * 15_000] * 8
+    with client() as calls:
+        answer = calls.post("/v1/score", json=asked(captions=tuple(captions)))
+        assert answer.status_code == 200, answer.text
+        too_many = b'{"image": "", "captions": [' + b",".join([b'"a"'] * 30_001) + b"]}"
+        answer = calls.post("/v1/score", content=too_many, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        assert "at most 60000 values" in answer.json()["error"]
+
+
+def test_numbers_as_text_are_rejected_and_not_converted():
+    with client() as calls:
+        body = {"images": [asked()["image"]], "completions": ["a dog"], "image_of": ["0"]}
+        assert calls.post("/v1/reward", json=body).status_code == 422
+        assert calls.post("/v1/reward", json=body | {"image_of": [0]}).status_code == 200

@@ -165,8 +165,8 @@ def similar_texts(
     similar = []
     for row in range(len(captions) if first is None else first):
         alike = table @ table[row]
-        alike[row] = -1.0
-        near = np.argsort(-alike, kind="stable")[: min(count, len(captions) - 1)]
+        alike[row] = -1.0  # last; its captions are left out below
+        near = np.argsort(-alike, kind="stable")[:count]
         others = ([text for text in captions[number] if text not in captions[row]] for number in near.tolist())
         similar.append(tuple(texts[row % len(texts)] for texts in others if texts))
     return similar

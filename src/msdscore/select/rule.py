@@ -185,7 +185,7 @@ def choose(table: ScoreTable, rule: Rule, into: str = "kept") -> tuple[int, int,
     _require_columns(table, rule)
     value, among, threshold = number(rule.by), f"scores WHERE {rule.valid}", None
     direction, better = ("ASC", "<") if rule.lower_is_better else ("DESC", ">")
-    valid = table.count(among) if table.rows else 0
+    valid = table.count(among)
     if table.rows and not valid:
         _refuse_unknown(table, rule)
     wanted = valid if rule.keep is None else rule.keep.of(valid)
