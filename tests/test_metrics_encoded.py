@@ -176,7 +176,9 @@ def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):
 def test_a_reference_that_points_away_counts_as_zero():
     rows = {"a": np.array([1.0, 0.0]), "b": np.array([0.6, 0.8])}
     captions = np.array([[[-1.0, 0.0], [0.6, 0.8]]])
-    assert nearest_reference(captions, [("a", "b")], rows).tolist() == [[0.0, 1.0]]
+    assert nearest_reference(
+        captions, [("a", "b")], lambda texts: np.stack([rows[text] for text in texts])
+    ).tolist() == [[0.0, 1.0]]
 
 
 def test_longclipscore_refuses_windows(tmp_path):

@@ -1,6 +1,6 @@
 """Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and variants, max-similarity, transport."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -58,8 +58,8 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
         raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
 
     def score(batch: Cases) -> CaseScores:
-        own = np.arange(len(batch)) if batch.sets is None else batch.sets
-        group, vectors = own if set == "item" else batch.group, vectors_of(batch)
+        by_item = np.arange(len(batch)) if batch.sets is None else batch.sets
+        group, vectors = by_item if set == "item" else batch.group, vectors_of(batch)
         similarity, msd = vectors.column("similarity"), vectors.column("msd")
         known = ~np.isnan(similarity)
         sets = np.broadcast_to(group[:, None], similarity.shape)[known]
@@ -133,10 +133,10 @@ def _with_references(batch: Cases, name: str, choose: Callable[[Sequence[str]], 
     own = np.arange(len(batch))
     own[batch.control] -= int((~batch.control).sum())  # the true case of every case
     references = [choose(batch.references[own[case] if wrong == "image" else case]) for case in range(len(batch))]
-    asked = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
-    compared = vectors.compare([text for text, _ in asked], [known for _, known in asked])
+    pairs = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
+    comparisons = vectors.compare([text for text, _ in pairs], [known for _, known in pairs])
     column = "reference_score" if name == "ref_msd" else name
-    values = np.array([np.nan if one.values is None else one.values[column] for one in compared])
+    values = np.array([np.nan if own.values is None else own.values[column] for own in comparisons])
     scores: Floats = values.reshape(batch.captions.shape)
     if name != "ref_msd":
         return scores
@@ -173,13 +173,12 @@ def load_refclipscore(prefix: str = PREFIX) -> Loaded:
 
     def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
-        alone = _clipscore(vectors, prefix)
+        without = _clipscore(vectors, prefix)
         texts = _pooled(vectors, vectors.readable, prefix)
         # A candidate without a pair has pair −1 and takes any vector: its CLIPScore is NaN already.
         captions = texts[np.append(vectors.pair_texts, 0)[vectors.pair_of]] if len(texts) else np.zeros((0, 0, 0))
-        known = sorted({text for case in batch.references for text in case})
-        rows = dict(zip(known, _pooled(vectors, known, prefix), strict=True))
-        return CaseScores(harmonic(alone, nearest_reference(captions, batch.references, rows)) if len(texts) else alone)
+        nearest = nearest_reference(captions, batch.references, lambda known: _pooled(vectors, known, prefix))
+        return CaseScores(harmonic(without, nearest) if len(texts) else without)
 
     return Loaded(score, _choices(prefix))
 
@@ -195,15 +194,19 @@ def harmonic(first: Floats, second: Floats) -> Floats:
     return mean
 
 
-def nearest_reference(captions: Floats, references: Sequence[Sequence[str]], rows: Mapping[str, Floats]) -> Floats:
+def nearest_reference(
+    captions: Floats, references: Sequence[Sequence[str]], embed: Callable[[Sequence[str]], Floats]
+) -> Floats:
     """Return max(cos, 0) of each candidate (cases, candidates, dim) with its case's references; NaN without any.
 
-    `rows` has the unit vector of every reference text.
+    `embed` returns the unit vectors of texts.
     """
+    texts = sorted({text for case in references for text in case})
+    rows = dict(zip(texts, embed(texts), strict=True))
     nearest = np.full(captions.shape[:2], np.nan)
-    for case, texts in enumerate(references):
-        if texts:
-            known = np.stack([rows[text] for text in texts])
+    for case, own in enumerate(references if len(captions) else ()):
+        if own:
+            known = np.stack([rows[text] for text in own])
             nearest[case] = np.maximum((captions[case] @ known.T).max(axis=-1), 0.0)
     return nearest
 

@@ -25,19 +25,17 @@ _STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 
 
 def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """2·max(cos, 0) of the image and the prefixed caption."""
-    towers = PacTowers(path, device, choice("family", family, FAMILIES))
+    towers = PacTowers(path, device, family)
     return Loaded(lambda batch: CaseScores(towers.score(batch)[0]), towers.choices)
 
 
 def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN without references."""
-    towers = PacTowers(path, device, choice("family", family, FAMILIES))
+    towers = PacTowers(path, device, family)
 
     def score(batch: Cases) -> CaseScores:
-        alone, captions = towers.score(batch)
-        known = sorted({text for case in batch.references for text in case})
-        rows = dict(zip(known, towers.texts(known), strict=True))
-        return CaseScores(harmonic(alone, nearest_reference(captions, batch.references, rows)))
+        without, captions = towers.score(batch)
+        return CaseScores(harmonic(without, nearest_reference(captions, batch.references, towers.texts)))
 
     return Loaded(score, towers.choices)
 
@@ -46,6 +44,7 @@ class PacTowers:
     """The two towers of a PAC-S checkpoint; they return unit vectors."""
 
     def __init__(self, path: str, device: str, family: str) -> None:
+        choice("family", family, FAMILIES)
         open_clip: Any = require("open_clip", extra="openclip")
         state = _state(path)
         self._device = place(device, "float32").device

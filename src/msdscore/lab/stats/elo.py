@@ -98,9 +98,7 @@ def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
     seen[rows, played.first[orders]] = seen[rows, played.second[orders]] = True
     tables[~seen] = np.nan
     medians = np.array([np.median(known) if len(known := column[~np.isnan(column)]) else np.nan for column in tables.T])
-    best_first = np.argsort(-medians, kind="stable")
-    names = tuple(played.systems[i] for i in best_first)
-    return Ratings(names, medians[best_first], tables[:, best_first])
+    return _best_first(played.systems, medians, tables)
 
 
 def bradley_terry(played: Games) -> Ratings:
@@ -113,7 +111,7 @@ def bradley_terry(played: Games) -> Ratings:
     _check_finite(played)
     optimize: Any = require("scipy.optimize", extra="stats")
 
-    def half_win_loss(theta: Floats) -> tuple[float, Floats]:
+    def loss_and_gradient(theta: Floats) -> tuple[float, Floats]:
         margin = theta[played.first] - theta[played.second]
         loss = np.logaddexp(0, margin) - played.outcome * margin
         slope = 1 / (1 + np.exp(-margin)) - played.outcome
@@ -123,20 +121,23 @@ def bradley_terry(played: Games) -> Ratings:
         return float(loss.sum()), gradient
 
     fitted = optimize.minimize(
-        half_win_loss,
+        loss_and_gradient,
         np.zeros(len(played.systems)),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 10_000},
     )
     strengths: Floats = fitted.x - fitted.x.mean()
-    best_first = np.argsort(-strengths, kind="stable")
-    names = tuple(played.systems[i] for i in best_first)
-    return Ratings(names, strengths[best_first], np.empty((0, len(names))))
+    return _best_first(played.systems, strengths, np.empty((0, len(strengths))))
+
+
+def _best_first(systems: Sequence[str], values: Floats, draws: Floats) -> Ratings:
+    order = np.argsort(-values, kind="stable")
+    return Ratings(tuple(systems[at] for at in order), values[order], draws[:, order])
 
 
 def _check_finite(played: Games) -> None:
-    """Return whether a finite maximum exists: no group of systems always wins against the rest."""
+    """Raise `InputError` if the likelihood has no finite maximum: a group of systems always wins against the rest."""
     sparse: Any = require("scipy.sparse", extra="stats")
     csgraph: Any = require("scipy.sparse.csgraph", extra="stats")
     won, lost = played.outcome > 0, played.outcome < 1

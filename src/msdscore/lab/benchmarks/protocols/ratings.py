@@ -76,16 +76,8 @@ def long_captions(items: Items) -> list[Statistic]:
     Shorter captions hallucinate less, so that "shorter wins" is a strong baseline over all pairs, but not at matched
     length.
     """
-    by_image: dict[str, list[int]] = defaultdict(list)
-    for number, item in enumerate(items):
-        by_image[image_key(item.image)].append(number)
-    pairs = [
-        pair
-        for numbers in by_image.values()
-        for pair in permutations(numbers, 2)
-        if items[pair[0]].ratings[0] > items[pair[1]].ratings[0]
-    ]
-    clean, inventing = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    ratings = np.array([item.ratings[0] for item in items])
+    clean, inventing = _ordered_pairs(_grouped([image_key(item.image) for item in items]), ratings)
     lengths = np.array([words(item.caption) for item in items])
     alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
     return [
@@ -100,17 +92,29 @@ def images(items: Items) -> list[Statistic]:
 
     Equal scores share the credit. Every prompt counts once in `best`.
     """
-    groups: dict[str, list[int]] = defaultdict(list)
-    for number, item in enumerate(items):
-        groups[item.group].append(number)
     ratings = np.array([np.nanmean(item.ratings) for item in items])
-    prompts = [numbers for numbers in groups.values() if len(set(ratings[numbers].tolist())) > 1]
-    pairs = [pair for numbers in prompts for pair in permutations(numbers, 2) if ratings[pair[0]] > ratings[pair[1]]]
-    better, worse = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    groups = _grouped([item.group for item in items])
+    prompts = [numbers for numbers in groups if len(set(ratings[numbers].tolist())) > 1]
+    better, worse = _ordered_pairs(prompts, ratings)
     return [
         Statistic("best", partial(_best_chosen, prompts, ratings)),
         Statistic("pairs", partial(_pair_accuracy, better, worse)),
     ]
+
+
+def _grouped(keys: Sequence[str]) -> list[list[int]]:
+    """Return the indices of equal keys."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, key in enumerate(keys):
+        groups[key].append(number)
+    return list(groups.values())
+
+
+def _ordered_pairs(groups: Sequence[list[int]], ratings: Floats) -> tuple[Ints, Ints]:
+    """Return the indices of all pairs of different ratings within the groups: the better items, and the worse ones."""
+    pairs = [pair for own in groups for pair in permutations(own, 2) if ratings[pair[0]] > ratings[pair[1]]]
+    better, worse = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return better, worse
 
 
 def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) -> Measured:

@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
-from msdscore.io.parquet_images import read_columns, stored_images
+from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
 from msdscore.lab.benchmarks.base import Battle, ItemSet, Winner, noted
 from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
@@ -77,7 +78,7 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")
-_GET_DOCENT = "https://huggingface.co/datasets/amitha/docent-eval-coarse (pictures: amitha/docent)"
+_GET_DOCENT = "https://huggingface.co/datasets/amitha/docent-eval-coarse (images: amitha/docent)"
 _ANSWERS = ("1_much_better", "1_slightly_better", "equal", "2_slightly_better", "2_much_better")
 _PREFERENCES = {answer: 2 - number for number, answer in enumerate(_ANSWERS)}
 _DOCENT_TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
@@ -89,23 +90,9 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
 
     The default `split` is `test`, or `coarse`, its name in folders with both kinds of judgements.
     """
-    patterns = [
-        pattern
-        for name in ((split,) if split else ("test", "coarse"))
-        for pattern in (
-            *(f"{where}/**/{name}-*.parquet" for where in _DOCENT_FOLDERS),
-            f"data/{name}-*.parquet",
-            f"{name}-*.parquet",
-        )
-    ]
-    files = find_all(root, *patterns)
-    if not files:
-        raise missing(root, patterns[0], patterns[-1], get=_GET_DOCENT)
-    stored = stored_images(
-        find_all(root, "docent/**/*.parquet", "images/**/*.parquet", "images_parquet/**/*.parquet"), "uuid"
-    )
-    images, seen, battles = folder(root, "images"), Counter[str](), []
-    for file in files:
+    places = (*(f"{name}/**/" for name in _DOCENT_FOLDERS), "data/", "")
+    stored, images, seen, battles = _docent_images(root), folder(root, "images"), Counter[str](), []
+    for file in _docent_tables(root, (split,) if split else ("test", "coarse"), places, get=_GET_DOCENT):
         table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
         for number, cells in enumerate(zip(*table.values(), strict=True)):
             row = dict(zip(table, cells, strict=True))
@@ -124,7 +111,7 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
     return ItemSet(tuple(battles))
 
 
-_GET_SPANS = "https://huggingface.co/datasets/amitha/docent-eval-granular (pictures: there, or amitha/docent)"
+_GET_SPANS = "https://huggingface.co/datasets/amitha/docent-eval-granular (images: there, or amitha/docent)"
 _SPAN_FOLDERS = ("docent-eval-granular", "granular", "granular_annotations", "docent-eval")
 
 
@@ -134,24 +121,33 @@ def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]
     Omissions are marked in the reference, which a score without references does not read; they are ignored.
     """
     names = (split, "granular") if split == "test" else (split,)
-    patterns = [pattern for name in names for pattern in (
-        *(f"{where}/**/{name}-*.parquet" for where in _SPAN_FOLDERS), f"granular-{name}-*.parquet",
-    )]  # fmt: skip
-    found = find_all(root, *patterns)
-    if not found:
-        raise missing(root, patterns[0], get=_GET_SPANS)
-    stored = stored_images(find_all(root, "docent/**/*.parquet", "images/**/*.parquet"), "uuid")
-    folder_of, captions = folder(root, "images"), []
-    for file in found:
+    places = (*(f"{name}/**/" for name in _SPAN_FOLDERS), "granular-")
+    stored, images, captions = _docent_images(root), folder(root, "images"), []
+    for file in _docent_tables(root, names, places, get=_GET_SPANS):
         inside = stored_images([file], "uuid") if "image" in pq.read_schema(file).names else {}
         table = read_columns(file, ("uuid", "model", "generation", "mistakes"))
         for number, (uuid, model, text, marks) in enumerate(zip(*table.values(), strict=True)):
             key = str(uuid).strip()
-            image = inside.get(key) or stored.get(key) or folder_of / f"{key}.jpg"
+            image = inside.get(key) or stored.get(key) or images / f"{key}.jpg"
             captions.append(MarkedCaption(
                 f"{key}:{model}", image, str(text), spans=_spans(marks, len(str(text)), f"{file} row {number}")
             ))  # fmt: skip
     return captions
+
+
+def _docent_tables(root: Path, names: Sequence[str], places: Sequence[str], *, get: str) -> list[Path]:
+    """Return the Parquet files of a split in the first of the places that has any."""
+    patterns = [f"{place}{name}-*.parquet" for name in names for place in places]
+    tables = find_all(root, *patterns)
+    if not tables:
+        raise missing(root, patterns[0], patterns[-1], get=get)
+    return tables
+
+
+def _docent_images(root: Path) -> dict[str, StoredImage]:
+    """Return the images in Parquet files by uuid."""
+    patterns = ("docent/**/*.parquet", "images/**/*.parquet", "images_parquet/**/*.parquet")
+    return stored_images(find_all(root, *patterns), "uuid")
 
 
 def _spans(marks: object, length: int, where: str) -> tuple[tuple[int, int], ...]:
