@@ -151,7 +151,7 @@ def test_results_that_cannot_be_compared(tmp_path, crepe):
     rows = [json.loads(line) for line in (other / "sugarcrepe.jsonl").read_text().splitlines()]
     write_rows(other / "sugarcrepe.jsonl", [row | {"caption": "another"} for row in rows])
     changed = bench(other, "sugarcrepe", tmp_path / "changed.json", ("length",))
-    with pytest.raises(InputError, match=r"items of the same id have different captions in the two results"):
+    with pytest.raises(InputError, match=r"items of the same id differ in captions between the two results"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(changed)))
 
 

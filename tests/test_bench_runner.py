@@ -73,7 +73,7 @@ def run(plan, folder, scorer, **more):
 
 def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
-    assert (result.items, result.pictures, result.failed) == (16, 8, 0)
+    assert (result.items, result.images, result.failed) == (16, 8, 0)
     cosine, constant = result.metric("cosine"), result.metric("constant")
     assert cosine.figure("accuracy/replace_att").value == 1.0
     assert cosine.figures[0].name == "accuracy/mean"
@@ -266,7 +266,7 @@ def test_images_that_came_or_changed_since_are_scored_again(tmp_path):
     loose_pictures(tmp_path)
     second = run(plan(tmp_path, metrics=metrics), tmp_path, Counting())
     assert (second.counted, second.failed) == (16, 0)
-    assert second.made.data["pictures"] != first.made.data["pictures"]
+    assert second.made.data["images"] != first.made.data["images"]
     whole = run(plan(tmp_path, metrics=metrics), tmp_path / "whole", Counting())
     assert second == whole
     (tmp_path / "images" / "red.png").write_bytes(encoded("black", 40))
@@ -323,7 +323,7 @@ def test_a_result_says_how_it_was_made(tmp_path, scorer):
     assert made == result.made
     assert (made.command, made.device) == ("msdscore bench sugarcrepe", "cpu")
     assert made.date.endswith("+00:00")
-    assert set(made.data) == {"items", "pictures"}
+    assert set(made.data) == {"items", "images"}
 
 
 def test_options_of_the_reader_are_in_the_signature(tmp_path, scorer):

@@ -206,7 +206,7 @@ def test_the_command_ranks_what_score_wrote(tmp_path) -> None:
     assert made.exit_code == 0, made.output
     assert "right" in made.stdout
     content = json.loads((tmp_path / "r.json").read_text())
-    assert content["pictures"] == 3
+    assert content["images"] == 3
     assert content["signature"] == Scorer("toy").signature
     assert content["people"]["placed"][0]["captioner"] == "right"
     html = (tmp_path / "r.html").read_text()

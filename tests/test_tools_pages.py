@@ -111,7 +111,7 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
     share = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
     row = {"metric": "msd", "accuracy/mean": share, "p_holm": 0.25, "signature": "msd|kappa:20"}
     rows = [row | {"variant": "kappa=20", "difference": None}, row | {"variant": "kappa=80", "difference": share}]
-    facts = {"headline": "accuracy/mean", "benchmark": "sugarcrepe", "counted": 9, "pictures": 4, "signature": ""}
+    facts = {"headline": "accuracy/mean", "benchmark": "sugarcrepe", "counted": 9, "images": 4, "signature": ""}
     (results / "kappa.json").write_text(json.dumps({"tables": [{"name": "kappa", "rows": rows, **facts}]}))
     paper_page.main(["--results", str(results), "-o", str(page)])
     text = page.read_text()

@@ -415,7 +415,7 @@ def _share(value: Json | None) -> str:
 
 
 def _size(table: Json) -> str:
-    return f"{table['benchmark']}, {table['counted']} items, {table['pictures']} images"
+    return f"{table['benchmark']}, {table['counted']} items, {table['images']} images"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

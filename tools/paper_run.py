@@ -158,7 +158,7 @@ def _value(metric: MetricResult, name: str) -> str:
 
 
 def _counted(title: str, result: Result) -> str:
-    return f"{title} ({result.counted} items, {result.pictures} images)"
+    return f"{title} ({result.counted} items, {result.images} images)"
 
 
 def _signed(result: Result) -> tuple[str]:

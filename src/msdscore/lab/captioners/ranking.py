@@ -109,7 +109,7 @@ class Ranking:
             "signature": contest.signature,
             "files": [str(path) for path in contest.files],
             "captioners": list(contest.captioners),
-            "pictures": len(contest.images),
+            "images": len(contest.images),
             "left_out": contest.left_out,
             "metrics": [asdict(metric) for metric in self.metrics],
             "people": None if self.people is None else asdict(self.people),
@@ -137,7 +137,7 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
     try:
         contest = Contest(
             tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
-            ("",) * values["pictures"], values["left_out"], none, none, (), (), {},
+            ("",) * values["images"], values["left_out"], none, none, (), (), {},
         )  # fmt: skip
         people = None if values["people"] is None else _stored_metric(values["people"])
         agreements = tuple(

@@ -17,7 +17,7 @@ from msdscore.scoring.references import ReferenceComparison
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
+Need = Literal["encoder", "mixtures", "images", "references", "pairs"]
 Scope = Literal["part", "corpus"]
 Compare = Callable[
     [Sequence[str], Sequence[Sequence[str]]], list[ReferenceComparison]

@@ -33,7 +33,7 @@ def function_row(name: str, function: object) -> MetricRow | None:
         name=name,
         loader=f"{__name__}:load_function",
         title=(function.__doc__ or "a function of an image and a caption").strip().splitlines()[0],
-        needs=("pictures", "references") if "references" in parameters else ("pictures",),
+        needs=("images", "references") if "references" in parameters else ("images",),
         higher_is_better=bool(getattr(function, "higher_is_better", True)),
         argument="the function",
     )

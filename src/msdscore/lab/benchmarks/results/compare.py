@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from msdscore.errors import ConfigError, InputError
@@ -15,7 +14,14 @@ from msdscore.lab.benchmarks.base import Benchmark, Item, clusters
 from msdscore.lab.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet
 from msdscore.lab.benchmarks.protocols.pairs import macro
 from msdscore.lab.benchmarks.registry import benchmark
-from msdscore.lab.benchmarks.results.result import MetricResult, Result, items_of, read_result, score_matrix
+from msdscore.lab.benchmarks.results.result import (
+    MetricResult,
+    Result,
+    items_of,
+    read_result,
+    read_scores,
+    score_matrix,
+)
 from msdscore.lab.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
 from msdscore.registry import resolve
@@ -88,7 +94,7 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
     scores = folder / result.scores
     if not scores.is_file():
         raise InputError(f"{scores}: no such file; expected the scores next to their result")
-    return Side(result, result.metric(label), pq.read_table(scores))
+    return Side(result, result.metric(label), read_scores(scores))
 
 
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:
@@ -148,9 +154,9 @@ def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
     if not ours:
         raise InputError("the two results have no common item")
     theirs = [row_of[ids[row]] for row in ours]
-    for name, plural in (("picture", "images"), ("captions", "captions")):
+    for name in ("image", "captions"):
         if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
-            raise InputError(f"items of the same id have different {plural} in the two results; they cannot be paired")
+            raise InputError(f"items of the same id differ in {name} between the two results; they cannot be paired")
     return ours, theirs
 
 

@@ -118,7 +118,7 @@ def _result_grid(results: Sequence[Result]) -> Grid:
     if first.length is not None:
         alone = MetricResult(length_label(first.length), "", True, False, first.length.figures)
         rows.append((alone.label, *[NONE] * len(labels), *_cells(alone, names)))
-    title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.pictures} images)"
+    title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.images} images)"
     return Grid(title, (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)))
 
 
@@ -177,8 +177,8 @@ def _print(value: float, scale: int) -> str:
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
         yield from (f"{note.what}: {note.count}" for note in result.notes)
-        if 1 < result.pictures < FEW_IMAGES:
-            yield f"only {result.pictures} images: intervals are rough"
+        if 1 < result.images < FEW_IMAGES:
+            yield f"only {result.images} images: intervals are rough"
         if result.seeds > 1:
             yield f"mean of {result.seeds} draws; ± is their standard deviation"
         if result.failed:
@@ -271,7 +271,7 @@ def overview(
         label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
         rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
-    notes += [f"{result.title}: {counted(result)} items, {result.pictures} images" for result in results]
+    notes += [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
     if quoted:
         known = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
         rows += _quoted_rows(known, columns)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, heading
@@ -91,7 +92,7 @@ class Result:
     encoder: str
     items: int
     counted: int
-    pictures: int
+    images: int
     failed: int
     failures: tuple[str, ...]  # the first few error messages
     seed: int
@@ -140,6 +141,7 @@ def read_result(path: Path) -> Result:
         for metric in content["metrics"]:
             metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
             metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
+        content["images"] = content.pop("pictures", None) or content["images"]  # the former name
         content |= {
             "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
             "notes": tuple(Note(**note) for note in content["notes"]),
@@ -209,11 +211,17 @@ def item_table(items: Sequence[Item]) -> pa.Table:
     )
     return pa.table({
         "id": pa.array([item.id for item in items], pa.string()),
-        "picture": pa.array([names[image_key(item.image)] for item in items], pa.string()),
+        "image": pa.array([names[image_key(item.image)] for item in items], pa.string()),
         "subset": pa.array([item.subset for item in items], pa.string()),
         "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
         "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in judged], pa.string()),
     })  # fmt: skip
+
+
+def read_scores(path: Path) -> pa.Table:
+    """Read the table of scores of a result."""
+    table = pq.read_table(path)
+    return table.rename_columns(["image" if name == "picture" else name for name in table.column_names])  # former name
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
@@ -224,7 +232,7 @@ def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
         judged = json.loads(row["judged"])
         judged |= {name: tuple(value) for name, value in judged.items() if isinstance(value, list)}
         captions = dict(zip(texts, row["captions"], strict=True))
-        items.append(make(id=row["id"], image=Path(row["picture"]), subset=row["subset"], **captions, **judged))
+        items.append(make(id=row["id"], image=Path(row["image"]), subset=row["subset"], **captions, **judged))
     return tuple(items)
 
 

@@ -140,9 +140,9 @@ def fill(
     bare: Cases, batch: ItemBatch, needs: Collection[Need], pipeline: Pipeline | None
 ) -> tuple[Cases, dict[int, str]]:
     """Decode and encode as the metrics need; return the cases, and errors by position in the batch."""
-    if "encoder" not in needs and "pictures" not in needs:
+    if "encoder" not in needs and "images" not in needs:
         return bare, {}
-    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="pictures" in needs)[0]
+    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="images" in needs)[0]
     decoded: list[Any] = _read_all(batch.images, decode)
     unseen = {number: str(error) for number, error in enumerate(decoded) if isinstance(error, RowError)}
     errors = {number: unseen[owner] for number, owner in enumerate(batch.owner) if owner in unseen}

@@ -140,7 +140,7 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
         command=work.plan.command,
         device=scorer.device if scorer else "",
         seconds=round(time.monotonic() - begun, 1),
-        data={"items": work.base["items"], "pictures": _mark(sorted(sizes.items()), 16)},
+        data={"items": work.base["items"], "images": _mark(sorted(sizes.items()), 16)},
     )
     return summarise(work, scorer, pq.read_table(scores), scores.name, about)
 
@@ -171,7 +171,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
             needs = {need for metric in metrics for need in metric.row.needs}
             cases, errors = fill(texts(batch, whole=False), batch, needs, pipeline)
             columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
-            if needs & {"encoder", "pictures"}:
+            if needs & {"encoder", "images"}:
                 columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
             run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
         columns = tables.joined_columns(run.tables(), kept.columns, len(items))
@@ -254,7 +254,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         encoder=scorer.encoder if scorer else "",
         items=len(items),
         counted=len(chosen),
-        pictures=len({image_key(item.image) for item in chosen}),
+        images=len({image_key(item.image) for item in chosen}),
         failed=len(errors),
         failures=tuple(dict.fromkeys(errors))[:_SHOWN],
         seed=plan.seed,

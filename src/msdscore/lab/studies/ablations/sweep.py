@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, InputError
@@ -20,7 +19,7 @@ from msdscore.forms.base import Form
 from msdscore.intervals import Interval, Resampling
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
-from msdscore.lab.benchmarks.results.result import Result, score_matrix
+from msdscore.lab.benchmarks.results.result import Result, read_scores, score_matrix
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.resample import holm
@@ -181,7 +180,7 @@ def run_sweep(
             if not any(metric.figures for metric in result.metrics):
                 reasons = f": {result.failures[0]}" if result.failures else ""
                 raise InputError(f"{plan.name}: none of the {result.items} items could be scored{reasons}")
-            rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
+            rows.append(VariantResult(choice, result, read_scores(output.with_name(result.scores))))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
     return [
@@ -231,7 +230,7 @@ def sweep_table(
     signatures = [f"{row.variant.name}: `{row.result.metric(shown).signature}`" for row in results]
     return Table(
         name=name or first.benchmark,
-        title=f"{plot.title}: {axis} ({first.counted} items, {first.pictures} images)",
+        title=f"{plot.title}: {axis} ({first.counted} items, {first.images} images)",
         columns=columns,
         rows=list(_rows(results)),
         notes=[*notes, *signatures],
@@ -242,7 +241,7 @@ def sweep_table(
 
 def facts(result: Result) -> dict[str, Any]:
     """Return the benchmark, protocol, counts and versions of a result."""
-    names = ("benchmark", "protocol", "items", "counted", "pictures", "limit")
+    names = ("benchmark", "protocol", "items", "counted", "images", "limit")
     return {name: getattr(result, name) for name in names} | {
         "options": dict(result.options), "versions": dict(result.versions),
     }  # fmt: skip
