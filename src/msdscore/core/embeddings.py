@@ -87,9 +87,8 @@ def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
 
 def split(batch: Embeddings) -> list[Embeddings]:
     """Split a batch into single items, without the padding after their last points."""
-    places = torch.arange(1, batch.mask.shape[1] + 1, device=batch.mask.device)
     # One synchronisation with the device for all of them.
-    widths = (batch.mask * places).amax(dim=1).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
+    widths = extents(batch.mask).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
     return [
         Embeddings(
             batch.points[row : row + 1, :width].clone(),
@@ -126,6 +125,15 @@ def widen(values: Tensor, width: int) -> Tensor:
     """
     missing = width - values.shape[1]
     return pad(values, (0, 0) * (values.dim() - 2) + (0, missing)) if missing > 0 else values
+
+
+def extents(mask: Mask) -> Int[Tensor, " batch"]:
+    """The number of points of every item up to its last real one.
+
+    >>> extents(torch.tensor([[True, False, True, False]]))
+    tensor([3])
+    """
+    return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(dim=1)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

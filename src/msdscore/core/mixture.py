@@ -166,8 +166,8 @@ def sample(mask: Mask, keys: Keys, *, seed: int, components: int) -> Seeds:
     draw = torch.arange(2 * components, device=mask.device)
     real = mask.sum(dim=1, keepdim=True).clamp_min(1)
     # Negative numbers, which no point has: these draws are independent of the order.
-    places = _shift(_mix(seeded - (draw + 1) * _GOLDEN), 1) % real
-    return order.gather(1, torch.where((draw < components) & (real >= components), draw, places))
+    replaced = _shift(_mix(seeded - (draw + 1) * _GOLDEN), 1) % real
+    return order.gather(1, torch.where((draw < components) & (real >= components), draw, replaced))
 
 
 def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:

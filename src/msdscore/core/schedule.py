@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from msdscore.core import fused
-from msdscore.core.embeddings import Embeddings, Mask, PerPoint, Points, accumulation_dtype, real_points, widen
+from msdscore.core.embeddings import Embeddings, Mask, PerPoint, Points, accumulation_dtype, extents, real_points, widen
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import ITEMS, FitSettings, Keys, Mixture, expected_log_density, fit, log_density
 from msdscore.core.paper import Divergence, share
@@ -249,8 +249,7 @@ def widths(mask: Mask) -> Int[Tensor, " batch"]:
     >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
     tensor([4, 4])
     """
-    ends_at = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    ends = (mask * ends_at).amax(dim=1).clamp_min(1)
+    ends = extents(mask).clamp_min(1)
     power = 2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64)
     steps = torch.where(power < 128, power // 4, power // 16).clamp_min(4)
     return (ends + steps - 1) // steps * steps

@@ -211,7 +211,7 @@ def _named(
     for number, own in enumerate(units):
         words = pipeline.config.words(measured, number)
         points = texts.vectors.points[int(measured.text_of[number])]
-        doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
+        doubtful = [position for position, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
         named.append((namer.missing(probabilities, words, points, doubtful), suggestions))
     return named

@@ -105,14 +105,14 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
         top += captions[row] + 0.02
         _draw_word_key(page, left, top, items, KEY_POINTS)
         small = look.thumbnail(item.image, IMAGE_PIXELS)
-        for place, drawn in enumerate(maps[number].values()):
-            at = left + place * (panel + GAP)
+        for index, drawn in enumerate(maps[number].values()):
+            at = left + index * (panel + GAP)
             page.text(at, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
             page.image(at, top + 0.37, panel, high, look.overlay(small, item.patches, drawn))
             _draw_legend(page, at, top + 0.40 + high, panel, drawn)
         _draw_sum(page, left, top + 0.40 + high + 0.20, item, span)
-        for place, line in enumerate(remarks[number]):
-            page.text(left, top + 0.40 + high + 0.20 + 0.47 + place * SMALL_LINE, line, SMALL_POINTS)
+        for index, line in enumerate(remarks[number]):
+            page.text(left, top + 0.40 + high + 0.20 + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
@@ -277,7 +277,7 @@ def runs_from_the_right(text: str) -> bool:
 
 
 def font_families(text: str) -> list[str]:
-    """Return font font_families for a text: the base, and one more for every letter that the previous ones lack."""
+    """Return font families for a text: the base, and one more for every letter that the previous ones lack."""
     chosen = [BASE]
     for char in _letters(text):
         if not any(ord(char) in _letters_of(family) for family in chosen):

@@ -178,8 +178,8 @@ def _spread(cells: Floats, length: int) -> Floats:
     centres = cells[real].mean(axis=1)
     at = np.arange(length) + 0.5
     weights = np.zeros((length, len(cells)))
-    for place, cell in enumerate(real):
-        weights[:, cell] = np.interp(at, centres, np.eye(len(real))[place])
+    for number, cell in enumerate(real):
+        weights[:, cell] = np.interp(at, centres, np.eye(len(real))[number])
     weights[(at < cells[real, 0].min()) | (at > cells[real, 1].max())] = np.nan
     return weights
 

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.embeddings import Embeddings, real_points
+from msdscore.core.embeddings import Embeddings, extents, real_points
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Column
 from msdscore.text.normal import clean
@@ -198,7 +198,7 @@ def _densities(
     The last is True for tokens of the first texts that are the nearest token of their nearest token: vectors of
     neighbours are alike, so that "brown" of a brown dog is near "dog", but "dog" is nearer to "dog".
     """
-    widths = _widths(texts)
+    widths = extents(texts.mask)
     shape = (len(first), texts.mask.shape[1])
     under, over = (torch.zeros(shape, dtype=torch.float64, device=first.device) for _ in range(2))
     mutual = torch.zeros(shape, dtype=torch.bool, device=first.device)
@@ -216,18 +216,12 @@ def _densities(
     return under, over, mutual
 
 
-def _widths(texts: Embeddings) -> Int[Tensor, " texts"]:
-    """Return the number of tokens of every text up to its last real one."""
-    places = torch.arange(1, texts.mask.shape[1] + 1, device=texts.mask.device)
-    return (texts.mask * places).amax(dim=1)
-
-
 def _background_densities(
     texts: Embeddings, rows: Int[Tensor, " some"], background: Background
 ) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
     """Return log densities of the tokens of some texts under every background caption, and their means."""
     expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
-    widths, dense = _widths(texts), dict[int, Tensor]()
+    widths, dense = extents(texts.mask), dict[int, Tensor]()
     for some in rows[widths[rows].argsort()].split(_TOGETHER // 4):
         width = int(widths[some].max())
         values = background.log_densities(texts.points[some, :width])

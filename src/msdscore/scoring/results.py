@@ -414,7 +414,7 @@ class Scores:
         names = columns_of(form_columns(self.columns))
         columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
         columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
-        warnings = ["; ".join(some) or None for some in self.warnings]
+        warnings = ["; ".join(messages) or None for messages in self.warnings]
         columns |= {"warnings": pyarrow.array(warnings, pyarrow.string())}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}

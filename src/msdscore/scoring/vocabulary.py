@@ -99,9 +99,9 @@ class Namer:
 
         `points` are the vectors of the caption's tokens; words in doubt, by position, imply nothing.
         """
-        known = {place: self._number[word.stem] for place, word in enumerate(words) if word.stem in self._number}
+        known = {position: self._number[word.stem] for position, word in enumerate(words) if word.stem in self._number}
         said = list(known.values())
-        trusted = [number for place, number in known.items() if place not in doubtful]
+        trusted = [number for position, number in known.items() if position not in doubtful]
         spoken = [token for word in words if word.content and not word.denied for token in word.tokens]
         near = torch.cat([self._profiles[said], _profiles(self._background, points[spoken].float().cpu())])
         chosen: list[int] = []

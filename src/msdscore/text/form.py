@@ -59,7 +59,7 @@ def caption_model() -> TrigramModel:
     """Load the packaged model, on first use (some milliseconds)."""
     head, _, trigrams = gzip.decompress(MODEL.read_bytes()).partition(b"\n")
     raw = json.loads(head)
-    content = [bool(some) for some in raw["content"]]
+    content = [bool(flag) for flag in raw["content"]]
     single = [2.0 ** -(UNIT * surprise) for surprise in raw["single"]]
     share = sum(own for own, is_content in zip(single, content, strict=True) if is_content)
     scale = {True: _IN_A_LIST / share, False: (1 - _IN_A_LIST) / (sum(single) - share)}

@@ -482,9 +482,9 @@ def _setting(model: Any, name: str) -> Any:
 def _context(model: Any, tokenizer: Any) -> int:
     """The smaller limit of tokenizer and position embeddings; RoBERTa models count positions from the pad token."""
     stated = int(min(tokenizer.model_max_length, _LONGEST))
-    places = _setting(model, "max_position_embeddings")
-    if isinstance(places, int):
+    positions = _setting(model, "max_position_embeddings")
+    if isinstance(positions, int):
         weight = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
         skipped = getattr(weight, "padding_idx", None)
-        stated = min(stated, places - (0 if skipped is None else skipped + 1))
+        stated = min(stated, positions - (0 if skipped is None else skipped + 1))
     return stated if stated < _LONGEST else _DEFAULT_CONTEXT

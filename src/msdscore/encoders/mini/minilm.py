@@ -79,16 +79,16 @@ class Layer(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "*places 384"],
+        x: Float[Tensor, "*shape 384"],
         mask: Bool[Tensor, "batch positions"],
-        places: Int[Tensor, " tokens"] | None = None,
-    ) -> Float[Tensor, "*places 384"]:
-        """The next hidden state; with `places`, only of the tokens at these positions of the padded batch."""
-        padded = self.attend(x) if places is None else _padded(self.attend(x), mask, places)
+        positions: Int[Tensor, " tokens"] | None = None,
+    ) -> Float[Tensor, "*shape 384"]:
+        """The next hidden state; with `positions`, only of the tokens at these positions of the flattened batch."""
+        padded = self.attend(x) if positions is None else _padded(self.attend(x), mask, positions)
         query, key, value = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in padded.chunk(3, dim=-1))
         seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
         seen = seen.transpose(1, 2).flatten(2)
-        x = self.norm_mix(x + self.mix(seen if places is None else seen.flatten(0, 1)[places]))
+        x = self.norm_mix(x + self.mix(seen if positions is None else seen.flatten(0, 1)[positions]))
         return self.norm_out(x + self.narrow(functional.gelu(self.widen(x))))
 
 
@@ -98,7 +98,7 @@ class MiniLM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # Left empty: initialising them on the meta device would make torch import its compiler, which takes a second.
-        self.words, self.places, self.kinds = (
+        self.words, self.positions, self.kinds = (
             nn.Embedding(rows, WIDTH, _weight=torch.empty(rows, WIDTH)) for rows in (VOCABULARY, CONTEXT, 2)
         )
         self.norm = nn.LayerNorm(WIDTH, eps=1e-12)
@@ -106,15 +106,15 @@ class MiniLM(nn.Module):
 
     def forward(self, ids: Int[Tensor, "batch positions"], mask: Bool[Tensor, "batch positions"]) -> States:
         """Hidden states; True in the mask is a real token."""
-        states = [self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.kinds.weight[0])]
-        places = None
+        states = [self.norm(self.words(ids) + self.positions.weight[: ids.shape[1]] + self.kinds.weight[0])]
+        positions = None
         if ids.device.type == "cpu" and not mask.all():
             # Only attention uses the padded shape, products only the real tokens; states are zero at padding.
-            places = mask.flatten().nonzero().squeeze(1)
-            states = [states[0].flatten(0, 1)[places]]
+            positions = mask.flatten().nonzero().squeeze(1)
+            states = [states[0].flatten(0, 1)[positions]]
         for layer in self.layers:
-            states.append(layer(states[-1], mask, places))
-        return states if places is None else [_padded(state, mask, places) for state in states]
+            states.append(layer(states[-1], mask, positions))
+        return states if positions is None else [_padded(state, mask, positions) for state in states]
 
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
@@ -132,7 +132,7 @@ def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a BERT checkpoint under our names and in our layout."""
     ours = {
         "words.weight": state["embeddings.word_embeddings.weight"],
-        "places.weight": state["embeddings.position_embeddings.weight"],
+        "positions.weight": state["embeddings.position_embeddings.weight"],
         "kinds.weight": state["embeddings.token_type_embeddings.weight"],
         "norm.weight": state["embeddings.LayerNorm.weight"],
         "norm.bias": state["embeddings.LayerNorm.bias"],
@@ -151,9 +151,9 @@ def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _padded(
-    x: Float[Tensor, "tokens width"], mask: Bool[Tensor, "batch positions"], places: Int[Tensor, " tokens"]
+    x: Float[Tensor, "tokens width"], mask: Bool[Tensor, "batch positions"], positions: Int[Tensor, " tokens"]
 ) -> Float[Tensor, "batch positions width"]:
-    return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, mask.shape)
+    return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, positions, x).unflatten(0, mask.shape)
 
 
 def read_tokenizer() -> Any:
@@ -197,16 +197,16 @@ class MiniLMTexts:
         self,
         ids: Int[Tensor, "texts positions"],
         mask: Bool[Tensor, "texts positions"],
-        places: Int[Tensor, "texts kept"],
-        kept: Bool[Tensor, "texts kept"],
+        positions: Int[Tensor, "texts content"],
+        content: Bool[Tensor, "texts content"],
     ) -> Features:
-        """Features of token ids on its device; the local path has only the tokens at `places`."""
+        """Features of token ids on its device; the local path has only the tokens at `positions`."""
         with self._place.autocast():
             states = self._network(ids, mask)
-        rows = places.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
+        rows = positions.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
         local = [take_level(states, level).gather(1, rows) for level in self._spec.levels]
         pooled, whole = mean_state(states[-1], mask), self._global(states, mask)
-        return Features(torch.cat(local, dim=-1), kept, pooled, whole=whole)
+        return Features(torch.cat(local, dim=-1), content, pooled, whole=whole)
 
     def features(self, texts: Sequence[str]) -> Features:
         """The requested states of every token; global path and means of the last state have a row per window."""

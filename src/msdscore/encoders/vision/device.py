@@ -96,8 +96,8 @@ def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.
     if ready:
         batch[_index(ready, device)] = _stacked([images[number].pixels for number in ready], device)
     rest = sorted(set(range(len(images))) - set(ready))
-    for places in _together([sizes[number] for number in rest]):
-        numbers = [rest[index] for index in places]
+    for group in _together([sizes[number] for number in rest]):
+        numbers = [rest[index] for index in group]
         pixels = _black([sizes[number] for number in numbers], device)
         for row, number in zip(pixels, numbers, strict=True):
             image = sent(images[number].pixels, device)
