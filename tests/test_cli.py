@@ -9,11 +9,12 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
@@ -497,11 +498,12 @@ def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
     before = sorted(tmp_path.iterdir())
     told = msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
     assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith("40 rows\n")
+    assert told.stdout.startswith("40 rows in 1 file\n")
     assert "rows per second on cpu in one process, from a sample of 24" in told.stdout
     facts = json.loads(msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "--estimate", "--json").stdout)
-    assert (facts["rows"], facts["shards"]) == (40, 1)
-    assert facts["rows_per_second"] > 0
+    assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (40, True, 1, 1)
+    assert facts["seconds"] == pytest.approx(40 / facts["rows_per_second"], abs=0.06)
+    assert facts["hours"] == pytest.approx(40 / facts["rows_per_second"] / 3600, rel=0.01)
     few = msdscore("score", tmp_path / "few.jsonl", "-e", "toy", "--estimate")
     assert (few.returncode, "3 rows are too few for an estimate; omit --estimate" in few.stderr) == (2, True)
     assert sorted(tmp_path.iterdir()) == before
@@ -509,8 +511,36 @@ def test_an_estimate_says_rows_rate_and_time_and_writes_nothing(tmp_path):
     shards.mkdir()
     for number in range(3):
         (shards / f"{number}.jsonl").write_text("".join(lines))
+    (shards / "2.jsonl").write_text("".join(lines[:20]))
     many = msdscore("score", f"{shards}/{{0..2}}.jsonl", "-e", "toy", "-o", tmp_path / "scores", "--estimate")
-    assert many.stdout.startswith("about 120 rows in 3 shards, estimated from the first one\n")
+    guess = re.match(r"about (\d+) rows in 3 files, estimated from the first one\n", many.stdout)
+    assert abs(int(guess[1]) - 100) <= 1  # from the sizes of the files
+
+
+def test_an_estimate_of_a_folder_needs_no_output_and_counts_every_parquet_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    content = BytesIO()
+    Image.new("RGB", (32, 32), "red").save(content, "PNG")
+    for name, count in (("a", 30), ("b", 50), ("c", 7)):
+        captions = [f"a red square {number}" for number in range(count)]
+        table = pa.table({"image": [content.getvalue()] * count, "caption": captions})
+        pq.write_table(table, tmp_path / f"data/{name}.parquet")
+    told = msdscore("score", tmp_path / "data", "-e", "toy", "--estimate", "--workers", 2, "--json")
+    facts = json.loads(told.stdout)
+    assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (87, True, 3, 2)
+    assert facts["seconds"] == pytest.approx(87 / facts["rows_per_second"] / 2, abs=0.06)
+    part = msdscore("score", tmp_path / "data", "-e", "toy", "--estimate", "--part", "0/2", "--json")
+    assert (json.loads(part.stdout)["rows"], json.loads(part.stdout)["shards"]) == (37, 2)
+
+
+def test_ctrl_c_before_the_first_row_is_one_line(one_row, tmp_path, monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("msdscore.io.inputs.rows.open_rows", stop)
+    answer = CliRunner().invoke(app, ["score", str(one_row), "-e", "toy", "-o", str(tmp_path / "out.parquet")])
+    assert answer.exit_code == 130
+    assert answer.stderr == "stopped; nothing was lost, run the same command again to continue\n"
 
 
 def test_errors_that_were_all_printed_have_no_remainder(red, tmp_path):

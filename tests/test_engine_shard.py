@@ -21,8 +21,8 @@ from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
-from msdscore.run.shards import ShardOptions, score_shard
-from msdscore.run.workers import plan_jobs
+from msdscore.run.shards import ShardJob, ShardOptions, score_shard
+from msdscore.run.workers import plan_jobs, score_on_workers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.scores import open_scores
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
@@ -280,6 +280,20 @@ def test_a_column_to_copy_must_be_there(tmp_path):
     pq.write_table(typed, tmp_path / "rows.parquet")
     with pytest.raises(UnknownNameError, match=r"unknown column of .*rows.parquet 'exif'"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("exif",)))
+    with pytest.raises(ConfigError, match="column image has image bytes, which scores do not contain; omit --copy"):
+        score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("image",)))
+
+
+def test_columns_to_copy_are_checked_before_anything_is_written(tmp_path):
+    rows = {"image": [jpeg("red")], "caption": ["a red square"]}
+    for name, more in (("a", {"size": [1]}), ("b", {"size": [2], "sizes": [3]}), ("c", {})):
+        pq.write_table(pa.table(rows | more), tmp_path / f"{name}.parquet")
+    jobs = [ShardJob(str(tmp_path / f"{name}.parquet"), str(tmp_path / f"scores/{name}.parquet")) for name in "abc"]
+    with pytest.raises(UnknownNameError, match=r"a.parquet 'sizes'. Did you mean 'size'\?"):
+        list(score_on_workers(TOY, jobs, ShardOptions(copied=("sizes",)), workers=1))
+    assert not (tmp_path / "scores").exists()
+    results = list(score_on_workers(TOY, jobs, ShardOptions(copied=("size",)), workers=1))
+    assert [result.error is None for result in results] == [True, True, False]  # the error of that shard only
 
 
 def test_stores_by_address_give_the_same_bytes(tmp_path):

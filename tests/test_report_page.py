@@ -18,7 +18,7 @@ from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
-from msdscore.report.build import ReportOptions, build, worst
+from msdscore.report.build import ReportOptions, build, rows_with_images, worst
 from msdscore.report.results import read_results, standings
 from msdscore.run.rows import RunOptions, score_rows
 
@@ -150,7 +150,7 @@ def test_images_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_pat
         assert (made.explained, made.unseen) == (4, ())
     pq.write_table(table.slice(1), tmp_path / "rows.parquet")  # another file now: its rows are not those of the scores
     without = build(scored, tmp_path / "r.html", ReportOptions())
-    assert "--rows with the file that was scored" in without.unseen[0]
+    assert "--rows with the file or folder that was scored" in without.unseen[0]
 
 
 def test_columns_and_a_prefix_of_the_run_are_known(tmp_path):
@@ -267,9 +267,71 @@ def test_a_folder_of_scored_shards_is_one_report(tmp_path):
     assert told.exit_code == 0, told.output
     assert "3 rows, 0 failed" in told.stderr
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="none: expected a folder of scored shards .*, found none"):
+    with pytest.raises(InputError, match="none: expected score shards in this folder, found none"):
         read_results(tmp_path / "none")
     other = pq.read_table(tmp_path / "scores" / "b.parquet")
-    pq.write_table(other.replace_schema_metadata({"msdscore": "msd|enc:other"}), tmp_path / "scores" / "c.parquet")
-    with pytest.raises(InputError, match="was scored with .*; score both alike"):
+    facts = {**other.schema.metadata, b"msdscore": b"msd|enc:other"}
+    pq.write_table(other.replace_schema_metadata(facts), tmp_path / "scores" / "c.parquet")
+    with pytest.raises(ConfigError, match="expected scores of one signature, got 2: .*; score them alike"):
         read_results(tmp_path / "scores")
+
+
+def square(colour):
+    return png(Image.new("RGB", (32, 32), colour))
+
+
+@pytest.fixture
+def parquet_shards(tmp_path):
+    """Two Parquet shards with image bytes, of which the second has lists of captions, and their scores."""
+    (tmp_path / "data").mkdir()
+    images = [square(colour) for colour in ("red", "green", "blue", "red", "green", "blue")]
+    captions = [f"a square of kind {number}" for number in range(6)]
+    plain = pa.table({"image": images, "caption": captions, "kind": captions})
+    pq.write_table(plain, tmp_path / "data/a.parquet", row_group_size=2)
+    lists = pa.table(
+        {"image": images[:2], "captions": [["a red thing", "a thing"], ["a green thing"]], "kind": ["x", "y"]}
+    )
+    pq.write_table(lists, tmp_path / "data/b.parquet")
+    run = CliRunner().invoke(app, ["score", str(tmp_path / "data"), "-e", "toy", "-o", str(tmp_path / "scores")])
+    assert run.exit_code == 0, run.output
+    return tmp_path
+
+
+def test_images_inside_parquet_shards_are_found_by_file_and_row(parquet_shards, tmp_path):
+    rows = rows_with_images(tmp_path / "scores", None, None, [0, 4, 7, 8])
+    assert {number: row.image for number, row in rows.items()} == {
+        0: square("red"), 4: square("green"), 7: square("red"), 8: square("green"),
+    }  # fmt: skip
+    assert [row.caption for row in rows.values()][2:] == ["a thing", "a green thing"]
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "scores"), "-o", str(tmp_path / "page.html")])
+    assert (told.exit_code, "no image" in told.stderr) == (0, False)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "scores"), "-o", str(tmp_path / "gone.html")])
+    assert "data/a.parquet: the scored file does not exist; pass --images FOLDER, or --rows" in told.stderr
+    rows = ("--rows", str(tmp_path / "moved"))
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "scores"), *rows, "-o", str(tmp_path / "again.html")])
+    assert (told.exit_code, "no image" in told.stderr) == (0, False)
+    one = str(tmp_path / "scores/b.parquet")
+    told = CliRunner().invoke(app, ["report", one, *rows, "-o", str(tmp_path / "one.html")])
+    assert (told.exit_code, "no image" in told.stderr) == (0, False)
+
+
+def test_the_page_of_a_selection_shows_images_inside_parquet(parquet_shards, tmp_path):
+    rule = ["--keep", "0.5", "--report", str(tmp_path / "cut.html")]
+    told = CliRunner().invoke(app, ["select", str(tmp_path / "scores"), "-o", str(tmp_path / "kept.parquet"), *rule])
+    assert told.exit_code == 0, told.output
+    page = (tmp_path / "cut.html").read_text()
+    assert page.count('src="data:image') == page.count('<div class="card">') > 4
+    (tmp_path / "data/a.parquet").unlink()
+    told = CliRunner().invoke(
+        app, ["select", str(tmp_path / "scores"), "-o", str(tmp_path / "kept.parquet"), *rule, "--overwrite"]
+    )
+    assert "a.parquet: the scored file does not exist</div>" in (tmp_path / "cut.html").read_text()
+    single = str(tmp_path / "single.parquet")
+    run = CliRunner().invoke(app, ["score", str(tmp_path / "data/b.parquet"), "-e", "toy", "-o", single])
+    assert "the image bytes of column image are not copied, only their paths; for a subset with images" in run.stderr
+    told = CliRunner().invoke(app, ["select", single, "-o", str(tmp_path / "k.txt"), *rule, "--overwrite"])
+    assert told.exit_code == 0, told.output
+    assert 'src="data:image' in (tmp_path / "cut.html").read_text()
+    told = CliRunner().invoke(app, ["select", single, "-o", str(tmp_path / "folder"), "--keep", "1"])
+    assert f"score the data into a folder (msdscore score {tmp_path}/data/b.parquet -o scores)" in str(told.exception)

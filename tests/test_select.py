@@ -446,7 +446,7 @@ def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     assert len(members(tmp_path / "kept/00000.tar")) == 9
     (tmp_path / "tars/00000.tar").unlink()
     gone = msdscore("select", tmp_path / "scores", "-o", tmp_path / "other", "--keep", "1.0")
-    assert "the scored tar does not exist; run select in the folder where it was scored" in gone.stderr
+    assert "the scored tar does not exist; run the command in the folder where it was scored" in gone.stderr
 
 
 def test_a_tar_that_is_not_the_one_that_was_scored_is_rejected(tars):

@@ -3,6 +3,7 @@
 import codecs
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -54,6 +55,16 @@ class _Program(_Group):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C before it has begun to write, or after its end, is one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if ctx.invoked_subcommand == "serve":  # which is stopped by Ctrl-C
+                raise
+            typer.echo("stopped; nothing was lost, run the same command again to continue", err=True)
+            raise typer.Exit(128 + signal.SIGINT) from None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command with this name, or None if it does not exist."""

@@ -45,7 +45,7 @@ Dtype = Annotated[str, option_in(SPEED, help="auto, float32, float16 or bfloat16
 Revision = Annotated[str | None, option_in(SCORING, help="Hub revision of the weights.")]
 Json = Annotated[bool, option_in(OUTPUT, "--json", help="Print JSON.")]
 Images = Annotated[Path | None, option_in(INPUT, "--images", help="Folder of the images.")]
-Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored input file, if it contains the images.")]
+Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored file or folder, if it contains the images.")]
 Overwrite = Annotated[bool, option_in(OUTPUT, "--overwrite", help="Replace an existing output of another run.")]
 ReaderOption = Annotated[
     list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")

@@ -1,11 +1,11 @@
 """`msdscore score`: score captions of one image, a file of rows, or shards (local processes or Ray)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
+T = TypeVar("T")
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are saved, and the same command resumes with the others"
@@ -154,18 +155,22 @@ def score(
     from msdscore.io.inputs.references import ReferenceFile
     from msdscore.io.inputs.rows import open_rows
     from msdscore.io.outputs.targets import is_standard_output
+    from msdscore.io.stores import fetched_shard
     from msdscore.io.tar import is_image_name
     from msdscore.run.rows import RunOptions
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     spec = scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
-    jobs = shard_jobs([source, *(captions or [])], output, workers.part)
     if target.estimate:
-        first = jobs[0].source if jobs else source
-        with open_rows(first, images=rows.images, format=rows.input_format, columns=names) as opened:
-            print_estimate(spec, opened, len(jobs or ("",)), as_json=target.json)
+        shards = estimated_shards([source, *(captions or [])], workers.part)
+        with (
+            fetched_shard(shards[0]) as path,
+            open_rows(path, images=rows.images, format=rows.input_format, columns=names) as opened,
+        ):
+            print_estimate(spec, opened, shards, workers.workers, as_json=target.json)
         return
+    jobs = shard_jobs([source, *(captions or [])], output, workers.part)
     if output is not None and jobs is not None:
         if target.prefix or rows.input_format or target.excel_safe:
             raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
@@ -214,33 +219,76 @@ def _references_of_image(
     return own
 
 
-def print_estimate(spec: "ScorerSpec", rows: "RowSource", shards: int, *, as_json: bool) -> None:
-    """Score a sample of rows, and print the number of rows, the rate and the total time."""
+def estimated_shards(sources: list[str], part: str | None) -> list[str]:
+    """Return the inputs to estimate: the shards of a folder or pattern, or one file of rows."""
+    from msdscore.io.stores import expand_all
+
+    is_one = sources[0] == "-" or Path(sources[0], "state.json").is_file()  # a saved dataset is one input
+    shards = sources[:1] if is_one else part_of(expand_all(sources), part)
+    if not shards:
+        raise ConfigError(f"part {part} of {sources[0]} has no shards; expected fewer parts")
+    return shards
+
+
+def print_estimate(
+    spec: "ScorerSpec", first: "RowSource", shards: list[str], workers: int | None, *, as_json: bool
+) -> None:
+    """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
     from itertools import islice
     from time import perf_counter
 
+    import torch
+
+    from msdscore.run.shards import THREADS
+    from msdscore.run.workers import default_workers
     from msdscore.scorer import Scorer
 
-    readable = (row for row in rows.read() if row.error is None and row.source is not None)
-    scorer = Scorer.from_spec(spec)
+    scorer = Scorer.from_spec(replace(spec, cache=None))  # a second estimate would time the cache
+    readable = (row for row in first.read() if row.error is None and row.source is not None)
     pairs: Iterator[tuple[Any, str]] = ((row.source, row.caption or "") for row in readable)
+    threads = torch.get_num_threads()
+    if len(shards) > 1:
+        torch.set_num_threads(THREADS)  # as in a worker
     warm = len(list(scorer.stream(list(islice(pairs, _WARM_UP)))))
     sample = list(islice(pairs, _SAMPLED))
     start = perf_counter()
     timed = len(list(scorer.stream(sample)))
     seconds = perf_counter() - start
+    torch.set_num_threads(threads)
     if not timed:
-        raise ConfigError(f"{rows.name}: {warm} rows are too few for an estimate; omit --estimate")
-    total = (warm + timed + sum(1 for _ in pairs)) * shards
-    rate = timed / seconds
-    facts = {"rows": total, "shards": shards, "rows_per_second": round(rate, 2), "seconds": round(total / rate)}
+        raise ConfigError(f"{first.name}: {warm} rows are too few for an estimate; omit --estimate")
+    rows, is_exact = count_rows(first, shards)
+    count, rate = min(workers or default_workers(spec), len(shards)), timed / seconds
+    whole = rows / rate / count
     if as_json:
-        print_json(facts)
+        print_json({
+            "rows": rows, "exact": is_exact, "shards": len(shards), "rows_per_second": round(rate, 2),
+            "processes": count, "seconds": round(whole, 1), "hours": float(f"{whole / 3600:.3g}"),
+        })  # fmt: skip
         return
-    about = "about " if shards > 1 else ""
-    typer.echo(f"{about}{total:,} rows{f' in {shards:,} shards, estimated from the first one' if shards > 1 else ''}")
+    guess = "" if is_exact else ", estimated from the first one"
+    typer.echo(f"{'' if is_exact else 'about '}{rows:,} rows in {len(shards):,} file{'s'[: len(shards) > 1]}{guess}")
     typer.echo(f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {timed}")
-    typer.echo(f"{duration(total / rate)} in all")
+    several = f" with {count} processes, if they do not slow each other down" if count > 1 else ""
+    typer.echo(f"{duration(whole)} in all{several}")
+
+
+def count_rows(first: "RowSource", shards: list[str]) -> tuple[int, bool]:
+    """Return the number of rows of all shards, and whether it is exact.
+
+    Parquet files are counted from their footers; other shards are assumed to have rows of the size of the first.
+    """
+    import pyarrow.parquet as pq
+
+    from msdscore.io.stores import is_address
+
+    rows, others = first.count(), shards[1:]
+    if any(map(is_address, shards)):
+        return rows * len(shards), not others
+    if rows == first.total and all(Path(shard).suffix.lower() == ".parquet" for shard in shards):
+        return rows + sum(pq.read_metadata(shard).num_rows for shard in others), True
+    sizes = [Path(shard).stat().st_size if Path(shard).is_file() else 0 for shard in shards]
+    return round(rows * sum(sizes) / sizes[0]) if others else rows, not others
 
 
 def score_image(
@@ -292,6 +340,11 @@ def score_file(
     tell_reasons(result.reasons, result.failed, "see the column error of the output")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
+    for name in rows.without_bytes if output is not None else ():
+        tell(
+            f"the image bytes of column {name} are not copied, only their paths; for a subset with images, score into "
+            "a folder (-o DIR) and run select"
+        )
     tell(result.signature)
     if as_json and output is not None:
         print_json({"output": str(output), **asdict(result)})
@@ -375,18 +428,19 @@ def score_shards(
 
 
 def shard_jobs(sources: Sequence[str], output: str | None, part: str | None) -> "Sequence[ShardJob] | None":
-    """Return the shards to score into a folder, all or one part such as 3/100; None if the output is not a folder.
-
-    Parts differ by at most one shard.
-    """
+    """Return the shards to score into a folder, all or one part such as 3/100; None if the output is not a folder."""
     if output is None or not is_folder(output, sources[0]):
         return None
     from msdscore.run.workers import plan_jobs
 
-    jobs = plan_jobs(sources, output)
+    return part_of(plan_jobs(sources, output), part)
+
+
+def part_of(shards: list[T], part: str | None) -> list[T]:
+    """Return one part of the shards such as 3/100, all without a part; parts differ by at most one shard."""
     if part is None:
-        return jobs
+        return shards
     number, slash, count = part.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
         raise ConfigError(f"expected a part from 0/100 to 99/100, got {part!r}")
-    return jobs[int(number) :: int(count)]
+    return shards[int(number) :: int(count)]

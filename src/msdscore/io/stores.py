@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from hashlib import blake2b, file_digest
 from io import SEEK_END
@@ -163,6 +163,22 @@ def fetched(name: str) -> Iterator[Path]:
         with _one_line(name):
             fs, target = open_store(name)
             fs.get_file(target, str(path))
+        yield path
+
+
+def metadata_table(shard: str) -> str | None:
+    """Return the name of the Parquet table next to a tar, which may have metadata of its samples."""
+    base, query = parted(shard)
+    table = f"{base.removesuffix(base[-4:])}.parquet{query}" if base.lower().endswith(".tar") else None
+    return table if table is not None and exists(table) else None
+
+
+@contextmanager
+def fetched_shard(name: str) -> Iterator[Path]:
+    """Provide a local path to a shard, as `fetched`; a remote tar comes with its metadata table."""
+    with fetched(name) as path, ExitStack() as stack:
+        if path != Path(name) and (table := metadata_table(name)):
+            stack.enter_context(fetched(table)).replace(path.with_suffix(".parquet"))
         yield path
 
 

@@ -1,6 +1,6 @@
 """Report of a scored file: read it, choose rows, explain them, and write one self-contained page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,16 @@ from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
+from msdscore.io.stores import base_name
 from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, run_facts, standings
+from msdscore.select.scores import open_scores
+from msdscore.select.sources import shard_rows
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
 THUMB_PIXELS = 220
-REMEDY = "pass --images FOLDER, or --rows with the file that was scored"
+REMEDY = "pass --images FOLDER, or --rows with the file or folder that was scored"
 _MOST_OTHERS = 8  # other columns of the file that the table shows
 NAMES = {"msd": "MSD", "soft_msd": "Soft-MSD"}
 MEANINGS = {
@@ -129,14 +132,32 @@ def worst(results: Results, name: str, count: int, *, per_image: bool = False) -
     return rows[:count]
 
 
-def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
-    """Return the rows at the `wanted` positions with their images; empty if no file names any."""
-    needed = set(wanted)
-    return {row.index: row for row in scored_rows(scored, given, images) if row.index in needed} if needed else {}
+def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Collection[int]) -> dict[int, Row]:
+    """Return the rows at the `wanted` positions of a scored file, or a folder of score shards, with their images.
+
+    `given` is the file that was scored, or the folder of the shards that were. Empty if no file names any image.
+    """
+    is_table = scored.is_dir() or scored.suffix.lower() == ".parquet"
+    shards = open_scores([str(scored)], Path()) if wanted and is_table else []
+    if not shards or shards[0].facts is None:
+        return {row.index: row for row in scored_rows(scored, given, images, wanted)} if wanted else {}
+    rows, start = dict[int, Row](), 0
+    for shard in shards:
+        own = np.array(sorted(at - start for at in wanted if start <= at < start + shard.rows), dtype=np.int64)
+        if len(own) and shard.facts is not None:
+            texts = zip(shard.texts("key", own), shard.texts("caption", own), strict=True)
+            copy = given / base_name(shard.facts.source) if given and given.is_dir() else given
+            known = dict(zip(own.tolist(), texts, strict=True))
+            read = shard_rows(shard.facts, known, copy=None if copy is None else str(copy), images=images)
+            rows |= {start + position: row for position, row in read.items()}
+        start += shard.rows
+    return rows
 
 
-def scored_rows(scored: Path, given: Path | None, images: Path | None) -> Iterator[Row]:
-    """Yield the rows of a scored file with their images.
+def scored_rows(
+    scored: Path, given: Path | None, images: Path | None, wanted: Collection[int] | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a scored file with their images, all or those at the `wanted` positions.
 
     They are read from the file `given`, else from the one that was scored if it has not changed (it has images
     stored as bytes, and paths relative to it), else from the scores themselves.
@@ -154,7 +175,7 @@ def scored_rows(scored: Path, given: Path | None, images: Path | None) -> Iterat
         with source:
             if file == run.source and source.fingerprint != run.fingerprint:
                 continue
-            yield from source.read()
+            yield from source.read() if wanted is None else source.read_at(wanted)
             return
 
 

@@ -18,6 +18,7 @@ from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
 from msdscore.run.table import Naming
 from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
+from msdscore.select.scores import open_scores
 
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has besides the similarity.
@@ -65,7 +66,9 @@ class Results:
 
 def read_results(path: Path) -> Results:
     """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder have a column `shard`."""
-    run, files = run_facts(path), score_shards(path) if path.is_dir() else [path]
+    run, files = run_facts(path), [path]
+    if path.is_dir():
+        files = [shard.path for shard in open_scores([str(path)], path)]  # in order, with one signature
     rows, columns = list[dict[str, Any]](), dict[str, Any]()
     for file in files:
         with ExitStack() as stack:
@@ -93,24 +96,6 @@ def read_results(path: Path) -> Results:
         numbers=_numbers(rows, names),
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
     )
-
-
-def score_shards(folder: Path) -> list[Path]:
-    """Return the scored shards of a folder, sorted by name.
-
-    Raises:
-        InputError: If there are none, or their signatures differ.
-    """
-    files = sorted(folder.glob("*.parquet"))
-    if not files:
-        raise InputError(f"{folder}: expected a folder of scored shards (.parquet), found none; run msdscore score")
-    by_signature = {signature_of(file): file.name for file in files}
-    if len(by_signature) > 1:
-        first, second, *_ = by_signature.items()
-        raise InputError(
-            f"{folder}: {first[1]} was scored with {first[0]}, {second[1]} with {second[0]}; score both alike"
-        )
-    return files
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:

@@ -1,18 +1,20 @@
 """Page of a selection: counts, histograms, rows on both sides of the threshold, and a comparison with cosine."""
 
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from msdscore.errors import MSDScoreError
+from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
 from msdscore.forms.registry import LOWER_IS_BETTER
-from msdscore.io import stores
 from msdscore.io.images import open_image
+from msdscore.report.build import rows_with_images
 from msdscore.select.rule import Rule
-from msdscore.select.run import Selected, images_of
+from msdscore.select.run import Selected
+from msdscore.select.scores import ScoreFile
+from msdscore.select.sources import shard_rows
 from msdscore.select.survey import BINS, Histogram
 
 _THUMB_PIXELS = 200
@@ -26,7 +28,7 @@ WHAT = {
 
 
 def page(selected: Selected, rule: Rule, *, title: str) -> str:
-    """Return the whole self-contained document; images are read from the scored tars if possible."""
+    """Return the whole self-contained document; images are read from the scored files if possible."""
     assert selected.survey is not None, "the selection has a survey"
     survey = selected.survey
     images = _images([example for examples in survey.examples.values() for example in examples])
@@ -60,7 +62,7 @@ def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> dict[str, Any
     return {"width": _WIDTH, "height": _HEIGHT, "bars": bars, "at": at}
 
 
-def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[str, Any]:
+def _card(example: dict[str, Any], rule: Rule, images: dict[int, dict[str, str]]) -> dict[str, Any]:
     cells = {name: example.get(name) for name in (rule.by, "similarity", "match")}
     numbers = {name: float(value) for name, value in cells.items() if value is not None}
     words = example.get("worst_words")
@@ -69,20 +71,24 @@ def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[s
         "caption": example.get("caption") or "",
         "numbers": {name: value for name, value in numbers.items() if np.isfinite(value)},
         "worst": ", ".join(words) if isinstance(words, list) else "",
-        "image": images.get(example["row"]),
+        **({"image": "", "note": ""} | images.get(example["row"], {})),
     }
 
 
-def _images(examples: list[dict[str, Any]]) -> dict[int, str]:
-    """Return thumbnails by row number; a tar that cannot be read has none."""
-    uris: dict[int, str] = {}
+def _images(examples: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
+    """Return the thumbnail of each row, or a note why it has none, by row number."""
+    images: dict[int, dict[str, str]] = {}
     for name in dict.fromkeys(example["file"].name for example in examples):
-        rows = {example["position"]: example["row"] for example in examples if example["file"].name == name}
-        file = next(example["file"] for example in examples if example["file"].name == name)
-        if file.facts is None or not file.facts.source.lower().endswith(".tar"):
-            continue
-        with suppress(MSDScoreError, OSError), stores.fetched(file.facts.source) as path:
-            for position, image in images_of(file, path, np.array(sorted(rows))).items():
-                with suppress(MSDScoreError):
-                    uris[rows[position]] = data_uri(thumbnail(open_image(image.read()), _THUMB_PIXELS))
-    return uris
+        own = {example["position"]: example for example in examples if example["file"].name == name}
+        file: ScoreFile = next(iter(own.values()))["file"]
+        known = {at: (str(row.get(file.key_name)), row.get("caption")) for at, row in own.items()}
+        rows = rows_with_images(Path(name), None, None, own) if file.facts is None else shard_rows(file.facts, known)
+        for position, row in rows.items():
+            shown = {"note": row.error or ""}
+            try:
+                if row.image is not None:
+                    shown = {"image": data_uri(thumbnail(open_image(row.image), _THUMB_PIXELS))}
+            except RowError as error:
+                shown = {"note": str(error)}
+            images[own[position]["row"]] = shown
+    return images

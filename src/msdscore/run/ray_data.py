@@ -16,7 +16,7 @@ import pyarrow as pa
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, require, shortened
 from msdscore.io.stores import is_address
-from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
+from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 
 _BLOCKS = 10_000  # maximum number of blocks that Ray tracks
@@ -68,6 +68,7 @@ def score_on_ray(
     Actors write the scores themselves, atomically, and only send results. The files are identical to those of the other
     engines. Paths must be the same on every machine: a shared disk, or addresses.
     """
+    check_copied(jobs, options)
     how, ray = cluster or RayOptions(), require("ray", extra="ray")
     require("ray.data", extra="ray")
     started = not ray.is_initialized()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unknown_name
+from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.registry import columns_of
 from msdscore.io import stores
@@ -156,18 +156,10 @@ def score_shard(
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
     """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
-    marks, beside = [stores.mark(name, verify=how.verify)], _beside(name)
+    marks, beside = [stores.mark(name, verify=how.verify)], stores.metadata_table(name)
     more = [] if beside is None or is_same_file(Path(target), beside) else [beside]
     more += map(str, image_tables(name)) if how.images is None else ()
     return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in more)])
-
-
-def _beside(name: str) -> str | None:
-    address, asked = stores.parted(name)
-    if not address.lower().endswith(".tar"):
-        return None
-    table = f"{address[: -len('.tar')]}.parquet{asked}"
-    return table if stores.exists(table) else None
 
 
 def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str, how: ShardOptions) -> None:
@@ -209,18 +201,32 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
 
 def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False) -> Iterator[Row]:
     """Open a shard and read its rows, with `ahead` those of a tar in another process."""
-    path = until.enter_context(stores.fetched(name))
-    if path != Path(name) and (beside := _beside(name)):
-        table = until.enter_context(stores.fetched(beside))
-        table.replace(path.with_suffix(".parquet"))
+    path = until.enter_context(stores.fetched_shard(name))
     open_source = partial(open_rows, path, images=how.images, columns=how.columns)
     source = until.enter_context(open_source())
-    # If every row may have other columns, only a likely typo is an error.
+    first = next(source.read_at([0]), None) if source.without_bytes and how.copied else None
     for column in how.copied if source.seen else ():
+        # If every row may have other columns, only a likely typo is an error.
         is_typo = source.columns is not None or get_close_matches(column, source.seen, cutoff=_TYPO)
         if column not in source.seen and is_typo:
             raise unknown_name(f"column of {shortened(name)}", column, source.seen)
+        if column in source.without_bytes and first is not None and first.columns[column] is None:
+            raise ConfigError(
+                f"{shortened(name)}: column {column} has image bytes, which scores do not contain; omit --copy-column "
+                f"{column}, and copy the selected rows with their images by: msdscore select SCORES -o FOLDER"
+            )
     return read_ahead(open_source) if ahead and path.suffix.lower() == ".tar" else source.read()
+
+
+def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
+    """Raise if the first shard lacks a column to copy, before anything is written.
+
+    A shard that cannot be read here, and a remote one, is left to the worker that scores it.
+    """
+    for job in jobs[:1] if how.copied else ():
+        if not stores.is_address(job.source):
+            with suppress(InputError), ExitStack() as stack:
+                _read(job.source, how, stack)
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:

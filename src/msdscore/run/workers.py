@@ -27,7 +27,7 @@ from msdscore.io.decoders import cores
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.targets import refuse_inputs
 from msdscore.io.stores import expand_all, score_names
-from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
+from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of a shard whose worker dies
@@ -63,6 +63,7 @@ def score_on_workers(
         raise ConfigError(f"a time limit must be a positive number of seconds, got {time_limit:g}")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
+    check_copied(jobs, options)
     count = min(workers or default_workers(spec), len(jobs))
     if count <= 1 and time_limit is None:
         yield from score_jobs(spec, jobs, options, at_once=at_once)

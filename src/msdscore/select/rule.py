@@ -13,16 +13,15 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.errors import ConfigError, RunError, shortened, unknown_name
 from msdscore.forms.registry import LOWER_IS_BETTER
-from msdscore.select.scores import ScoreFile
+from msdscore.select.scores import Positions, ScoreFile
 
 COSINE = "similarity"
 FILE = 1 << 32  # more than the rows of any file
-Positions = npt.NDArray[np.int64]
+
 _SCORE = "msd"  # the number that every scored row has
 _MEMORY = "512MB"
 _THREADS = 4

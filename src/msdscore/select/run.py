@@ -6,9 +6,8 @@ It is written as DataComp's sorted uids, a list of keys, the selected rows, or n
 import json
 import re
 import sys
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from io import BytesIO
@@ -18,19 +17,16 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.tables import ParquetTable
-from msdscore.io.inputs.tar_samples import SHARED_KEY, TarSamples
+from msdscore.io.inputs.tar_samples import SHARED_KEY
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
-from msdscore.io.tar import TarImage, sample_key
-from msdscore.select.rule import Positions, Rule, ScoreTable, choose, quoted
+from msdscore.select.rule import Rule, ScoreTable, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores
+from msdscore.select.sources import copy_rows, copy_samples, scored_source
 from msdscore.select.survey import Survey, survey
 
 SUFFIXES = (".npy", ".txt", ".parquet")
@@ -167,7 +163,7 @@ def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     _refuse_shared_keys(table)
     twice = 0
     for number, scores in enumerate(table.files):
-        keys = _column(scores, scores.key_name, table.kept_of(number))
+        keys = scores.texts(scores.key_name, table.kept_of(number))
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key is None or "\n" in key or "\r" in key:
@@ -183,7 +179,7 @@ def _refuse_shared_keys(table: ScoreTable) -> None:
     """Raise for ambiguous keys: in several files, of several samples, or repeated in a file of rows."""
     names = list(dict.fromkeys(file.key_name for file in table.files))
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
-    rows = [number for number, file in enumerate(table.files) if not _is_of_tar(file)]
+    rows = [number for number, file in enumerate(table.files) if not file.is_of_tar]
     warned = any("warnings" in file.schema.names for file in table.files)
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
     alone += f" OR bool_or(warnings LIKE '%{SHARED_KEY}%')" if warned else ""
@@ -223,7 +219,7 @@ def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
             raise InputError(f"{shortened(scores.name)}: its columns differ from those of the first file ({names})")
     with pq.ParquetWriter(file, written, compression="zstd") as writer:
         for number, scores in enumerate(table.files):
-            for batch in _taken(scores, None, table.kept_of(number)):
+            for batch in scores.taken(None, table.kept_of(number)):
                 source = [pa.array([scores.source] * len(batch))] if written is not schema else []
                 writer.write_batch(pa.RecordBatch.from_arrays([*batch.columns, *source], schema=written))
             progress(number + 1, len(table.files))
@@ -238,8 +234,9 @@ def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool
         target = stores.join(folder, names[number])
         if not stores.exists(target):
             rows = table.kept_of(number)
-            with _scored_source(file) as path, stores.writing(target) as out:
-                (_copy_samples if _is_of_tar(file) else _copy_rows)(file, path, rows, out)
+            assert file.facts is not None, "checked by `_shard_names`"
+            with scored_source(file.facts) as source, stores.writing(target) as out:
+                (copy_samples if file.is_of_tar else copy_rows)(file, source, rows, out)
         progress(number + 1, len(table.files))
 
 
@@ -252,10 +249,17 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
     """
     names: list[str] = []
     for file in files:
-        source = "" if file.facts is None else file.source
+        source = file.source
+        instead = "or write the selected rows without their images: -o kept.parquet"
+        if file.facts is None:
+            again = f"score the data into a folder (msdscore score {shortened(file.source)} -o scores)"
+            raise InputError(
+                f"{shortened(file.name)}: new shards are copied from scored ones, and this is a single scored file; "
+                f"{again} and select from that, {instead}"
+            )
         if not stores.parted(source)[0].lower().endswith((".tar", ".parquet")):
-            what = "was not scored from a tar or Parquet file into a folder"
-            raise InputError(f"{shortened(file.name)}: {what}; write a list of keys: -o keys.txt")
+            what = f"was scored from {shortened(source)}; new shards are copies of tars or Parquet files"
+            raise InputError(f"{shortened(file.name)}: {what}, {instead.removeprefix('or ')}")
         if stores.base_name(source) in names:
             raise InputError(f"two shards are called {stores.base_name(source)}; select from them apart")
         names.append(stores.base_name(source))
@@ -264,10 +268,6 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
                 what = f"{shortened(folder)}: contains {stores.base_name(name)}, an input of this command"
                 raise RunError(f"{what}; choose another folder for the new shards")
     return names
-
-
-def _is_of_tar(file: ScoreFile) -> bool:
-    return file.facts is not None and stores.parted(file.facts.source)[0].lower().endswith(".tar")
 
 
 def _parent(name: str) -> str:
@@ -304,143 +304,3 @@ def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool
         stores.remove(stores.join(folder, name))
     with stores.writing(notes) as file:
         file.write(content)
-
-
-@contextmanager
-def _scored_source(file: ScoreFile) -> Iterator[Path]:
-    """A path with the content of the shard that was scored.
-
-    Raises:
-        InputError: it is missing, unreadable, or has changed since.
-    """
-    assert file.facts is not None
-    source, scored = file.facts.source, file.facts.fingerprint
-    kind = "tar" if _is_of_tar(file) else "file"
-    try:
-        if stores.mark(source).partition("@")[0] != scored.partition("+")[0].partition("@")[0]:
-            raise InputError(f"{shortened(source)}: is not the {kind} that was scored; score it again")
-        with stores.fetched(source) as path:
-            yield path
-    except (tarfile.TarError, pa.ArrowException) as error:
-        raise InputError(f"{shortened(source)}: the scored {kind} cannot be read ({error})") from error
-    except (FileNotFoundError, InputError) as error:
-        if isinstance(error, InputError) and "no such file" not in str(error):
-            raise
-        hint = "run select in the folder where it was scored, or score it by its absolute path"
-        raise InputError(f"{shortened(source)}: the scored {kind} does not exist; {hint}") from error
-
-
-def _copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) -> None:
-    """Write all files of the samples of the selected rows, in their order."""
-    offsets = {image.offset for image in images_of(file, tar, rows).values()}
-    with tarfile.open(tar, "r:") as given, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written:
-        for sample in _samples(given):
-            if any(member.offset_data in offsets for member in sample):
-                for member in sample:
-                    written.addfile(member, given.extractfile(member))
-
-
-def _copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) -> None:
-    """Write the source rows of the selected captions with all their columns and the schema of the source."""
-    numbers = _source_rows(file, source, rows)
-    with pq.ParquetFile(source, pre_buffer=False) as given:
-        waiting, start = list[pa.RecordBatch](), 0
-        with pq.ParquetWriter(out, given.schema_arrow, compression="zstd") as writer:
-            # Without threads: reading ahead holds several row groups at once.
-            for batch in given.iter_batches(batch_size=_COPIED_ROWS, use_threads=False):
-                first, end = np.searchsorted(numbers, [start, start + len(batch)])
-                waiting += [batch.take(pa.array(numbers[first:end] - start))] if end > first else []
-                start += len(batch)
-                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
-                    waiting = []
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
-
-
-def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
-    """Return the rows of a Parquet file that selected scores belong to; a list of captions is one row of the file.
-
-    Raises:
-        InputError: the file has another caption at one of the positions.
-    """
-    assert file.facts is not None
-    names: Mapping[str, Any] = file.facts.options.get("columns", {})
-    caption = ColumnNames(**names).caption_in(pq.read_schema(source).names)
-    if caption is None:
-        raise InputError(f"{shortened(str(source))}: has no caption column any more; score the file again")
-    known = dict(zip(rows.tolist(), _column(file, "caption", rows), strict=True))
-    position, numbers = 0, dict[int, None]()
-    for number, record in enumerate(ParquetTable(source, only=[caption]).read()):
-        value = record.values.get(caption)
-        for text in (value or [None]) if isinstance(value, list) else [value]:
-            if position in known:
-                numbers[number] = None
-                if text != known.pop(position):
-                    what = f"row {number} has not the caption that was scored"
-                    raise InputError(f"{shortened(str(source))}: {what}; score the file again")
-            position += 1
-    if known:
-        raise InputError(f"{shortened(str(source))}: has fewer rows than were scored; score the file again")
-    return np.fromiter(numbers, dtype=np.int64)
-
-
-def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage]:
-    """Return the images of rows in the scored tar by position; rows without an image are left out.
-
-    Raises:
-        InputError: the tar has another sample at one of the positions.
-    """
-    captions = _column(file, "caption", rows) if "caption" in file.schema.names else [None] * len(rows)
-    known = dict(zip(rows.tolist(), zip(_column(file, file.key_name, rows), captions, strict=True), strict=True))
-    images: dict[int, TarImage] = {}
-    for row, record in enumerate(TarSamples(tar).read()):
-        if row not in known:
-            continue
-        key, caption = known.pop(row)
-        given = record.values.get("caption")
-        if str(record.values.get("key")) != key or (caption is not None and given is not None and given != caption):
-            raise InputError(f"{shortened(str(tar))}: row {row} is not {key!r} as it was scored; score the tar again")
-        if isinstance(record.values.get("image"), TarImage):
-            images[row] = record.values["image"]
-    if known:
-        raise InputError(f"{shortened(str(tar))}: has fewer rows than were scored; score the tar again")
-    return images
-
-
-def _samples(given: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
-    """Yield the files of each sample, grouped as for scoring; a truncated tar ends at its last complete file."""
-    sample, endings = list[tarfile.TarInfo](), set[str]()
-    members = iter(given)
-    last = next(members, None)
-    while last is not None:
-        try:
-            following = next(members, None)  # raises if the last one is truncated
-        except tarfile.ReadError:
-            break
-        base = PurePosixPath(last.name).name
-        if last.isfile() and not base.startswith("."):
-            ending = base.partition(".")[2].lower()
-            if sample and (sample_key(last.name) != sample_key(sample[0].name) or ending in endings):
-                yield sample
-                sample, endings = [], set()
-            sample.append(last)
-            endings.add(ending)
-        last = following
-    if sample:
-        yield sample
-
-
-def _taken(file: ScoreFile, columns: Sequence[str] | None, rows: Positions) -> Iterator[pa.RecordBatch]:
-    start = 0
-    for batch in file.batches(columns):
-        first, end = np.searchsorted(rows, [start, start + len(batch)])
-        if end > first:
-            yield batch.take(pa.array(rows[first:end] - start))
-        start += len(batch)
-
-
-def _column(file: ScoreFile, name: str, rows: Positions) -> list[Any]:
-    """Return a column of these rows as text."""
-    batches = _taken(file, [name], rows)
-    return [value for batch in batches for value in pc.cast(batch.column(0), pa.string()).to_pylist()]

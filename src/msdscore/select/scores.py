@@ -8,7 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, shortened
@@ -21,6 +24,7 @@ from msdscore.io.stores import expand
 
 KEY_NAMES = ("key", "id")
 UID = "uid"
+Positions = npt.NDArray[np.int64]  # of rows in a file
 _BATCH_ROWS = 1 << 16
 
 
@@ -56,11 +60,26 @@ class ScoreFile:
             raise InputError(f"{self.name}: expected a column {expected}, got {', '.join(self.schema.names)}")
         return names[0]
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Iterate over the rows in batches of tens of thousands, with these columns (None: all)."""
+    @property
+    def is_of_tar(self) -> bool:
+        """Whether a tar was scored."""
+        return self.facts is not None and self.facts.is_of_tar
+
+    def taken(self, columns: Sequence[str] | None, rows: Positions) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows at these positions, in ascending order, with these columns (None: all)."""
+        start = 0
         with pq.ParquetFile(self.path) as opened:
             # Without threads: read-ahead would load several row groups of all columns at once.
-            yield from opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)
+            for batch in opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False):
+                first, end = np.searchsorted(rows, [start, start + len(batch)])
+                if end > first:
+                    yield batch.take(pa.array(rows[first:end] - start))
+                start += len(batch)
+
+    def texts(self, name: str, rows: Positions) -> list[Any]:
+        """Return a column of the rows at these positions as text."""
+        batches = self.taken([name], rows)
+        return [value for batch in batches for value in pc.cast(batch.column(0), pa.string()).to_pylist()]
 
 
 def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
@@ -83,7 +102,7 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     signatures = list(dict.fromkeys(file.signature for file in files.values() if file.signature))
     if len(signatures) > 1:
         first = "; ".join(signatures[:3])
-        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; select each separately")
+        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; score them alike")
     return list(files.values())
 
 

@@ -4,10 +4,11 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,11 @@ class Records:
     def read(self) -> Iterator[Record]:
         """Iterate over the records in order."""
         raise NotImplementedError
+
+    def read_at(self, numbers: Collection[int]) -> Iterator[tuple[int, Record]]:
+        """Iterate over the records with these numbers, counted from 0; formats with an index skip the others."""
+        numbered = islice(enumerate(self.read()), max(numbers, default=-1) + 1)
+        return ((number, record) for number, record in numbered if number in numbers)
 
     def fingerprint(self) -> str:
         """Return a hash of the content."""

@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from glob import escape
@@ -105,7 +105,7 @@ class ImageFolder:
 
 
 class RowSource(ExitStack):
-    """An opened input; `fingerprint` is a hash of its content. Closing it deletes spooled input.
+    """An opened input. Closing it deletes spooled input.
 
     `columns` is None if columns may differ between rows; then `seen` are those of the first rows. `schema` has the
     types of `Row.columns`, if the format has types.
@@ -142,7 +142,14 @@ class RowSource(ExitStack):
             names.check(self.seen, name, folder=images is not None, lists=can_list)
         caption = names.caption_in(self.seen)
         self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
-        if schema is not None and caption is not None and isinstance(schema.field(caption).type, _LISTS):
+        # Columns of image bytes, of which rows only have the paths.
+        self.without_bytes = (
+            ()
+            if schema is None
+            else tuple(column for column in schema.names if self.schema.field(column).type != schema.field(column).type)
+        )
+        self._has_lists = schema is None or isinstance(schema.field(caption).type, _LISTS)
+        if schema is not None and self._has_lists:
             self.schema = _split_schema(self.schema, caption, self.id_name)
         path, folder = Path(name), Path() if images is None else Path(images)
         if images is None and name != "-" and (path.is_dir() or path.is_file()):
@@ -154,7 +161,12 @@ class RowSource(ExitStack):
             from msdscore.io.parquet_images import stored_images
 
             self._stored = stored_images(self._tables, "file_name")
-        self._states, self.fingerprint = self._file_states(), self._content()
+        self._states = self._file_states()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content, computed when it is first used: a shard, which is marked by a few blocks, has no use."""
+        return self._content()
 
     @property
     def total(self) -> int | None:
@@ -183,6 +195,20 @@ class RowSource(ExitStack):
                 yield split
                 index += 1
 
+    def read_at(self, indices: Collection[int]) -> Iterator[Row]:
+        """Iterate over the rows with these indices; of a Parquet file only their row groups are read."""
+        if self._has_lists:
+            rows = islice(self.read(), max(indices, default=-1) + 1)
+            yield from (row for row in rows if row.index in indices)
+            return
+        for number, record in self._records.read_at(indices):
+            yield self._row(number, number, record, self._roles(tuple(record.values)))
+
+    def count(self) -> int:
+        """Return the number of rows; those of a table without lists of captions are not read."""
+        exact = self.total if self.schema is not None and not self._has_lists else None
+        return sum(1 for _ in self.read()) if exact is None else exact
+
     def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
         """Raise if the input has changed since it was opened.
 
@@ -195,7 +221,8 @@ class RowSource(ExitStack):
         if self._file_states() == self._states:
             return
         try:
-            is_same = self._content() == self.fingerprint
+            # Without a fingerprint from before the change there is nothing to compare with.
+            is_same = self._content() == vars(self).get("fingerprint")
         except OSError as error:
             raise RunError(
                 f"{shortened(self.name)}: can no longer be read ({error.strerror or error}); put the file back and "

@@ -1,7 +1,7 @@
 """Parquet files, saved Hugging Face datasets and Excel files as records, read as streams."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -40,6 +40,17 @@ class ParquetTable(Records):
         options = {"pre_buffer": False, "buffer_size": _BUFFER}
         with _readable(self.path), pq.ParquetFile(self.path, **options) as file:
             yield from _records(file.iter_batches(batch_size=_SLICE, columns=self._only), self.schema)
+
+    def read_at(self, numbers: Collection[int]) -> Iterator[tuple[int, Record]]:
+        """Iterate over the records with these numbers; only their row groups are read."""
+        start = 0
+        with _readable(self.path), pq.ParquetFile(self.path, pre_buffer=False, buffer_size=_BUFFER) as file:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if any(start <= number < start + size for number in numbers):
+                    records = _records(file.iter_batches(batch_size=_SLICE, row_groups=[group]), self.schema)
+                    yield from ((number, record) for number, record in enumerate(records, start) if number in numbers)
+                start += size
 
 
 class SavedDataset(Records):

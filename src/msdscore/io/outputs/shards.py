@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import RunError, shortened
 from msdscore.io.outputs.files import ROW_GROUP
 from msdscore.io.outputs.targets import REMEDY, json_bytes
-from msdscore.io.stores import exists, is_address, reading, writing
+from msdscore.io.stores import exists, is_address, parted, reading, writing
 
 SIGNATURE_KEY = b"msdscore"  # key of the signature in the schema metadata of every Parquet output
 SHARD_KEY = b"msdscore.shard"  # key of the facts below
@@ -42,6 +42,11 @@ class ShardFacts:
     options: Mapping[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()  # the first errors of failed rows
     format: int = FORMAT
+
+    @property
+    def is_of_tar(self) -> bool:
+        """Whether the input is a tar."""
+        return parted(self.source)[0].lower().endswith(".tar")
 
     def metadata(self) -> dict[bytes, bytes]:
         """Serialise the facts as schema metadata, deterministically."""
