@@ -174,6 +174,8 @@ class RowSource(ExitStack):
 
         A row with a list of captions counts once.
         """
+        if self._records.total is None:
+            _ = self.fingerprint  # lines are counted in the same pass
         return self._records.total
 
     def read(self) -> Iterator[Row]:
