@@ -206,7 +206,7 @@ def test_invisible_marks_do_not_change_a_score(encoder, tmp_path):
     for mark in INVISIBLE:
         marked = scorer.score(image, mark.join(caption))
         assert marked.msd == plain.msd, ascii(mark)
-        assert marked.warnings[:1] in [("invisible characters",), ("stray marks",)]
+        assert marked.warnings[:1] in [["invisible characters"], ["stray marks"]]
 
 
 def test_words_of_a_marked_caption_point_into_it_as_given():
@@ -264,10 +264,10 @@ def test_mini_warns_on_the_row(tmp_path):
     found = [layout.warnings for layout in encoder.encode_texts(captions).layout]
     assert found == [*expected, ("unknown words: xqzvbn",)]
     scores = Scorer(encoder).rank(Image.new("RGB", (20, 300)), captions)
-    assert scores[0].warnings == ("tiny image: 20 x 300 pixels",)
-    assert scores[3].warnings == ("only stop words", "tiny image: 20 x 300 pixels")
+    assert scores[0].warnings == ["tiny image: 20 x 300 pixels"]
+    assert scores[3].warnings == ["only stop words", "tiny image: 20 x 300 pixels"]
     cut = Scorer("mini", long_text="cut").score(Image.new("RGB", (64, 64)), "a dog runs. " * 200)
-    assert cut.warnings == ("repeated", "cut: 290 tokens at the end were not read")
+    assert cut.warnings == ["repeated", "cut: 290 tokens at the end were not read"]
 
 
 def test_a_folder_of_unknown_languages_warns_of_stop_words_only(tmp_path):
@@ -308,7 +308,7 @@ def test_a_list_of_words_never_reads_good():
         "poor",
         None,
     ]
-    assert _readings([0.9, 0.9, float("nan")], ["; ".join(["x", *warnings]), "x", None]) == ["doubtful", "good", None]
+    assert _readings([0.9, 0.9, float("nan")], [["x", *warnings], ["x"], []]) == ["doubtful", "good", None]
     known = replace(score, values={**score.values, "match": 0.9})
     assert (known.reading, replace(known, warnings=warnings).reading) == ("good", "doubtful")
 

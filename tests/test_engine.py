@@ -1,5 +1,6 @@
 """Runs over files: every row kept, order kept, crashes survived, images read once."""
 
+import csv
 import datetime
 import json
 import os
@@ -529,9 +530,9 @@ def test_numbers_that_json_does_not_have_are_reported(tmp_path):
         assert (
             "loss, box contains NaN or Infinity, which is not JSON; a JSON output has null there" in rows[0]["warnings"]
         )
-        assert not [row for row in rows[1:3] if "NaN" in (row["warnings"] or "")]
+        assert not [row for row in rows[1:3] if "NaN" in str(row["warnings"])]
         for row in rows[3:]:
-            assert (row["loss"], "loss contains NaN or Infinity" in row["warnings"]) == (None, True)
+            assert (row["loss"], "loss contains NaN or Infinity" in str(row["warnings"])) == (None, True)
 
 
 def test_infinities_of_tables_are_reported_and_missing_numbers_are_not(tmp_path):
@@ -545,7 +546,7 @@ def test_infinities_of_tables_are_reported_and_missing_numbers_are_not(tmp_path)
     }
     pq.write_table(pa.table(columns), tmp_path / "odd.parquet")
     run(Scorer("toy"), tmp_path / "odd.parquet", tmp_path / "out.jsonl")
-    told = [row["warnings"] or "" for row in read_rows(tmp_path / "out.jsonl")]
+    told = [str(row["warnings"]) for row in read_rows(tmp_path / "out.jsonl")]
     assert ["loss contains NaN or Infinity" in told[0], "box contains NaN or Infinity" in told[2]] == [True, True]
     assert "NaN" not in told[3]
     (tmp_path / "odd.csv").write_text("image,caption,loss\nred.png,red,1e999\n")
@@ -623,6 +624,12 @@ def test_groups_of_several_images_are_warned_of_and_counted(tmp_path):
     assert [bool(text) for text in pq.read_table(output).column("warnings").to_pylist()] == [True, True, False]
     again = run(Scorer("toy"), path, output)
     assert (again.scored, again.warned, again.warnings) == (0, 2, made.warnings)
+    run(Scorer("toy"), path, tmp_path / "out.jsonl")
+    run(Scorer("toy"), path, tmp_path / "out.csv")
+    first, *_, last = read_rows(tmp_path / "out.jsonl")
+    assert ([text[:9] for text in first["warnings"]], last["warnings"]) == (["its group"], [])
+    first, *_, last = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert (first["warnings"][:9], last["warnings"]) == ("its group", "")
 
 
 def test_candidate_sets_are_worked_on_in_pieces_that_split_none():

@@ -373,9 +373,9 @@ def test_samples_of_one_key_are_samples_of_their_own(tmp_path):
     assert (result.rows, result.failed, result.warned) == (3, 0, 2)
     assert table["caption"].to_pylist() == ["a red square", "a blue square", "a green square"]
     assert table["warnings"].to_pylist() == [
-        None,
-        "the key same is that of several samples",
-        "the sample has several images, of which other.jpg was scored",
+        [],
+        ["the key same is that of several samples"],
+        ["the sample has several images, of which other.jpg was scored"],
     ]
     for row, colour in enumerate(("red", "blue", "green")):
         assert table["msd"][row].as_py() == Scorer("toy").score(jpeg(colour), f"a {colour} square").msd

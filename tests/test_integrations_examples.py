@@ -30,6 +30,22 @@ def test_example_runs(name, capsys, tmp_path, monkeypatch):
     assert "msd|enc:toy" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_grpo_example_trains_a_model_that_speaks(capsys, tmp_path, monkeypatch):
+    for library in ("trl", "datasets"):
+        pytest.importorskip(library, reason="needs the extra trl")
+    from tiny_talker import make_talker
+
+    model = make_talker(tmp_path / "model", {"Describe the image.": "a red square"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["grpo_example.py", str(model)])
+    runpy.run_path(str(EXAMPLES / "grpo_example.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "msd/judged: 1.000" in printed
+    assert "rewards/msd_reward/mean" in printed
+    assert "msd|enc:toy" in printed
+
+
 @pytest.mark.parametrize(
     ("module", "library", "extra"),
     [

@@ -423,10 +423,10 @@ def test_what_an_encoder_says_of_an_item_stands_next_to_its_score():
             return replace(batch, layout=tuple(TokenLayout(one.spans, 1, 7, ("odd words",)) for one in batch.layout))
 
     scores = Scorer(Doubting()).rank(picture(), ["a red dog", "blue"])
-    assert scores[0].warnings == ("odd words", "cut: 7 tokens at the end were not read")
+    assert scores[0].warnings == ["odd words", "cut: 7 tokens at the end were not read"]
     assert "warning, 'blue': odd words" in str(scores)
-    assert scores.to_arrow().column("warnings").to_pylist()[0] == "odd words; cut: 7 tokens at the end were not read"
-    assert Scorer("toy").score(picture(), "red").row()["warnings"] is None
+    assert scores.to_arrow().column("warnings").to_pylist()[0] == scores[0].warnings
+    assert Scorer("toy").score(picture(), "red").row()["warnings"] == []
 
 
 LIMITED = """

@@ -177,7 +177,7 @@ def test_a_caption_is_not_compared_with_itself(scorer):
     others = scorer.score(red(), "a red thing", references=REFERENCES)
     own = scorer.score(red(), "a red thing", references=["A red thing.", *REFERENCES])
     assert own.ref_msd == pytest.approx(others.ref_msd)
-    assert own.warnings == ("1 of 4 references ignored: the caption itself",)
+    assert own.warnings == ["1 of 4 references ignored: the caption itself"]
 
 
 def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
@@ -252,7 +252,7 @@ def test_tables_and_streams_take_references_and_rows_without_an_image(scorer):
     scored = scorer.score_table(pa.table(rows)).to_pylist()
     assert [row["ref_msd"] is None or math.isnan(row["ref_msd"]) for row in scored] == [False, True, True]
     assert scored[0]["reference_score"] == pytest.approx(scored[1]["reference_score"])
-    assert scored[1]["warnings"] == TEXT_ONLY
+    assert scored[1]["warnings"] == [TEXT_ONLY]
     streamed = list(scorer.stream([dict(zip(rows, own, strict=True)) for own in zip(*rows.values(), strict=True)]))
     assert streamed[0].ref_msd == pytest.approx(scored[0]["ref_msd"])
     assert streamed[1].reference_score == pytest.approx(scored[0]["reference_score"])
@@ -304,11 +304,11 @@ def test_files_of_references_are_joined_by_image(scorer, tmp_path, name):
     expected = scorer.score(tmp_path / "red.png", "a red square", REFERENCES)
     assert red_row["ref_msd"] == pytest.approx(expected.ref_msd)
     assert blue["reference_count"] == 1
-    assert blue["warnings"] == "1 of 2 references ignored: the caption itself"
+    assert blue["warnings"] == ["1 of 2 references ignored: the caption itself"]
     assert texts["reference_score"] == pytest.approx(expected.reference_score)
-    assert (texts["msd"], texts["error"], texts["warnings"]) == (None, None, TEXT_ONLY)
+    assert (texts["msd"], texts["error"], texts["warnings"]) == (None, None, [TEXT_ONLY])
     assert "no such file" in gone["error"]
-    assert (none["ref_msd"], none["warnings"]) == (None, NO_REFERENCES)
+    assert (none["ref_msd"], none["warnings"]) == (None, [NO_REFERENCES])
 
 
 def test_a_run_with_references_goes_on_and_knows_another_file_of_references(scorer, tmp_path):

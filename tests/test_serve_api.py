@@ -461,6 +461,22 @@ def test_warnings_reach_the_page_and_words_that_cannot_be_read_have_no_colours()
     assert german["look"]["words"]
     assert all(word == {"judged": False} for word in german["look"]["words"])
     assert any(word["back"] for word in english["look"]["words"])
+    assert {word.get("p_value") for word in german["words"]} == {None}
+
+
+def test_no_word_of_a_caption_that_cannot_be_read_is_judged_in_python():
+    scorer = Scorer(OfEnglish())
+    captions = ("ein rotes Quadrat auf dem Tisch", "a red square on the table")
+    german, english = (scorer.explain(image_bytes(), text) for text in captions)
+    assert (german.readable, german.score.readable, german.score.warnings) == (False, False, ["not English"])
+    assert (german.ranked, german.doubtful, german.missing) == ((), (), ())
+    assert not any(unit.judged for unit in german.units)
+    assert any(unit.reason.endswith("that this encoder does not read") for unit in german.units)
+    assert (german.to_dict()["readable"], german.to_dict()["warnings"]) == (False, ["not English"])
+    assert english.readable
+    assert english.ranked
+    (row,) = scorer.pipeline.score(scorer.pipeline.decode([image_bytes()]), [german.caption], [0], worst=3)
+    assert row.worst == ()
 
 
 def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more_than_a_caption(monkeypatch):

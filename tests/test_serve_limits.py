@@ -328,7 +328,7 @@ def test_a_file_whose_rows_differ_reads_as_one_whose_rows_are_alike(odd):
     with client() as calls:
         text = "\n".join(json.dumps(line) for line in [*lines, odd]).encode()
         rows = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()["rows"]
-    plain = {"warnings": None, "error": None}
+    plain = {"warnings": [], "error": None}
     assert rows[:3] == [{**line, **plain, "row": n} for n, line in enumerate(without(lines, "id"))]
     assert rows[3] == {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "row": 3, **plain}
 
@@ -425,6 +425,10 @@ def test_style_sheets_and_scripts_are_served_from_either_folder():
             assert calls.get(f"/assets/{name}").status_code == 200, name
 
 
+def csv_text(value):
+    return "; ".join(value) if isinstance(value, list) else "" if value is None else str(value)
+
+
 def upload(calls, name, lines, **fields):
     """The answer for a scored file of these rows."""
     table = pa.Table.from_pylist(lines)
@@ -433,7 +437,7 @@ def upload(calls, name, lines, **fields):
         pq.write_table(table, file)
         content = file.getvalue()
     elif name.endswith(".csv"):
-        rows = [",".join("" if value is None else str(value) for value in line.values()) for line in lines]
+        rows = [",".join(map(csv_text, line.values())) for line in lines]
         content = "\n".join([",".join(lines[0]), *rows]).encode()
     else:
         content = "\n".join(map(json.dumps, lines)).encode()
@@ -443,14 +447,14 @@ def upload(calls, name, lines, **fields):
 @pytest.mark.parametrize("name", ["s.jsonl", "s.csv", "s.parquet"])
 def test_a_scored_file_reads_the_same_in_every_format(name):
     lines = [
-        {"image": "1.jpg", "caption": "a dog", "msd": 0.5, "match": 0.25, "warnings": "long", "error": None, "id": 7},
-        {"image": "2.jpg", "caption": "a cat", "msd": 0.125, "match": 0.75, "warnings": None, "error": "bad", "id": 8},
-        {"image": "3.jpg", "caption": None, "msd": None, "match": None, "warnings": None, "error": "none", "id": 9},
+        {"image": "1.jpg", "caption": "a dog", "msd": 0.5, "match": 0.25, "warnings": ["long"], "error": None, "id": 7},
+        {"image": "2.jpg", "caption": "a cat", "msd": 0.125, "match": 0.75, "warnings": [], "error": "bad", "id": 8},
+        {"image": "3.jpg", "caption": None, "msd": None, "match": None, "warnings": [], "error": "none", "id": 9},
     ]
     with client() as calls:
         answer = upload(calls, name, lines, by="msd").json()
     assert (answer["by"], answer["columns"], answer["total"], answer["failed"]) == ("msd", ["msd", "match"], 3, 1)
-    unscored = {"row": 2, "image": "3.jpg", "caption": None, "warnings": None, "error": "none"}
+    unscored = {"row": 2, "image": "3.jpg", "caption": None, "warnings": [], "error": "none"}
     expected = [{**line, "row": number} for number, line in enumerate(without(lines[:2], "id"))]
     assert answer["rows"] == [expected[1], expected[0], unscored]
 

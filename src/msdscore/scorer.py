@@ -228,7 +228,7 @@ class Scorer:
 
         >>> score = Scorer("toy").compare("a red square", ["a red box", "a small red square"])
         >>> score.reference_count, score.warnings
-        (2.0, ('no image: compared with the references only',))
+        (2.0, ['no image: compared with the references only'])
         """
         (row,) = self.pipeline.score([], [caption], [-1], references=[check_references(references)])
         if isinstance(row, RowError):

@@ -303,7 +303,7 @@ def score_image(
 ) -> None:
     """Rank the captions of one image, and print or write the result."""
     from msdscore.io.inputs.formats import known_inputs
-    from msdscore.io.outputs.files import check_output, write_table
+    from msdscore.io.outputs.files import check_output, text_in_csv, write_table
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
@@ -312,7 +312,8 @@ def score_image(
         check_output(output, inputs=[image])
     scores = Scorer.from_spec(spec).rank(image, captions, references)
     if output is not None:
-        write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
+        table = text_in_csv(scores.to_arrow(), "warnings", output.suffix)
+        write_table(table, output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
     if as_json:
         print_json({"image": image, **scores.to_dict()})
     elif output is None:

@@ -178,6 +178,9 @@ def explain_embedded(
     for number, own in enumerate(compared):
         missing, suggestions = named[number]
         named[number] = missing_with_references(missing, words[number], own), suggestions
+    for number, score in enumerate(scores):
+        if not score.readable:
+            units[number], named[number] = _not_judged(units[number]), ((), ())
     layout = measured.patches[0]
     visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
     return Explanations(
@@ -189,6 +192,16 @@ def explain_embedded(
             for number, score in enumerate(scores)
         )
     )  # fmt: skip
+
+
+def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Return the words of a caption that the encoder cannot read, without their numbers except their terms."""
+    nothing = dict.fromkeys(("gap", "evidence", "p_value", "probability", "doubt"))
+    reason = "the caption is in a language that this encoder does not read"
+    return tuple(
+        replace(unit, **nothing, judged=False, reason=reason) if unit.judged else unit  # type: ignore[arg-type]
+        for unit in units
+    )
 
 
 def _named(

@@ -207,7 +207,7 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
     head = total if score.match is None else f"{100 * score.match:.0f} %: {score.reading} match"
-    if not look.is_readable(item):
+    if not item.readable:
         head = "cannot be judged"
     page.text(left, top, head, LABEL_POINTS + 1, weight="bold")
     right = look.equation(item) if score.match is None else total

@@ -112,7 +112,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     ]
     return {
         "spans": look.spans(item, look.word_limit(items)),
-        "readable": look.is_readable(item),
+        "readable": item.readable,
         "name": item.form.name if item.score.candidates == 1 else f"Soft-{item.form.name}",
         "score": item.score,
         "columns": item.form.word_columns,

@@ -21,7 +21,6 @@ from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Floats, Role, Unit, p_text
 from msdscore.forms.registry import facts_of
-from msdscore.text.warnings import NOT_ENGLISH
 
 Colour = tuple[int, int, int]
 
@@ -118,17 +117,12 @@ class TextPiece:
     dark_ink: str = ""
 
 
-def is_readable(item: Attribution) -> bool:
-    """Return whether the encoder was trained on the caption's language; if not, its score and words are unreliable."""
-    return NOT_ENGLISH not in item.score.warnings
-
-
 def spans(item: Attribution, limit: float) -> list[TextPiece]:
     """Return the parts of the caption: words with their colours (see `word_limit`) and the text between them."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
         role, strength = word_colour(unit, limit, item.doubt)
-        papers = (WHITE, DARK) if strength > 0.05 and is_readable(item) else ()
+        papers = (WHITE, DARK) if strength > 0.05 else ()
         colours = [draw(role, strength, paper) for paper in papers for draw in (css, ink)]
         pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
         end = unit.end
@@ -196,7 +190,7 @@ def signatures(items: Sequence[Attribution]) -> str:
 
 def in_words(item: Attribution) -> list[str]:
     """Return remarks on the words, line by line."""
-    if not is_readable(item):
+    if not item.readable:
         return ["cannot be judged: the caption is not in English, which this encoder reads"]
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions

@@ -75,6 +75,8 @@ def document(item: Attribution) -> dict[str, Any]:
     facts = {
         "caption": item.score.caption,
         "signature": item.score.signature,
+        "warnings": list(item.score.warnings),
+        "readable": item.readable,
         "map": item.projection,
         "score": {name: value for name, value in score.items() if value is not None}
         | {name: getattr(item.form, name) for name in item.form.explained},

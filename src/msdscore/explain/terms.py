@@ -53,6 +53,11 @@ class Attribution:
         return self.score.caption
 
     @property
+    def readable(self) -> bool:
+        """Whether the caption is in a language that the encoder was trained on; if not, no word is judged."""
+        return self.score.readable
+
+    @property
     def coverage_terms(self) -> Floats:
         """One per patch, adding up to the coverage divergence; zero under the evidence form."""
         return maps.over_all(self.terms.coverage, self.visible)

@@ -305,8 +305,8 @@ def _earlier_result(values: Mapping[str, Any], prefix: str) -> Numbers | RowErro
         if not is_optional or values.get(prefix + name) not in (None, ""):
             numbers[name] = float(values[prefix + name])
     numbers |= {name: int(numbers[name]) for name in COUNTS}
-    warnings = (values.get(f"{prefix}warnings") or "").removesuffix(MIXED).removesuffix("; ")
-    words = values.get(prefix + WORST) or []
-    return Numbers(
-        numbers, (warnings,) if warnings else (), tuple(json.loads(words) if isinstance(words, str) else words)
-    )
+    warnings, words = values.get(f"{prefix}warnings") or [], values.get(prefix + WORST) or []
+    if isinstance(warnings, str):
+        warnings = [warnings.removesuffix(MIXED).removesuffix("; ")]
+    warnings = tuple(warning for warning in warnings if warning not in ("", MIXED))
+    return Numbers(numbers, warnings, tuple(json.loads(words) if isinstance(words, str) else words))

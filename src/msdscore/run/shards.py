@@ -143,7 +143,7 @@ def score_shard(
         fingerprint=fingerprint,
         rows=len(table),
         failed=len(reasons),
-        warned=len(table) - table["warnings"].null_count,
+        warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
         signature=pipeline.signature,
         spec=record,
         options=how.reading(),
@@ -194,7 +194,7 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
         own = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.reading())
         # Parquet has another name for the items of lists.
-        lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST,)}
+        lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST, "warnings")}
         write_shard(rows.with_copied({column: table[column] for column in own} | lists), target, facts)
     return _result(facts, target, fresh=False)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError, RunError
@@ -20,7 +19,7 @@ from msdscore.forms.base import Form
 from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.rows import Row, RowSource
-from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, unified
+from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, text_in_csv, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, Numbers, soften
@@ -76,7 +75,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     ]
     warnings = [
         # Warnings of the input, then those of scoring.
-        "; ".join(filter(None, (row.warning, *result.warnings))) or None if isinstance(result, Numbers) else None
+        [*filter(None, (row.warning, *result.warnings))] if isinstance(result, Numbers) else []
         for row, result in zip(part.rows, scored, strict=True)
     ]
     errors = [str(result) if isinstance(result, RowError) else None for result in scored]
@@ -84,7 +83,7 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
         "row": pa.array([row.index for row in rows], pa.int64()),
         "group": pa.array(groups, pa.int64()),
         "image": pa.array(images, pa.int64()),
-        "warnings": pa.array([*warnings, *none], pa.string()),
+        "warnings": pa.array([*warnings, *([] for _ in none)], pa.list_(pa.string())),
         "error": pa.array([*errors, *(row.error for row in part.unusable)], pa.string()),
     }
     if words:
@@ -114,12 +113,14 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     sets, images = np.unique(np.unique(np.stack([group[good], image[good]]), axis=1)[0], return_counts=True)
     is_mixed = np.zeros(count, dtype=bool)
     is_mixed[good] = np.isin(group[good], sets[images > 1])
-    mixed = pc.binary_join_element_wise(table["warnings"], MIXED, "; ", null_handling="skip")
+    warnings = table["warnings"].to_pylist()
+    for row in np.flatnonzero(is_mixed).tolist():
+        warnings[row].append(MIXED)
     added = {
         "uncertainty": pa.array(softened[0], from_pandas=True),
         "soft_msd": pa.array(softened[1], from_pandas=True),
-        "reading": pa.array(_readings(match.tolist(), table["warnings"].to_pylist()), pa.string()),
-        "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
+        "reading": pa.array(_readings(match.tolist(), warnings), pa.string()),
+        "warnings": pa.array(warnings, pa.list_(pa.string())) if is_mixed.any() else table["warnings"],
     }
     own = references.NAMES if table[references.NAMES[0]].null_count < count else ()
     names = list(columns_of((*form.columns, *own)))
@@ -128,9 +129,9 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     return pa.table({name: added[name] if name in added else table[name] for name in names})
 
 
-def _readings(match: Sequence[float], warnings: Sequence[str | None]) -> list[str | None]:
+def _readings(match: Sequence[float], warnings: Sequence[Sequence[str]]) -> list[str | None]:
     return [
-        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint((warned or "").split("; ")))
+        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint(warned))
         for value, warned in zip(match, warnings, strict=True)
     ]
 
@@ -158,7 +159,7 @@ class KeptRows:
 
     def __init__(self, source: RowSource, output: Path) -> None:
         self.names, self.total, self.count = set(source.seen), source.total, 0  # `count` rows were read so far
-        self._source, self._as_json = source, is_json(output.suffix)
+        self._source, self._suffix, self._as_json = source, output.suffix, is_json(output.suffix)
         self._schema: pa.Schema | None = source.schema
         if self._schema is None and source.columns is not None:
             self._schema = pa.schema([(name, pa.string()) for name in source.columns])
@@ -188,6 +189,7 @@ class KeptRows:
 
     def tables(self, scores: pa.Table, naming: Naming) -> Iterator[pa.Table | JsonRows]:
         """Yield the tables of the output: all rows in order, input columns first, then the added ones."""
+        scores = text_in_csv(scores, "warnings", self._suffix)
         scores, start = scores.rename_columns([naming.prefix + name for name in scores.column_names]), 0
         schemas = [schema for _, schema in self._tables]
         common = schemas[0] if self._source.schema is not None or self._as_json else unified(schemas)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,6 +17,7 @@ from msdscore.forms import references
 from msdscore.forms.base import Floats, Form, Measurement
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, heading, score_name
 from msdscore.text.form import FORM_WARNINGS
+from msdscore.text.warnings import NOT_ENGLISH
 
 if TYPE_CHECKING:
     import pandas
@@ -79,7 +80,8 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
     for pair, (row, image, tokens) in enumerate(zip(rows, measured.image_of.tolist(), measured.tokens, strict=True)):
         cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
         warnings = (*tokens.warnings, *cut, *form.warnings(measured, pair), *measured.patches[image].warnings)
-        scored.append(Numbers(dict(zip(names, row, strict=True)), warnings, words[pair]))
+        readable = NOT_ENGLISH not in tokens.warnings
+        scored.append(Numbers(dict(zip(names, row, strict=True)), warnings, words[pair] if readable else ()))
     return tuple(scored)
 
 
@@ -120,15 +122,15 @@ class Score:
     Neither: `uncertainty` is that of the candidate set (1: the similarities do not separate the captions), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
-    `warnings` are remarks on the score, such as words that the encoder cannot read. If there is an
-    `error`, there was nothing to score, and the numbers are NaN.
+    `warnings` are remarks on the score, such as words that the encoder cannot read. If the caption is not `readable`,
+    the numbers mean nothing. If there is an `error`, there was nothing to score, and the numbers are NaN.
     """
 
     caption: str
     values: Mapping[str, Any]
     candidates: int
     signature: str
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
     error: str | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -190,12 +192,17 @@ class Score:
         """The match as a word: good, doubtful or poor; never good for a list, shuffled words or repetitions."""
         return reading(self.match, is_caption=FORM_WARNINGS.isdisjoint(self.warnings))
 
+    @property
+    def readable(self) -> bool:
+        """Whether the caption is in a language that the encoder was trained on."""
+        return NOT_ENGLISH not in self.warnings
+
     def _repr_html_(self) -> str:
         return html_table([self], self.signature)
 
     def row(self) -> dict[str, Any]:
         """Return the added columns of a scored row; None for a missing number."""
-        texts = {"warnings": "; ".join(self.warnings) or None, "reading": self.reading, "error": self.error}
+        texts = {"warnings": list(self.warnings), "reading": self.reading, "error": self.error}
         values = {**self.values, **texts}
         return {name: known(values[name]) for name in columns_of(form_columns(self.values))}
 
@@ -344,7 +351,7 @@ class Scores:
             values | {"match": known(values["match"])},
             int(self.candidates[index]),
             self.signature,
-            self.warnings[index],
+            list(self.warnings[index]),
             self.errors[index],
         )
 
@@ -414,8 +421,7 @@ class Scores:
         names = columns_of(form_columns(self.columns))
         columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
         columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
-        warnings = ["; ".join(messages) or None for messages in self.warnings]
-        columns |= {"warnings": pyarrow.array(warnings, pyarrow.string())}
+        columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}
         return pyarrow.table(ordered).replace_schema_metadata({"msdscore": self.signature})

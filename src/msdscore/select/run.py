@@ -182,7 +182,7 @@ def _refuse_shared_keys(table: ScoreTable) -> None:
     rows = [number for number, file in enumerate(table.files) if not file.is_of_tar]
     warned = any("warnings" in file.schema.names for file in table.files)
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
-    alone += f" OR bool_or(warnings LIKE '%{SHARED_KEY}%')" if warned else ""
+    alone += f" OR bool_or(warnings::VARCHAR LIKE '%{SHARED_KEY}%')" if warned else ""
     shared: Any = None
     # Compared by hash first, in a third of the memory: different hashes mean different keys.
     for value in (f"hash({key})", key):

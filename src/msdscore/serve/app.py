@@ -280,8 +280,7 @@ def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, 
     """Return one row per caption; if the image could not be read, each has that error."""
     if isinstance(scores, str):
         return [{"caption": caption, "msd": None, "error": scores} for caption in captions]
-    # JSON has no NaN.
-    return [{name: None if value != value else value for name, value in row.items()} for row in scores.rows()]
+    return scores.rows()
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, Map, css, is_readable, maps_of, spans, waterfall, word_limit
+from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
 from msdscore.forms.base import Role
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve.settings import ServeSettings
@@ -92,12 +92,7 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
     items = () if explanations is None else explanations.items
     limit, maps = word_limit(items), maps_of(items) if items else []
     documents = iter(
-        [
-            item.to_dict()
-            | {"warnings": list(item.score.warnings), "readable": is_readable(item)}
-            | {"look": _look_of(item, limit, own)}
-            for item, own in zip(items, maps, strict=True)
-        ]
+        [item.to_dict() | {"look": _look_of(item, limit, own)} for item, own in zip(items, maps, strict=True)]
     )
     return {
         "error": None,
@@ -116,10 +111,10 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
     least = TELLS / len(layout.boxes)
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
     across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
-    colours = ("back", "ink", "dark_back", "dark_ink") if is_readable(item) else ()
+    colours = ("back", "ink", "dark_back", "dark_ink") if item.readable else ()
     return {
         "words": [
-            {"judged": bool(colours) and unit.content and (unit.p_value is not None or unit.gap is not None)}
+            {"judged": unit.content and (unit.p_value is not None or unit.gap is not None)}
             | {name: getattr(pieces[number], name) or None for name in colours}
             for number, unit in enumerate(item.units)
         ],

@@ -129,6 +129,7 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
         "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
         "rows": [
             {name: value for name, value in row.items() if name in TEXTS or value is not None}
+            | {"warnings": (row["warnings"] or "").splitlines()}
             for row in rows.to_pylist()
         ],
     }

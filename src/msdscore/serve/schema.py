@@ -71,6 +71,7 @@ class ScoredCaption(BaseModel):
     doubt: float | None = Field(None, description="How much of the caption is probably invented: lower is better.")
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
     ref_msd: float | None = Field(None, description="The score with references: higher is better.")
+    warnings: list[str] = Field([], description="Remarks on the caption and the image, such as another language.")
     error: str | None = None
 
 

@@ -103,8 +103,10 @@ def _columns(table: pa.Table, numbers: Sequence[str]) -> dict[str, pa.ChunkedArr
         column = pa.chunked_array([pa.nulls(table.num_rows)]) if name is None else table[name]
         if pa.types.is_struct(column.type):  # an image as Hugging Face datasets have it
             column = pc.struct_field(column, "path")
+        if pa.types.is_list(column.type) and title == "warnings":
+            column = pc.binary_join(column.cast(pa.list_(pa.string())), "\n")
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or column.type == pa.null()):
-            raise pa.ArrowInvalid(f"{name} holds no texts")
+            raise pa.ArrowInvalid(f"{name} is not a column of text")
         text = pc.utf8_slice_codeunits(column.cast(pa.string()), 0, _CHARACTERS)
         columns[title] = pc.if_else(pc.equal(text, ""), None, text)
     for name in numbers:
@@ -165,6 +167,8 @@ def _rows(records: "Records", options: Mapping[str, Any]) -> Iterator[list[str |
 def _text(value: Any) -> str | None:
     if isinstance(value, Mapping):  # an image as Hugging Face datasets have it
         value = value.get("path")
+    if isinstance(value, list):  # warnings
+        value = "\n".join(map(str, value))
     if not isinstance(value, str) or not value:
         return None
     return value[:_CHARACTERS].encode("utf-8", "replace").decode()

@@ -218,6 +218,23 @@ def is_json(suffix: str) -> bool:
     return suffix.lower() in _JSON_WRITERS
 
 
+def text_in_csv(table: pa.Table, name: str, suffix: str) -> pa.Table:
+    """Join the texts of a list column for CSV and TSV; other formats have lists.
+
+    >>> text_in_csv(pa.table({"a": [["x", "y"], []]}), "a", ".csv").to_pydict()
+    {'a': ['x; y', None]}
+    """
+    if suffix.lower() not in (".csv", ".tsv"):
+        return table
+    return table.set_column(table.column_names.index(name), name, joined_texts(table[name]))
+
+
+def joined_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the texts of each list in one line; null for an empty list."""
+    joined = pc.binary_join(column, "; ")
+    return pc.if_else(pc.equal(joined, ""), None, joined)
+
+
 def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
     """Yield one JSON object per row, without line ends; NaN and infinities become null.
 

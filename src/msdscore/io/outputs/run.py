@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
-from msdscore.io.outputs.files import JsonRows, check_output, conform, unified, write_tables
+from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
 
 T = TypeVar("T")
@@ -281,6 +281,8 @@ def _counted(
             if name not in added.column_names:
                 continue
             column = added.column(name)
+            if pa.types.is_list(column.type):
+                column = joined_texts(column)
             counts[count] += added.num_rows - column.null_count
             if column.null_count < added.num_rows and len(counts[first]) < _REASONS:
                 reasons = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]

@@ -425,7 +425,7 @@ function shownRow(row, by) {
   const value = row[by] === undefined ? "no score" : shownNumber(by, row[by]);
   const verdict = by === "match" ? `${kind} match` : by;
   const other = by !== "match" && match != null ? `${percent(match)} match` : "";
-  return { number: value, verdict, other, kind, result, notes: [row.error, problem, row.warnings] };
+  return { number: value, verdict, other, kind, result, notes: [row.error, problem, ...row.warnings] };
 }
 
 // A row that is scored here, with the headline of a card.
