@@ -141,7 +141,8 @@ def read_result(path: Path) -> Result:
         for metric in content["metrics"]:
             metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
             metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
-        content["images"] = content.pop("pictures", None) or content["images"]  # the former name
+        if "pictures" in content:  # the former name
+            content["images"] = content.pop("pictures")
         content |= {
             "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
             "notes": tuple(Note(**note) for note in content["notes"]),
