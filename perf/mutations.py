@@ -4,8 +4,7 @@
     python perf/mutations.py run traced --count 200     # mutate random lines, run the tests that cover each
 
 A mutant survives if every test that runs its line still passes, or if no test runs its file. Some survivors are
-equivalent to the original, so the fraction is an upper bound. `trace` needs Python 3.12 (`sys.monitoring`); `run` does
-not.
+equivalent to the original, so the fraction is an upper bound.
 """
 
 import argparse
@@ -18,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,19 +52,18 @@ class Tracer:
         self.lines: set[tuple[str, int]] = set()
         self.file = (folder / f"{os.getpid()}.jsonl").open("a")
         self.prefix = str(PACKAGE)
-        monitoring = sys.monitoring
-        monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutations")
-        monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, self._line)
-        monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
 
-    def _line(self, code, number):
-        if code.co_filename.startswith(self.prefix):
-            self.lines.add((code.co_filename, number))
-        return sys.monitoring.DISABLE  # once per test is enough
+    def _call(self, frame, event, argument):
+        return self._line if frame.f_code.co_filename.startswith(self.prefix) else None
+
+    def _line(self, frame, event, argument):
+        self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
 
     def pytest_runtest_setup(self, item) -> None:
         self.lines = set()
-        sys.monitoring.restart_events()
+        sys.settrace(self._call)
+        threading.settrace(self._call)
 
     def pytest_runtest_makereport(self, item, call) -> None:
         if call.when == "call" and call.excinfo is None:
@@ -117,6 +116,8 @@ def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
     def visit(node: ast.AST, inside: bool) -> None:
         # Annotations, error messages and decorators are not logic; module constants only run at import.
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
+            return
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # of `zip`: an assertion
             return
         if inside:
             found.extend(_changes(node))
@@ -211,9 +212,11 @@ def drawn(count: int, seed: int, only: str) -> list[tuple[str, int]]:
 
 def tests_for(covering: dict, name: str, line: int) -> list[str]:
     """Return the tests that run a line: the most specific ones, and the most specific of each test file."""
-    rows = covering.get((name, line)) or [  # no test runs it in-process; a subprocess of a related test may
-        row for (file, _), tests in covering.items() if file == name for row in tests
-    ]
+    rows = covering.get((name, line))
+    if not rows:  # no test runs it in-process; tests of modules that start it as a subprocess may
+        module = name.removesuffix(".py").replace("/", ".")
+        near = {name, *(file for file in {file for file, _ in covering} if module in (SOURCE / file).read_text())}
+        rows = [row for (file, _), tests in covering.items() if file in near for row in tests]
     rows = sorted(set(rows))
     first_of_file = {test.split("::")[0]: test for _, test in reversed(rows)}
     ordered = dict.fromkeys([test for _, test in rows[: TESTS_PER_MUTANT // 2]] + list(first_of_file.values()))
