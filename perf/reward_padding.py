@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 
 from msdscore import ScorerSpec
-from msdscore.integrations.scorers import shared_scorer
 from msdscore.integrations.trl import length_neutral
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.parquet_images import stored_images
 from msdscore.lab.stats.ranks import kendall_b, prepare
+from msdscore.scorer import shared_scorer
 
 FILLER = (
     "The image captures a moment in time.",

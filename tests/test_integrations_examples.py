@@ -50,8 +50,6 @@ def test_grpo_example_trains_a_model_that_speaks(capsys, tmp_path, monkeypatch):
     ("module", "library", "extra"),
     [
         ("torchmetrics", "torchmetrics", "torchmetrics"),
-        ("lightning", "pytorch_lightning", "lightning"),
-        ("transformers", "transformers", "hf"),
         ("evaluate", "evaluate", "evaluate"),
     ],
 )

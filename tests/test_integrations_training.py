@@ -1,5 +1,6 @@
 """Callbacks: captions of a fixed sample scored in real Lightning and transformers loops, logged to TensorBoard and W&B."""
 
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from msdscore import ConfigError, Scorer
+from msdscore import ConfigError, MissingExtraError, Scorer
+from msdscore.integrations import training
 from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
 
 COLOURS = ("red", "blue", "green")
@@ -100,7 +102,7 @@ def test_wandb_gets_a_table(sample, monkeypatch):
     log_captions(run, sample.check(None), 3, prefix="msd")
     table = logged[1][0]["msd/captions"]
     assert logged[0] == ({"msd/msd": 1.0}, 3)
-    assert table.columns[:2] == ["picture", "caption"]
+    assert table.columns[:2] == ["image", "caption"]
     assert len(table.rows) == 2
     picture, (kind, text), msd, match, least = table.rows[1]
     assert picture == ("picture", (64, 48))
@@ -128,7 +130,7 @@ def test_lightning(sample, tmp_path):
     from pytorch_lightning.loggers import TensorBoardLogger
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from msdscore.integrations.lightning import MSDCallback
+    from msdscore.integrations.training import LightningCallback
 
     modes = []
 
@@ -155,7 +157,7 @@ def test_lightning(sample, tmp_path):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=TensorBoardLogger(tmp_path), enable_progress_bar=False,
         enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1,
-        callbacks=[MSDCallback(ValidationCaptions(PICTURES, watched, scorer="toy"))],
+        callbacks=[LightningCallback(ValidationCaptions(PICTURES, watched, scorer="toy"))],
     )  # fmt: skip
     trainer.fit(Module(), data, data)
     assert modes == [(False, False)]  # once, and not in the check before the training
@@ -170,7 +172,7 @@ def test_lightning(sample, tmp_path):
 def test_transformers(sample, tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    from msdscore.integrations.transformers import MSDCallback
+    from msdscore.integrations.training import TransformersCallback
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -190,7 +192,7 @@ def test_transformers(sample, tmp_path):
         ),
         train_dataset=rows,
         eval_dataset=rows,
-        callbacks=[MSDCallback(sample, loggers=[writer])],
+        callbacks=[TransformersCallback(sample, loggers=[writer])],
     )  # fmt: skip
     trainer.train()
     mean = sample.check(None).means()["msd"].value
@@ -199,3 +201,23 @@ def test_transformers(sample, tmp_path):
     assert (logged["step"], logged["eval_msd"]) == (1, pytest.approx(mean))
     assert "eval_loss" in logged
     assert trainer.evaluate()["eval_msd"] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "extra"),
+    [("LightningCallback", "pytorch_lightning", "lightning"), ("TransformersCallback", "transformers", "hf")],
+)
+def test_a_callback_whose_library_is_missing_names_its_extra(name, library, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delattr(training, name, raising=False)
+    with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):
+        getattr(training, name)
+
+
+def test_a_callback_survives_pickle():
+    pytest.importorskip("transformers")
+    sample = ValidationCaptions(PICTURES[:1], generate, scorer="toy")
+    again = pickle.loads(pickle.dumps(training.TransformersCallback(sample, prefix="val")))
+    assert type(again) is training.TransformersCallback
+    with pytest.raises(AttributeError, match="has no attribute 'Callback'"):
+        _ = training.Callback

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from msdscore.integrations.capevalkit import caption_metric
-from msdscore.integrations.scorers import shared_scorer
+from msdscore.scorer import shared_scorer
 
 
 @dataclass(frozen=True)

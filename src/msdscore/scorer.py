@@ -1,12 +1,14 @@
 """The scorer: images and captions in, scores and explanations out."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from itertools import islice
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from PIL.Image import Image
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:  # imported by the methods that need them: a score needs none 
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
+ScorerLike: TypeAlias = "Scorer | ScorerSpec | str"  # accepted by every integration: a str is the name of an encoder
 ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 
 
@@ -474,6 +477,36 @@ class Scorer:
         _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
         return explain(self.pipeline, image, texts, known, doubt=doubt)
+
+
+_loading = threading.Lock()
+_load = lru_cache(maxsize=4)(Scorer.from_spec)  # a process rarely needs two
+
+
+def described(given: ScorerLike) -> Scorer | ScorerSpec:
+    """Convert a name to a spec, which is small, picklable and loaded on first use; others are returned unchanged.
+
+    >>> described("toy").encoder
+    'toy'
+    """
+    if isinstance(given, str):
+        return ScorerSpec(encoder=given)
+    if not isinstance(given, Scorer | ScorerSpec):
+        raise ConfigError(f"expected a Scorer, a ScorerSpec or the name of an encoder, got {type(given).__name__}")
+    return given
+
+
+def shared_scorer(given: ScorerLike) -> Scorer:
+    """Return the scorer of a spec, loaded once per process; a scorer is returned unchanged.
+
+    >>> shared_scorer("toy") is shared_scorer(ScorerSpec(encoder="toy"))
+    True
+    """
+    spec = described(given)
+    if isinstance(spec, Scorer):
+        return spec
+    with _loading:  # evaluation harnesses call from several threads, and weights must not be loaded twice
+        return _load(spec)
 
 
 def _measure(

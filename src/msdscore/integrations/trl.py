@@ -17,12 +17,11 @@ from urllib.request import Request, urlopen
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
-from msdscore.integrations.scorers import LOGGED, ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
-from msdscore.scorer import Scorer
-from msdscore.scoring.results import WHY_MISSING, Numbers
+from msdscore.scorer import Scorer, ScorerLike, shared_scorer
+from msdscore.scoring.results import LOGGED, WHY_MISSING, Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import guarded_warnings

@@ -35,6 +35,8 @@ NUMBERS = (*SHARED[:-1], *OPTIONAL)
 ALL_COLUMNS = columns_of(OPTIONAL[:-1])
 _BEFORE, _AFTER = ("ref_msd", "soft_msd", "msd", "similarity"), ("match", "reading")
 _SHOWN_REFERENCES = ("reference_similarity", "reference_support", "reference_coverage")
+# Columns that training and evaluation log, in this order, if the score has them.
+LOGGED = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
 # The columns that a table of scores shows, in order.

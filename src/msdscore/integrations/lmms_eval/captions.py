@@ -6,8 +6,8 @@ from typing import Any
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError
-from msdscore.integrations.scorers import LOGGED, ScorerLike, shared_scorer
-from msdscore.scoring.results import Numbers
+from msdscore.scorer import ScorerLike, shared_scorer
+from msdscore.scoring.results import LOGGED, Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.scoring.stream import Batch, score_batches
 
