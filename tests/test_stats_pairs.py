@@ -103,7 +103,7 @@ def test_exact_and_corrected_mcnemar_hold_their_level() -> None:
         first, second = rng.random((2, 150)) < 0.7
         rejected["exact"] += mcnemar_exact(first, second).p_value <= 0.05
         rejected["edwards"] += mcnemar(first, second).p_value <= 0.05
-    # Both are conservative: about 3.5 % for some 63 split pairs, with a simulation error of about 1 %.
+    # Both are conservative: about 3.5 % for some 63 discordant pairs, with a simulation error of about 1 %.
     assert 0.01 < rejected["exact"] / 400 < 0.06
     assert 0.01 < rejected["edwards"] / 400 < 0.06
 

@@ -108,7 +108,7 @@ def noted(counts: Mapping[str, int]) -> tuple[Note, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ItemSet(Generic[ItemT]):
-    """Items of a benchmark, and notes on rows with special treatment by the benchmark's rules."""
+    """Items of a benchmark, and notes on rows that its rules exclude or decide at random."""
 
     items: tuple[ItemT, ...]
     notes: tuple[Note, ...] = ()
@@ -229,7 +229,7 @@ def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
 
 
 def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
-    """Return the wrong image of every image, by key, for the control that measures what the text gives away.
+    """Return the wrong image of every image, by key, for the control that measures how much the text alone reveals.
 
     Each image is replaced by the next one in a ring whose file exists, so that no item gets its own image, all items
     of one image get the same wrong image, and every image is used. If files are missing, the control is computed on
@@ -239,22 +239,22 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
-    there = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table exists
-    usable = there if sum(there) > 1 else [True] * len(ring)
+    exists = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table exists
+    usable = exists if sum(exists) > 1 else [True] * len(ring)
     prompts: dict[str, set[str]] = defaultdict(set)
     for item in items:
         prompts[image_key(item.image)].add(cluster(item))
     own = [prompts[image_key(image)] for image in ring]
     strangers: dict[str, Image] = {}
     for at, image in enumerate(ring):
-        others = (place % len(ring) for place in range(at + 1, at + len(ring)))
-        found = next((other for other in others if usable[other] and own[other].isdisjoint(own[at])), None)
-        if found is None:
+        others = (index % len(ring) for index in range(at + 1, at + len(ring)))
+        stranger = next((other for other in others if usable[other] and own[other].isdisjoint(own[at])), None)
+        if stranger is None:
             raise InputError(
                 f"{image.name}: no image of another prompt for the wrong-image control; "
                 "add prompts with other images, or pass --no-control"
             )
-        strangers[image_key(image)] = ring[found]
+        strangers[image_key(image)] = ring[stranger]
     return strangers
 
 

@@ -75,13 +75,13 @@ def list_metrics() -> tuple[MetricRow, ...]:
     return tuple(METRICS.rows().values())
 
 
-def load_metric(asked: str) -> Metric:
+def load_metric(requested: str) -> Metric:
     """Load a metric from `NAME` or `NAME:ARGUMENT`, optionally followed by `,option=value`.
 
     >>> load_metric("soft-msd,set=image").choices
     'set:image'
     """
-    name, argument, options = read_metric(asked)
+    name, argument, options = read_metric(requested)
     known = METRICS.rows()
     row = known.get(name)
     if row is None and argument:
@@ -101,24 +101,24 @@ def load_metric(asked: str) -> Metric:
     loader: Callable[..., Loaded] = resolve(row.loader, f"metric {row.name!r}")
     loaded = loader(argument, **options) if row.argument else loader(**options)
     lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
-    return Metric(asked, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
+    return Metric(requested, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
 
 
-def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:
+def load_metrics(requested: Iterable[str]) -> tuple[Metric, ...]:
     """Load several metrics, without duplicates."""
-    wanted = list(dict.fromkeys(asked))
+    wanted = list(dict.fromkeys(requested))
     if not wanted:
         raise ConfigError("expected at least one metric, got none; see `msdscore metrics`")
     return tuple(map(load_metric, wanted))
 
 
-def read_metric(asked: str) -> tuple[str, str, dict[str, str]]:
+def read_metric(requested: str) -> tuple[str, str, dict[str, str]]:
     """Parse name, argument and options of a requested metric.
 
     >>> read_metric("judge:gpt-4o,url=http://localhost:8000/v1")
     ('judge', 'gpt-4o', {'url': 'http://localhost:8000/v1'})
     """
-    head, *rest = _OPTION.split(asked)
+    head, *rest = _OPTION.split(requested)
     name, _, argument = head.partition(":")
     options = dict(part.split("=", 1) for part in rest)
     return name.strip(), argument.strip(), options

@@ -52,8 +52,7 @@ def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
 def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
     """Return the sign of each difference with about `n_ties` ties: those below the (n_ties + 1)-th smallest size.
 
-    Equal sizes at the threshold are decided, as CapArena's and PoSh's rule has it; a difference of exactly
-    zero stays a tie.
+    Differences at the threshold are not ties, as in CapArena and PoSh, except a difference of exactly zero.
 
     >>> decide_matched([0.3, -0.1, 0.2, -0.4], 2).tolist()
     [1, 0, 0, -1]
@@ -77,12 +76,12 @@ def agreement(human: ArrayLike, decided: ArrayLike) -> Floats:
 
 
 def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:
-    r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the split pairs.
+    r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the discordant pairs.
 
     >>> round(mcnemar([1] * 10 + [0] * 2, [0] * 10 + [1] * 2).statistic, 4)
     4.0833
     """
-    b, c = _split(first_right, second_right)
+    b, c = _discordant(first_right, second_right)
     return _chi_square(max(abs(b - c) - 1, 0) ** 2, b + c, "McNemar, Edwards", b + c)
 
 
@@ -101,15 +100,15 @@ def mcnemar_clustered(first_right: ArrayLike, second_right: ArrayLike, clusters:
 
 
 def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
-    """McNemar's test in its exact form; the statistic is the share of split pairs that the first wins."""
-    b, c = _split(first_right, second_right)
+    """McNemar's test in its exact form; the statistic is the share of discordant pairs that the first wins."""
+    b, c = _discordant(first_right, second_right)
     if b + c == 0:
         return Test(0.5, 1.0, "McNemar, exact", 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")
     return Test(b / (b + c), float(scipy_stats.binomtest(b, b + c).pvalue), "McNemar, exact", b + c)
 
 
-def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
+def _discordant(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
     a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
     if a.shape != b.shape:
         raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
@@ -117,7 +116,7 @@ def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
 
 
 def _chi_square(above: float, below: float, method: str, n: int) -> Test:
-    """Return the test of a chi-square quotient with one degree of freedom; p is 1 without split pairs."""
+    """Return the test of a chi-square quotient with one degree of freedom; p is 1 without discordant pairs."""
     if n == 0:
         return Test(0.0, 1.0, method, 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")

@@ -1,8 +1,8 @@
 """Rank and linear correlations that take weights, so that a resample costs one pass.
 
-A weight is how often an item occurs: weight 2 equals listing the item twice. This makes every bootstrap
-sample a weight vector over the same prepared columns (`prepare`), and Kendall's tau a table of counts and not
-a sort.
+A weight is the number of occurrences of an item: weight 2 equals listing the item twice. A bootstrap sample is a
+weight vector over the same prepared columns (`prepare`), and Kendall's tau comes from a table of counts instead of a
+sort.
 
 scipy and scikit-learn take no weights, or sort again for every resample. For a resample of 17,000 ratings ours take a
 34th of their time for tau-c, an 8th for tau-b, a 37th for Spearman, a 12th for Pearson and a 33rd for AUC, with the
@@ -44,7 +44,7 @@ Measure = Callable[[Columns, Floats | None], float]
 
 
 def prepare(first: ArrayLike, second: ArrayLike) -> Columns:
-    """Drop and count the pairs with a NaN, and number the distinct values of each column in rising order."""
+    """Drop and count the pairs with a NaN, and number the distinct values of each column in ascending order."""
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1:
         raise InputError(f"expected two columns of equal length, got shapes {x.shape} and {y.shape}")
@@ -127,7 +127,7 @@ def _clipped(value: float) -> float:
 
 
 def rank_groups(values: Floats) -> Ints:
-    """Return the index of every value among the distinct ones, in rising order."""
+    """Return the index of every value among the distinct ones, in ascending order."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 

@@ -1,7 +1,7 @@
 """Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction.
 
 `scipy.stats.bootstrap` draws no clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes about 60
-times as long for the means of 7,500 pairs, since it permutes items although signs of cluster sums are sufficient.
+times as long for the means of 7,500 pairs, because it permutes items, whereas the signs of cluster sums suffice.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def bootstrap_share(values: ArrayLike, *, clusters: Clusters = None, how: Resamp
     whole = bootstrap_mean(x, clusters=clusters, how=how)
     if x[0] not in (0.0, 1.0) or (x != x[0]).any():
         return whole
-    miss = ((1 - how.level) / 2) ** (1 / whole.n)  # so unlikely is it that all of n agree at this share
+    miss = ((1 - how.level) / 2) ** (1 / whole.n)  # share at which all of n agree with this probability
     low, high = (miss, 1.0) if x[0] == 1 else (0.0, 1 - miss)
     return replace(whole, low=low, high=high, method=method_name("exact binomial", clusters))
 
@@ -148,7 +148,7 @@ def swap_test(
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """Holm's step-down adjusted p-values, in the given order; NaN (no test) stays NaN and is not counted.
+    """Holm's step-down adjusted p-values, in input order; NaN (no test) stays NaN and is not counted.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]

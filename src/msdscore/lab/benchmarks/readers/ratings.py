@@ -27,7 +27,7 @@ def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
 
 
 def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
-    """Read crowd ratings (the share of yes votes) from the text files or the JSON form, with own captions."""
+    """Read crowd ratings, the share of yes votes, including those of captions that were written for the image."""
     return _flickr8k(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", judges=1)
 
 
@@ -60,7 +60,7 @@ def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
     if judges > 1:
         kept = [row for row in rows if row[1] not in by_image[row[0]]]
     else:
-        # A rated own caption is removed from the references of all captions of its image, once for each rating.
+        # A rated caption that was written for its image is removed from the references there, once per rating.
         for image, caption, _ in rows:
             if caption in by_image[image]:
                 by_image[image].remove(caption)

@@ -202,16 +202,16 @@ def make_vectors(
 
 
 def _compared_once(compare: Compare) -> Compare:
-    """Compare every caption with its references once, whichever metrics of a batch ask for it."""
+    """Compare every caption with its references once, whichever metrics of a batch need it."""
     known: dict[tuple[str, tuple[str, ...]], ReferenceComparison] = {}
 
-    def ask(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[ReferenceComparison]:
-        asked = [(text, tuple(own)) for text, own in zip(captions, references, strict=True)]
-        fresh = [key for key in dict.fromkeys(asked) if key not in known]
+    def compare_new(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[ReferenceComparison]:
+        pairs = [(text, tuple(own)) for text, own in zip(captions, references, strict=True)]
+        fresh = [key for key in dict.fromkeys(pairs) if key not in known]
         known.update(zip(fresh, compare([text for text, _ in fresh], [own for _, own in fresh]), strict=True))
-        return [known[key] for key in asked]
+        return [known[key] for key in pairs]
 
-    return ask
+    return compare_new
 
 
 def _columns(

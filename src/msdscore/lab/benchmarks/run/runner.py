@@ -35,7 +35,15 @@ from msdscore.lab.benchmarks.results import result as tables
 from msdscore.lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
 from msdscore.lab.benchmarks.run.cases import ItemBatch, fill, text_cases
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
-from msdscore.lab.benchmarks.run.score_file import Kept, image_state, is_ours, keep, recorded_scorer, sources_of, write
+from msdscore.lab.benchmarks.run.score_file import (
+    Reusable,
+    find_reusable,
+    image_state,
+    is_ours,
+    recorded_scorer,
+    sources_of,
+    write,
+)
 from msdscore.lab.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
@@ -103,19 +111,19 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
     items = work.item_set.items
     sources = sources_of(items, seed=work.plan.seed, control=work.control)
     scorer = recorded_scorer(scores, work.stamp) if work.encodes else None
-    kept = keep(scores, work.base, _signatures(work, scorer), sources) if scorer else None
-    if kept is None or kept.tasks:
+    earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    if earlier is None or earlier.tasks:
         if work.encodes:
             pipeline = work.pipeline()
             scorer = ScorerRecord(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
-        kept = keep(scores, work.base, _signatures(work, scorer), sources)
+        earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
     signatures = _signatures(work, scorer)
-    if kept.tasks:
+    if earlier.tasks:
         # The folder of parts depends on the work, so that a stopped run resumes only with the same work.
         manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
-        mark = _mark({**manifest, "tasks": kept.tasks}, 6, ensure_ascii=False)
+        mark = _mark({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
         parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
-        columns = _score(work, kept, parts, progress)
+        columns = _score(work, earlier, parts, progress)
         if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
             raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
         strangers, stamps = zip(*sources, strict=True)
@@ -125,7 +133,7 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
             scores,
             tables.scores_table(items, {**marks, **columns}),
             work.base,
-            {**kept.signatures, **signatures},
+            {**earlier.signatures, **signatures},
             known,
         )
         # Parts of stopped runs are removed too, except those in use by another process.
@@ -153,11 +161,13 @@ def _mark(content: Any, size: int, **how: Any) -> str:
     return blake2b(json.dumps(content, **how).encode(), digest_size=size).hexdigest()
 
 
-def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
+def _score(
+    work: Work, earlier: Reusable, parts: tuple[Path, dict[str, Any]], progress: Progress
+) -> dict[str, list[Any]]:
     """Return the columns of all items: reused ones, and those of parts of this or an earlier attempt."""
     items = work.item_set.items
     left = [
-        (batch, labels) for numbers, labels in kept.tasks for batch in work.batches(work.plan.batch_images, numbers)
+        (batch, labels) for numbers, labels in earlier.tasks for batch in work.batches(work.plan.batch_images, numbers)
     ]
     done = [0, *accumulate(len(batch.items) for batch, _ in left)]  # before each batch, and in all
     # Every distinct caption is embedded once over all batches.
@@ -174,10 +184,10 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
             if needs & {"encoder", "images"}:
                 columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
             run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
-        columns = tables.joined_columns(run.tables(), kept.columns, len(items))
+        columns = tables.joined_columns(run.tables(), earlier.columns, len(items))
     # Metrics over the whole corpus.
-    asked = {label for _, labels in kept.tasks for label in labels}
-    whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in asked]
+    requested = {label for _, labels in earlier.tasks for label in labels}
+    whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
     if whole:
         batch = work.batches(len(items))[0]
         scored = tables.score_columns(whole, texts(batch, whole=work.plan.limit is None))

@@ -24,13 +24,12 @@ _KEY = b"msdscore.run"
 
 # By item: the name of its wrong image, and a stamp of both images' files.
 Sources = list[tuple[str, str]]
-MetricTask = tuple[
-    tuple[int, ...], tuple[str, ...]
-]  # indices of items, and labels of the metrics that have to score them
+# Indices of items, and labels of the metrics that have to score them.
+MetricTask = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Reusable:
     """Columns of an earlier run to reuse (None for rows that are not reused), and the remaining tasks."""
 
     columns: Mapping[str, list[Any]]
@@ -58,7 +57,7 @@ def image_state(image: Image) -> str:
     return file_stamp(image) if isinstance(image, Path) else stamp(image)
 
 
-def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
+def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Reusable:
     """Return the reusable columns and the remaining tasks for the requested metrics (label and signature).
 
     A row is reused, also a failed one, if its image files have not changed.
@@ -68,7 +67,7 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
     """
     everything = tuple(range(len(sources)))
     if not path.exists():
-        return Kept({}, ((everything, tuple(signatures)),), {})
+        return Reusable({}, ((everything, tuple(signatures)),), {})
     table = pq.read_table(path)
     try:
         known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
@@ -89,7 +88,7 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
         name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
         for name in ("error", *names)
     }
-    return Kept(columns, tuple(task for task in tasks if all(task)), labels)
+    return Reusable(columns, tuple(task for task in tasks if all(task)), labels)
 
 
 def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:

@@ -47,7 +47,7 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
             key = int(batch.owner[case]), int(batch.captions[case, candidate])
             if image is not None and key not in known:
                 question = template.replace("{caption}", batch.texts[key[1]])
-                pieces, probabilities = model.speak(image, question, most_tokens=_MOST_TOKENS)
+                pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MOST_TOKENS)
                 known[key] = smooth(pieces, digit_probabilities(probabilities, digits))
             values[case, candidate] = known.get(key, np.nan)
         return CaseScores(values)

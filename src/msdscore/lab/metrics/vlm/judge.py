@@ -38,7 +38,7 @@ Because: your reasons in one or two sentences
 Verdict: 1, 2 or tie"""
 QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
 MOST_TOKENS = 600
-# `own` uses the temperature of CapArena's script (0.1), and both orders. `caparena` is the setup in its paper and in
+# `own` has the temperature of CapArena's script (0.1), and both orders. `caparena` is the setup in its paper and in
 # MSD-Score's: one order, temperature 0.5. Its prompt cannot be distributed here: pass it with prompt=FILE.
 SETUPS: Mapping[str, Mapping[str, float]] = {
     "own": {"temperature": 0.1, "top_p": 0.9, "orders": 2},
@@ -74,9 +74,9 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
     connect = _local if local else _endpoint
     ask, identity = connect(model, words[0], sampling, options)
     # One local model on one device: threads would only interleave its draws.
-    folder, side_by_side = Path(options.get("cache", "") or default), 1 if local else workers
+    folder, workers = Path(options.get("cache", "") or default), 1 if local else workers
     orders = int(values["orders"])
-    judge = Judge(ask, identity, words, orders, sampling, folder, (price_in, price_out), side_by_side)
+    judge = Judge(ask, identity, words, orders, sampling, folder, (price_in, price_out), workers)
     mark = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(words)) % 16**8:08x}"
     choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{mark}"
     return Loaded(judge.score, choices)
@@ -137,20 +137,21 @@ class Judge:
                 questions[case] = tuple((image, self._question(first, second)) for first, second in orders)
         distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
         with ThreadPoolExecutor(self.workers) as pool:
-            answers = pool.map(lambda question: self._hear(batch.images[question[0]], question[1]), distinct)
-            heard = dict(zip(distinct, answers, strict=True))
+            answers = pool.map(lambda question: self._verdict(batch.images[question[0]], question[1]), distinct)
+            verdicts = dict(zip(distinct, answers, strict=True))
         values = np.full((len(batch), 2), np.nan)
         facts = {name: np.zeros(len(batch)) for name in FACTS}
         unpaid = set(distinct)
         for case, prompts in questions.items():
             first = [
-                heard[question][0] if order == 0 else 1 - heard[question][0] for order, question in enumerate(prompts)
+                verdicts[question][0] if order == 0 else 1 - verdicts[question][0]
+                for order, question in enumerate(prompts)
             ]
             share = sum(first) / len(first)
             values[case] = share, 1 - share
             for question in set(prompts) & unpaid:
                 unpaid.remove(question)
-                for name, used in zip(FACTS, heard[question][1], strict=True):
+                for name, used in zip(FACTS, verdicts[question][1], strict=True):
                     facts[name][case] += used
         return CaseScores(values, facts)
 
@@ -158,7 +159,7 @@ class Judge:
         # One pass, so that a caption that contains {second} is not changed.
         return re.sub(r"\{(first|second)\}", lambda match: first if match[1] == "first" else second, self.words[1])
 
-    def _hear(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
+    def _verdict(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
         """Return the credit of the first caption (NaN: no verdict), and the usage, in the order of `FACTS`."""
         assert image is not None, "cases without an image have no question"
         answers = list(self._answers(image, question))

@@ -65,7 +65,7 @@ class LocalModel:
         text = self._processor.tokenizer.decode(ids[asked:], skip_special_tokens=True)
         return Answer(str(text).strip(), asked, len(ids) - asked)
 
-    def speak(
+    def answer_greedily(
         self, image: Image, question: str, *, most_tokens: int
     ) -> tuple[tuple[str, ...], Float[Tensor, "steps vocabulary"]]:
         """Return the tokens of the likeliest answer, with the probabilities of the whole vocabulary at every step."""
@@ -117,5 +117,5 @@ def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revisi
     """
     model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if not getattr(processor, "chat_template", None):
-        raise WeightsError(f"{source!r} has no chat template; expected a checkpoint that can be talked to")
+        raise WeightsError(f"{source!r} has no chat template; expected a chat model")
     return LocalModel(model, processor, checkpoint, placement)
