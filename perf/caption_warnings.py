@@ -15,8 +15,7 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from msdscore.text.form import FORM_WARNINGS, tokens, warnings_of
-from msdscore.text.warnings import guarded_warnings, text_warnings
+from msdscore.text.warnings import FORM_WARNINGS, form_warnings, guarded_warnings, text_warnings, tokens
 from msdscore.text.words import content_words, each_word
 
 
@@ -66,7 +65,7 @@ def main() -> None:
             f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are detected; missed: {missed}"
         )
     for name, texts in without_form(Path(sys.argv[1]) / "val_flickr8k.jsonl").items():
-        noticed = [warnings_of(tokens(text.lower()), english=True) for text in texts]
+        noticed = [form_warnings(tokens(text.lower()), english=True) for text in texts]
         share, guarded = (sum(map(bool, found)) / len(texts) for found in (noticed, map(guarded_warnings, texts)))
         print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are detected, {100 * guarded:.1f} % guarded")
     count, total, seconds = 0, Counter[str](), 0.0

@@ -16,9 +16,8 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import languages_of
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.run.table import _readings
-from msdscore.text.form import FORM_WARNINGS, tokens, warnings_of
 from msdscore.text.normal import clean
-from msdscore.text.warnings import mark_warnings, text_warnings, token_warnings
+from msdscore.text.warnings import FORM_WARNINGS, form_warnings, mark_warnings, text_warnings, token_warnings, tokens
 from msdscore.text.words import segment
 from tiny_clip import make_tiny_clip
 
@@ -158,7 +157,7 @@ def test_one_caption_in_two_hundred_is_warned_about_its_form_at_most():
 
     people = [caption for row in rows("train_coco") for caption in row["captions"]]
     machines = [row["caption"] for row in rows("dev_thumb")]
-    wrong = [caption for caption in people + machines if warnings_of(tokens(caption.lower()), english=True)]
+    wrong = [caption for caption in people + machines if form_warnings(tokens(caption.lower()), english=True)]
     assert len(wrong) <= (len(people) + len(machines)) / 200, wrong[:9]
 
 
@@ -328,7 +327,7 @@ def test_characters_of_a_clean_caption_know_their_place_in_the_original(text, st
 
 def test_an_enumeration_has_four_items_with_and_or_eight_with_commas_of_at_most_three_words():
     def is_list(text):
-        return "list of words" in warnings_of(tokens(text), english=True)
+        return "list of words" in form_warnings(tokens(text), english=True)
 
     item = "a small dog"
     assert is_list(" and ".join([item] * 4))
@@ -341,7 +340,7 @@ def test_an_enumeration_has_four_items_with_and_or_eight_with_commas_of_at_most_
 
 def test_a_third_of_repeated_trigrams_is_a_repetition():
     def repeats(text):
-        return "repeated" in warnings_of(tokens(text), english=True)
+        return "repeated" in form_warnings(tokens(text), english=True)
 
     assert repeats("a dog runs a dog runs a dog runs")
     assert not repeats("a dog runs a dog runs")

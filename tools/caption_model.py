@@ -1,4 +1,4 @@
-"""Build `msdscore/text/captions.gz`, the model of English captions behind `msdscore.text.form`.
+"""Build `msdscore/text/captions.gz`, the model of English captions behind `msdscore.text.warnings`.
 
     python tools/caption_model.py train_flickr8k.jsonl train_coco2017.jsonl train_coco2017_texts.jsonl
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
-from msdscore.text.form import BOUNDARY, ENDINGS, LARGEST, MODEL, UNIT, symbols_of, tokens
+from msdscore.text.warnings import BOUNDARY, CAPTION_MODEL, ENDINGS, MOST_SURPRISE, SURPRISE_UNIT, symbols_of, tokens
 from msdscore.text.words import STOP_WORDS
 
 LEAST = 8  # occurrences of a word in the list
@@ -90,14 +90,14 @@ def smoothed(counts: Floats) -> tuple[Floats, Floats]:
 
 def bits(probabilities: Floats) -> npt.NDArray[np.uint8]:
     """Return the surprisal in the units of the file."""
-    return np.clip(np.round(-np.log2(probabilities) / UNIT), 0, LARGEST / UNIT).astype(np.uint8)
+    return np.clip(np.round(-np.log2(probabilities) / SURPRISE_UNIT), 0, MOST_SURPRISE / SURPRISE_UNIT).astype(np.uint8)
 
 
 def main() -> None:
     """Build the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", type=Path)
-    parser.add_argument("-o", "--output", type=Path, default=MODEL)
+    parser.add_argument("-o", "--output", type=Path, default=CAPTION_MODEL)
     given = parser.parse_args()
     texts = [tokens(caption.lower()) for caption in captions_of(given.rows)]
     counts = Counter(word for text in texts for word in text if word[0].isalnum())

@@ -23,7 +23,7 @@ from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, tab
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, Numbers, soften
-from msdscore.text.form import FORM_WARNINGS
+from msdscore.text.warnings import FORM_WARNINGS
 
 TABLE_ROWS = 8192  # rows per table of the output
 KEPT_BYTES = 256 << 20  # of input columns that stay in memory; more are in a temporary file

@@ -16,8 +16,7 @@ from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Floats, Form, Measurement
 from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, heading, score_name
-from msdscore.text.form import FORM_WARNINGS
-from msdscore.text.warnings import NOT_ENGLISH
+from msdscore.text.warnings import FORM_WARNINGS, NOT_ENGLISH
 
 if TYPE_CHECKING:
     import pandas

@@ -24,8 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.form import FORM_WARNINGS
-from msdscore.text.warnings import guarded_warnings
+from msdscore.text.warnings import FORM_WARNINGS, guarded_warnings
 from msdscore.text.words import segment
 
 BATCH = 8  # images
