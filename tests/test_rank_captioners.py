@@ -106,7 +106,7 @@ def test_incomparable_inputs_are_rejected_in_one_line(files, tmp_path) -> None:
     ):
         read_contest([files[0], other])
     plain = str(scored(tmp_path / "plain.parquet", np.zeros(60), signature=""))
-    with pytest.raises(InputError, match="carries no signature"):
+    with pytest.raises(InputError, match="has no signature"):
         read_contest([files[0], plain])
     fewer = str(scored(tmp_path / "fewer.parquet", np.zeros(40)))
     with pytest.raises(InputError, match="fewer has 40 of 60 images, 40 are shared by all; .* --shared"):

@@ -140,7 +140,7 @@ def test_buckets_of_length_hold_all_pairs():
 def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 20)
     text = invoke("kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
-    assert "| msd | kappa=10 |" in text
+    assert "| MSD | kappa=10 |" in text
     found = json.loads((tmp_path / "kappa.json").read_text())
     assert found["study"] == "kappa"
     rows = [row for row in table_of(found, "sugarcrepe")["rows"] if row["metric"] == "msd"]

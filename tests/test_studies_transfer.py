@@ -59,7 +59,7 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     assert "RSICD, RemoteCLIP" in part("ood", whole)
     assert [row["dataset"] for row in whole["tables"][0]["rows"]] == ["rsicd, easy negatives", "rsicd, hard negatives"]
     answer = CliRunner().invoke(app, ["study", "ood", "--root", str(tmp_path / "none"), "-e", "toy"])
-    assert "none: no such folder; expected the folder of the benchmark's files" in str(answer.exception)
+    assert "none: no such folder; expected the benchmark's files as --root" in str(answer.exception)
 
 
 def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, tmp_path):

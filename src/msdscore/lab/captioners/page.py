@@ -33,14 +33,14 @@ _LABEL = 14  # height of its labels
 # Labels of the plot of both parts of the score: x axis, y axis, and a note on which corner is good.
 _SCATTER = {
     EVIDENCE: (
-        "precision ↑: is what is said true?",
-        "information ↑: how much is said",
-        "near the upper right corner is good: true, and much of it",
+        "precision ↑: is the caption true?",
+        "information ↑: how much does it say?",
+        "the upper right corner is best: true and informative",
     ),
     PAPER: (
-        "coverage ↓: what is left out",
+        "coverage ↓: what is omitted",
         "support divergence ↓: what is invented",
-        "near the lower left corner is good: little left out, little invented",
+        "the lower left corner is best: little omitted, little invented",
     ),
 }
 

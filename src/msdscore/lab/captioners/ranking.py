@@ -90,7 +90,7 @@ class PeopleAgreement:
     column: str
     spearman: float
     kendall: float
-    same_winner: Interval | None  # share of pairs of captions of one image that both order alike; None: no such pair
+    same_winner: Interval | None  # share of pairs of captions of one image in the same order; None: no such pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +244,10 @@ def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Resul
             raise InputError(f"{path} was passed twice; expected each scored file once")
         read.append(results := read_results(path))
         if not results.signature:
-            raise InputError(f"{path}: carries no signature; score it with msdscore score")
+            raise InputError(f"{path}: has no signature; score it with msdscore score")
         if results.signature != read[0].signature:
             both = f"{path} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
-            raise InputError(f"{both}; score both alike")
+            raise InputError(f"{both}; score both with the same encoder and settings")
     return paths, labels, read
 
 
@@ -261,7 +261,7 @@ def _captions(
         for position, image in enumerate(images[number]):
             if not results.images[position]:
                 raise InputError(
-                    f"{results.name} row {position}: names no image; captioners are compared image by image"
+                    f"{results.name} row {position}: has no image name; captioners are compared image by image"
                 )
             who = ("" if results.systems is None or label else results.systems[position]) or alone
             if described.setdefault((who, image), number) != number:
@@ -408,7 +408,11 @@ def notes_of(ranking: Ranking) -> list[str]:
     notes = [f"{count} images described by all; 95 % intervals over images"]
     if count < FEW_IMAGES:
         notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
-    notes += [f"{contest.left_out} images ignored: one captioner lacks them or failed"] if contest.left_out else []
+    notes += (
+        [f"{contest.left_out} images excluded: a captioner has no caption or no score for them"]
+        if contest.left_out
+        else []
+    )
     return [*notes, *(_agreement_note(own, contest.signature) for own in ranking.agreements)]
 
 
@@ -442,7 +446,7 @@ def verdict(ranking: Ranking) -> str:
         sentence = f"Too close to call: no significant difference between {names} {where}."
     if ranking.people is None:
         return sentence
-    return f"{sentence} People put {ranking.people.placed[0].captioner} first."
+    return f"{sentence} People rate {ranking.people.placed[0].captioner} highest."
 
 
 def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:

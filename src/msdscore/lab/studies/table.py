@@ -16,7 +16,7 @@ from msdscore.errors import require
 from msdscore.explain.save import rendered
 from msdscore.intervals import Interval
 from msdscore.lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
-from msdscore.lab.benchmarks.results.result import plain
+from msdscore.lab.benchmarks.results.result import metric_title, plain
 
 Value = str | int | float | None | Interval
 Row = Mapping[str, Value]
@@ -118,7 +118,13 @@ def to_markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         if table.columns:
-            rows = tuple(tuple(cell(row.get(column.name), column) for column in table.columns) for row in table.rows)
+            titled = (
+                row | {"metric": metric_title(str(row["metric"]), str(row["signature"]))}
+                if {"metric", "signature"} <= row.keys()
+                else row
+                for row in map(dict, table.rows)
+            )
+            rows = tuple(tuple(cell(row.get(column.name), column) for column in table.columns) for row in titled)
             notes = (*table.notes, *([f"`{table.signature}`"] if table.signature else []))
             parts.append(markdown(Grid(table.title, tuple(c.heading for c in table.columns), rows, notes)))
     return "\n".join(parts)

@@ -23,6 +23,16 @@ FORMAT = 2
 _SCORES = ("msd", "soft-msd", "ref-msd")  # metrics that each form defines
 
 
+def metric_title(label: str, signature: str) -> str:
+    """Return the label of a metric in tables, in which the score has the name of its form.
+
+    >>> metric_title("soft-msd,set=image", "soft-msd-e|form:evidence"), metric_title("msd", "msd|k:3,2")
+    ('Soft-MSD-E,set=image', 'MSD')
+    """
+    name, comma, options = label.partition(",")
+    return (heading(name.replace("-", "_"), signature) if name in _SCORES else name) + comma + options
+
+
 @dataclass(frozen=True, slots=True)
 class ScorerRecord:
     """The scorer of a result: its signature, that of its encoder, and the device."""
@@ -52,10 +62,8 @@ class MetricResult:
 
     @property
     def title(self) -> str:
-        """The label in tables, in which the score has the name of its form: MSD-E or MSD."""
-        name, comma, options = self.label.partition(",")
-        score = heading(name.replace("-", "_"), self.signature) if name in _SCORES else name
-        return score + comma + options
+        """The label in tables."""
+        return metric_title(self.label, self.signature)
 
     @property
     def encoder(self) -> str:
