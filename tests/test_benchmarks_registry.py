@@ -54,7 +54,7 @@ def test_names_are_unique_and_the_issue_is_covered() -> None:
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_a_folder_that_does_not_exist_is_named_itself(row: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"/nowhere: no such folder; expected the folder of the benchmark's files"):
+    with pytest.raises(InputError, match=r"/nowhere: no such folder; expected the benchmark's files as --root"):
         registry.load(row.name, tmp_path / "nowhere")
 
 
