@@ -1,4 +1,4 @@
-"""Judge image captions without references, and see which words the picture does not support."""
+"""Judge image captions without references, and see which words the image does not support."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

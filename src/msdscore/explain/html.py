@@ -38,8 +38,8 @@ def whole_page(
     def asset(name: str) -> Markup:
         return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
 
-    given = {"style": Markup("").join(map(asset, styles)), "script": asset(script) if script else ""}
-    return str(render(template, {**given, **values})) + "\n"
+    inlined = {"style": Markup("").join(map(asset, styles)), "script": asset(script) if script else ""}
+    return str(render(template, {**inlined, **values})) + "\n"
 
 
 def script_json(value: Any) -> Markup:

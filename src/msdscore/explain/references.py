@@ -13,7 +13,7 @@ from msdscore.text.words import Word
 def units_with_references(
     units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison
 ) -> tuple[Unit, ...]:
-    """Return the words of a caption with the number of references that have each, and p-values that rest on both."""
+    """Return the words of a caption with the number of references that have each, and p-values based on both."""
     counts, total = references_with(words, compared), len(compared.references)
     return tuple(
         unit

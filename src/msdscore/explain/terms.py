@@ -21,7 +21,7 @@ from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
 
-_SHARPER = 4  # maps of words are as of so many times kappa: more of their mass lies on the object (docs/explain.md)
+_SHARPER = 4  # factor of kappa in maps of words: more of their mass is on the object (docs/explain.md)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots, for cached properties
@@ -115,7 +115,7 @@ class Attribution:
         return self.coverage_terms.reshape(self.patches.grid)
 
     def leaning(self, unit: Unit) -> Floats:
-        """Return where a word's tokens look: their sharpened affinity to patches, rows by columns, adding up to 1."""
+        """Return the sharpened affinity of a word's tokens to patches, rows by columns, adding up to 1."""
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
         return maps.sharpened(self.affinity[list(unit.tokens)], _SHARPER).mean(axis=0).reshape(self.patches.grid)

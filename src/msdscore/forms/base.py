@@ -192,7 +192,7 @@ class PointTerms:
     """The terms of one pair by patch and by token, for the maps of an explanation."""
 
     coverage: Floats  # one per visible patch, adding up to the coverage divergence
-    support: Floats  # one per token, adding up to the support divergence; minus what it adds to MSD
+    support: Floats  # one per token, adding up to the support divergence; under evidence, minus its contribution to MSD
     beta: float  # the weight of coverage
     shares: Floats  # one per token, adding up to 1: its weight among the tokens
 

@@ -256,7 +256,7 @@ _LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
 
 
 def p_value_with_references(p_value: float, having: int, count: int) -> float:
-    r"""Return the p-value of a word that rests on the image and on the references.
+    r"""Return the p-value of a word based on the image and on the references.
 
     The number of `count` references that have a word is Beta-binomial, with probabilities :math:`\pi_k` for true
     words and :math:`\bar\pi_k` for absent ones. The evidence of the references, :math:`w_k = \log \pi_k/\bar\pi_k`,
@@ -264,7 +264,7 @@ def p_value_with_references(p_value: float, having: int, count: int) -> float:
 
     .. math:: p' = \sum_j \pi_j\, \sigma(\operatorname{logit} p + w_k - w_j)
 
-    True words are below a level as often as it says if image and references are independent given the word.
+    P-values of true words are uniform if image and references are independent given the word.
 
     >>> [round(p_value_with_references(0.1, having, 5), 2) for having in (0, 5)]
     [0.04, 0.56]

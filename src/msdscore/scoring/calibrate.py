@@ -205,7 +205,7 @@ def word_calibration(
     """Fit the reliability of every word, and the distribution of true and absent words of each kind.
 
     Every mention has a stem, its evidence, whether a caption of the image has the word (`present`), and whether others
-    confirm it. Reliability rests on all mentions: rare words are seldom confirmed.
+    confirm it. Reliability is estimated from all mentions: rare words are seldom confirmed.
     """
     if present.all() or not present.any():
         raise ConfigError("calibration needs captions that share words and differ in others; these do not")
@@ -305,7 +305,7 @@ def build_vocabulary(
     """Build the vocabulary of captioned images; None if too few words are frequent enough."""
     counts, forms = Counter[str](), dict[str, Counter[str]]()
     stems = [_stems(texts, forms) for texts in captions]
-    counts.update(stem for own in stems for stem in sorted(own))  # words of one count stay in this order
+    counts.update(stem for own in stems for stem in sorted(own))  # words with equal counts keep this order
     frequent = [
         stem for stem, count in counts.most_common(_MOST_WORDS) if count >= max(_LEAST_SHARE * len(captions), 3)
     ]

@@ -61,7 +61,7 @@ class Decoder:
         """Return images ready for the encoder, in order, with errors in place of images that cannot be read.
 
         A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size. `stamp` is
-        computed from the bytes of each file that is given by its path.
+        computed from the bytes of each file that is passed as a path.
         """
         items, read = list(sources), partial(self._read, keep=keep, stamp=stamp)
         decoded = list(map(read, items) if pool is None else pool.map(read, items))

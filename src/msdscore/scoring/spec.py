@@ -34,7 +34,7 @@ class ScorerSpec:
     `config` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
     recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
     path of a bank file. The presets `paper` and `paper-long` also set the encoder's option `pool=mean`, if it has it
-    and `options` do not name another. `cache` says where embeddings are stored on disk. Mappings are accepted for
+    and `options` do not name another. `cache` is the cache of embeddings on disk. Mappings are accepted for
     `options` and `changes` and stored as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})

@@ -58,7 +58,7 @@ def stream_batches(
 
     Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
     because recognising an image costs as much as encoding it. With `worst`, the numbers name up to that many of the
-    least supported words. `stamp` is computed from the bytes of each file that is given by its path; an image without
+    least supported words. `stamp` is computed from the bytes of each file that is passed as a path; an image without
     one has None.
     """
     # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores.

@@ -57,7 +57,7 @@ def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
 
 
 def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expected: Tensor) -> Tensor:
-    """Return the evidence of every word under every image, images by words, given their `expected_densities`."""
+    """Return the evidence of every word under every image, images by words, from `expected_densities`."""
     measured = pipeline.fit_images(images)
     rows = [
         log_densities(measured.take(slice(start, start + _IMAGES)).to(points.device), points.unsqueeze(0))[0] - expected
