@@ -164,7 +164,7 @@ def test_lists_and_repetitions_do_not_read_good_and_are_guarded(rows):
     assert found["caption three times"]["reward"].value == 0
     assert all(row["reward"].value <= row["msd"].value for row in table.rows)
     assert found["the caption itself"]["msd"].value == 0
-    with pytest.raises(ConfigError, match="needs a bank with a vocabulary"):
+    with pytest.raises(ConfigError, match="evidence form and a bank with vocabulary"):
         gaming(Study(root=rows, spec=ScorerSpec(encoder="toy")))
 
 

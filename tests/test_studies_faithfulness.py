@@ -12,11 +12,11 @@ from coloured_pairs import two_coloured, write_pairs
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import InputError
 from msdscore.lab.benchmarks.base import Pair
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.studies import faithfulness, localisation
-from msdscore.lab.studies.context import Study, drawn_pairs
+from msdscore.lab.studies.context import Study
 from msdscore.lab.studies.table import to_markdown
 from msdscore.scoring.spec import ScorerSpec
 from paper_page import part
@@ -84,20 +84,15 @@ def test_blanking_paints_boxes_in_the_mean_colour():
 @pytest.mark.slow
 def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
     def effects(seed):
-        return faithfulness.masking_rows(replace(study, seed=seed), scorer, pairs[:6], "influence", 0.1)
+        return faithfulness.masking_rows(replace(study, seed=seed), scorer, pairs[:6], "influence")
 
     assert effects(0) == effects(0)
     assert effects(1) != effects(0)
 
 
-def test_a_share_that_leaves_nothing_is_rejected(study):
-    with pytest.raises(ConfigError, match=r"share must be between 0 and 0\.5, got 0\.7"):
-        faithfulness.faithfulness(study, share=0.7)
-
-
-def test_no_pairs_is_an_error():
+def test_no_pairs_is_an_error(tmp_path):
     with pytest.raises(InputError, match="expected at least one pair"):
-        drawn_pairs([], None, 0)
+        Study(root=tmp_path).drawn([])
 
 
 @pytest.mark.parametrize(

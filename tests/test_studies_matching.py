@@ -58,12 +58,12 @@ def test_one_command_draws_the_diagram_and_settings_without_a_match_are_rejected
     assert made.with_suffix(".png").exists()
     refused = CliRunner().invoke(app, [*study[:-3], "short", "--overwrite"])
     assert refused.exit_code != 0
-    assert "expected a bank with `match`" in str(refused.exception)
+    assert "a bank with match" in str(refused.exception)
     (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
     few = [*study, "--bank", str(bank), "--overwrite"]
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
     answer = CliRunner().invoke(app, few)
     assert isinstance(answer.exception, InputError)
-    assert "at least 2 captioned images" in str(answer.exception)
+    assert "expected at least 2 images with 1 or more captions" in str(answer.exception)
     with pytest.raises(ConfigError, match="no caption has a match"):
         reliability([], "s")

@@ -79,10 +79,10 @@ def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
 
 
 def test_the_curve_of_doubt_counts_true_and_false_captions():
-    from msdscore.lab.studies.doubt import THRESHOLDS, curve
+    from msdscore.lab.studies.localisation import THRESHOLDS, doubt_table
 
     smallest = np.array([[0.5, 0.004], [0.03, 0.03], [1.0, 0.5], [np.nan, 0.1]])
-    table = curve(smallest, np.arange(4), "pairs", "s")
+    table = doubt_table(smallest, np.arange(4), "pairs", "s")
     shares = {row["threshold"]: (row["true"].value, row["false"].value) for row in table.rows}
     assert set(shares) == set(THRESHOLDS)
     assert shares[0.001] == (0.0, 0.0)

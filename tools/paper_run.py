@@ -70,7 +70,7 @@ class Step:
         if words[0] == "score":
             return words
         words += ["--limit", str(args.limit)] if args.limit else []
-        words += ["--samples", str(args.samples)] if words[0] == "bench" or words[1] in _RESAMPLED else []
+        words += ["--samples", str(args.samples)]
         return words + _more(words[1], args)
 
     def missing(self, args: argparse.Namespace) -> str:
@@ -214,10 +214,6 @@ def _of(name: str, title: str, *more: str, needs: tuple[str, ...] = ()) -> Step:
     return Step(name, title, command, f"{name}.json", _study(name), needs)
 
 
-_RESAMPLED = frozenset(
-    ("mixtures", "kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "tune", "direction",
-     "margin", "backbones", "ood", "reconstruction")
-)  # fmt: skip
 LANGUAGE = "llama-7b"  # folder of the language model among the local checkpoints
 _MAPS = ("explain", "{image}", "{caption}", "--map", "carried")
 _TRAINED = "{out}/reconstruction.runs/encoders"  # the aligners of the step `reconstruction`

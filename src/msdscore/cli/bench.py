@@ -46,9 +46,7 @@ class ProtocolOptions:
         option_in(STATISTICS, min=1, help="Number of random draws to average over, for benchmarks that have them."),
     ] = None
     samples: options.Samples = 1000
-    control: Annotated[
-        bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
-    ] = True
+    control: options.Control = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

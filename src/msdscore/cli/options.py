@@ -54,6 +54,9 @@ TableStyle = Annotated[
     str, option_in(OUTPUT, "--format", "-f", help="markdown, latex or csv; default: by the suffix of --output.")
 ]
 Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
+Control = Annotated[
+    bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
+]
 Seed = Annotated[int, option_in(STATISTICS, help="Random seed for wrong images, changes and resampling.")]
 EncoderName = Annotated[
     str,

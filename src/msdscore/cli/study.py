@@ -37,6 +37,8 @@ class DataOptions:
             INPUT, help="Evaluation protocol of the benchmarks that have it, e.g. paper; see `msdscore benchmarks`."
         ),
     ] = ""
+    samples: options.Samples = 1000
+    control: options.Control = True
     seed: options.Seed = 0
     output: Annotated[
         Path | None,
@@ -56,10 +58,6 @@ class SomeOptions:
     metric: Annotated[list[str], option_in(SOME, "--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = field(
         default_factory=list
     )
-    control: Annotated[
-        bool | None, option_in(SOME, "--control/--no-control", help="Also score captions with wrong images.")
-    ] = None
-    samples: Annotated[int | None, option_in(SOME, min=1, help="Number of resamples per interval.")] = None
     values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
     buckets: Annotated[
         int | None, option_in(SOME, min=1, help="direction: number of quantiles of the caption length.")
@@ -85,7 +83,6 @@ class SomeOptions:
     recipe_set: Annotated[
         list[str], option_in(SOME, help="reconstruction: change a setting, e.g. train.steps=100.")
     ] = field(default_factory=list)
-    share: Annotated[float | None, option_in(SOME, help="faithfulness: fraction of regions to mask.")] = None
     every_projection: Annotated[
         bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
     ] = None
@@ -123,8 +120,8 @@ def study(
         output, as_json = None, True
     requested = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
-        seed=data.seed, options=dict(options.parsed(data.option)), protocol=data.protocol, progress=bar,
-        tell=functools.cache(tell),
+        seed=data.seed, options=dict(options.parsed(data.option)), protocol=data.protocol, samples=data.samples,
+        control=data.control, progress=bar, tell=functools.cache(tell),
     )  # fmt: skip
     _check(requested)
     with stoppable():

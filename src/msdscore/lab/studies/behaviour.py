@@ -17,13 +17,13 @@ from PIL import Image, ImageOps
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.lab import edits
 from msdscore.lab.benchmarks.base import image_source
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage
 from msdscore.lab.benchmarks.run.cases import make_vectors
 from msdscore.lab.metrics.base import Cases, Metric
 from msdscore.lab.metrics.registry import load_metrics
 from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, require_some, split
-from msdscore.lab.studies.gaming import gaming_table, has_vocabulary
+from msdscore.lab.studies.gaming import MOST_IMAGES, gaming_table
 from msdscore.lab.studies.table import Column, Plot, Table, Value
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
@@ -37,7 +37,6 @@ CheckedGap = tuple[str, str, Expectation, bool, float]
 AS_IT_IS, WRONG = "as it is", "wrong"
 TOLERANCE = 0.1  # share of the median gap between own and other captions
 BATCH = 8  # images
-MOST_IMAGES = 200  # without --limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +108,11 @@ def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "ms
     for checked in metrics:
         if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
             raise ConfigError(f"metric {checked.label} does not score single captions, which behaviour tests need")
-    entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
+    entries = every_nth(study.captioned(), study.limit or MOST_IMAGES)
     pipeline = study.pipeline()
     tables = [pass_rates(study, pipeline, metrics, entries)]
-    return [*tables, gaming_table(study, pipeline, entries)] if has_vocabulary(pipeline) else tables
+    has_vocabulary = pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
+    return [*tables, gaming_table(study, pipeline, entries)] if has_vocabulary else tables
 
 
 def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedImage]) -> Table:

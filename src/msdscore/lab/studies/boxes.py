@@ -7,9 +7,7 @@ one that prefers the centre.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +27,12 @@ from msdscore.text.words import stem
 
 Floats = npt.NDArray[np.float64]
 Box = tuple[float, float, float, float]  # centre and size, relative to the image
+Boxes = Mapping[str, Sequence[Box]]  # by class
 Seen = tuple[str, str, str, float, float]  # image, level, map, whether the highest patch hits, share of the mass
 LEVELS = ("word", "caption")
 CLASSES = "coco_classes.txt"  # one class per line, in the order of the numbers in boxes
 _STEPS = 8  # samples per patch along each side, for the share of a patch that boxes cover
 _SPREAD = 0.25  # standard deviation of the centre prior, relative to the image
-
-
-@dataclass(frozen=True, slots=True)
-class BoxedImage:
-    """An image with its captions, and the boxes of its objects by class."""
-
-    entry: CaptionedImage
-    boxes: Mapping[str, Sequence[Box]]
 
 
 def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
@@ -53,19 +44,16 @@ def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
     names = _names(study.root.with_name(CLASSES), synonyms)
     chosen = every_nth(read_boxed(study.root), study.limit)
     pipeline = study.pipeline()
-    seen: list[Seen] = [
-        (entry, level, name, hit, share)
-        for entry, level, name, hit, share in study.rows(
-            "boxes", chosen, lambda batch: [row for one in batch for row in _measure(pipeline, one, names)], pipeline
-        )
-    ]
+    seen = study.rows(
+        "boxes", chosen, lambda batch: [row for one in batch for row in _measure(pipeline, *one, names)], pipeline
+    )
     if not seen:
         raise InputError(f"expected captions that name an annotated object, got none in {len(chosen)} images")
     return [_table(level, seen, pipeline.signature) for level in LEVELS]
 
 
-def read_boxed(path: Path) -> list[BoxedImage]:
-    """Read captioned images with their boxes; images without boxes are ignored."""
+def read_boxed(path: Path) -> list[tuple[CaptionedImage, Boxes]]:
+    """Read captioned images with the boxes of their objects; images without boxes are ignored."""
     objects, classes = path.with_suffix(".objects.jsonl"), path.with_name(CLASSES)
     for needed in (objects, classes):
         if not needed.is_file():
@@ -76,12 +64,8 @@ def read_boxed(path: Path) -> list[BoxedImage]:
         row = json.loads(line)
         for number, *box in row["objects"]:
             found.setdefault(row["image"], {}).setdefault(known[int(number)], []).append((*box,))
-    entries = captioned_images(path)
-    return [BoxedImage(entry, found[name]) for entry in entries if (name := Path(_name(entry)).name) in found]
-
-
-def _name(entry: CaptionedImage) -> str:
-    return str(getattr(entry.image, "name", entry.image))
+    named = ((entry, Path(str(getattr(entry.image, "name", entry.image))).name) for entry in captioned_images(path))
+    return [(entry, found[name]) for entry, name in named if name in found]
 
 
 def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
@@ -92,10 +76,10 @@ def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
     return names
 
 
-def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) -> list[Seen]:
+def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Mapping[str, str]) -> list[Seen]:
     """Return the figures of all maps of an image's captions, and of their words that name one of its objects."""
-    captions = boxed.entry.captions
-    images = pipeline.embed_images(pipeline.decode([image_source(boxed.entry.image)])).require()
+    captions = entry.captions
+    images = pipeline.embed_images(pipeline.decode([image_source(entry.image)])).require()
     texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     rows, columns = measured.patches[0].grid
@@ -104,17 +88,18 @@ def _measure(pipeline: Pipeline, boxed: BoxedImage, names: Mapping[str, str]) ->
         named: dict[str, Unit] = {}
         for unit in pipeline.config.units(measured, number):
             thing = names.get(stem(unit.text.casefold()))
-            if thing is not None and unit.judged and unit.tokens and thing in boxed.boxes:
+            if thing is not None and unit.judged and unit.tokens and thing in boxed:
                 named.setdefault(thing, unit)
-        covers = [coverage_of(boxed.boxes[thing], rows, columns) for thing in named]
+        covers = [coverage_of(boxed[thing], rows, columns) for thing in named]
         levels: list[tuple[str, Mapping[str, Floats], Floats]] = [
             ("word", word_maps(terms, unit), cover) for unit, cover in zip(named.values(), covers, strict=True)
         ]
         if covers:
-            levels.append(("caption", caption_maps(terms), np.max(covers, axis=0)))
-        for level, drawn, cover in levels:
-            drawn = {**drawn, "even": np.ones(rows * columns), "centre": centre(rows, columns)}
-            seen += [(boxed.entry.id, level, name, *figures(values, cover)) for name, values in drawn.items()]
+            drawn = {name: project(terms, name).support for name in PROJECTIONS}
+            levels.append(("caption", drawn, np.max(covers, axis=0)))
+        for level, maps, cover in levels:
+            baselines = {"even": np.ones(rows * columns), "centre": centre(rows, columns)}
+            seen += [(entry.id, level, name, *figures(own, cover)) for name, own in {**maps, **baselines}.items()]
     return seen
 
 
@@ -126,11 +111,6 @@ def word_maps(terms: MapTerms, unit: Unit) -> dict[str, Floats]:
         "affinity": terms.affinity[own].mean(axis=0),
         "influence": -terms.removal[own].mean(axis=0),
     }
-
-
-def caption_maps(terms: MapTerms) -> dict[str, Floats]:
-    """Return the support map of a caption by every projection."""
-    return {name: project(terms, name).support for name in PROJECTIONS}
 
 
 def coverage_of(boxes: Sequence[Box], rows: int, columns: int) -> Floats:
@@ -171,12 +151,9 @@ def _table(level: str, seen: Sequence[Seen], signature: str) -> Table:
     rows: list[Row] = []
     for name in dict.fromkeys(row[2] for row in own):
         chosen = [row for row in own if row[2] == name]
-        images = np.array([row[0] for row in chosen])
-        values: dict[str, Any] = {
-            "pointing": bootstrap_mean([row[3] for row in chosen], clusters=images),
-            "mass": bootstrap_mean([row[4] for row in chosen], clusters=images),
-        }
-        rows.append({"map": name, "n": len(chosen), **values})
+        images, _, _, hits, shares = zip(*chosen, strict=True)
+        means = {"pointing": bootstrap_mean(hits, clusters=images), "mass": bootstrap_mean(shares, clusters=images)}
+        rows.append({"map": name, "n": len(chosen), **means})
     columns = [Column("map"), Column("n"), per_cent("pointing", "highest patch in a box"),
                per_cent("mass", "mass in the boxes")]  # fmt: skip
     things = "words that name an annotated object" if level == "word" else "captions, boxes of all objects they name"

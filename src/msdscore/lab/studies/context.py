@@ -4,18 +4,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from glob import escape
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 
-from msdscore.core.evidence import WordCalibration
 from msdscore.errors import ConfigError, InputError, RowError, unknown_name
-from msdscore.forms.base import Form, Measurement
+from msdscore.forms.base import Form, Measurement, Unit
 from msdscore.forms.paper import Paper
+from msdscore.intervals import Resampling
 from msdscore.io.outputs.run import discard, keep_answers
 from msdscore.lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore.lab.benchmarks.registry import benchmarks, load
 from msdscore.lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
@@ -42,16 +44,19 @@ def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
     return replace(pipeline.config, **changes)
 
 
-def require_words(pipeline: Pipeline) -> WordCalibration:
-    """Return the word calibration of the pipeline's bank.
+def require_bank(pipeline: Pipeline, part: str) -> Any:
+    """Return `words`, `vocabulary` or `match` of the pipeline's bank.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the pipeline has no bank with this part.
     """
-    words = None if pipeline.bank is None else pipeline.bank.bank.words
-    if words is None:
-        raise ConfigError("this study needs the evidence form and a bank with words; choose --preset evidence")
-    return words
+    value = None if pipeline.bank is None else getattr(pipeline.bank.bank, part)
+    if value is None:
+        raise ConfigError(
+            f"this study needs the evidence form and a bank with {part}; use encoder mini and --preset evidence, or "
+            "build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class Study:
     """Inputs of a study: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
 
     Intermediate results are stored next to `output`, if there is one. `options` are passed to the benchmark's reader;
-    a benchmark without `protocol` uses its first one; `progress` opens a progress display with a title, which is
+    a benchmark without `protocol` uses its first one. `samples` is the number of resamples per interval of a benchmark,
+    `control` scores it with wrong images too. `progress` opens a progress display with a title, which is
     called with the finished and the total amount of work; `tell` prints a line for the user.
     """
 
@@ -71,6 +77,8 @@ class Study:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     protocol: str = ""
+    samples: int = 1000
+    control: bool = True
     progress: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(lambda done, total: None)
     tell: Callable[[str], None] = lambda text: None
 
@@ -119,19 +127,42 @@ class Study:
             raise InputError(f"expected one of {', '.join(benchmarks)} under {self.root}, found none")
         return names
 
-    def pairs(self, benchmark: str) -> list[Pair]:
-        """Return at most `limit` pairs of a benchmark, drawn by `seed`, in the order of the file."""
-        return drawn_pairs([item for item in self.items(benchmark) if isinstance(item, Pair)], self.limit, self.seed)
+    def pairs(self, benchmark: str, subsets: Sequence[str] = ()) -> list[Pair]:
+        """Return at most `limit` pairs of a benchmark (of some subsets), drawn by `seed`, in the order of the file."""
+        pairs = [item for item in self.items(benchmark) if isinstance(item, Pair)]
+        return self.drawn([pair for pair in pairs if not subsets or pair.subset in subsets])
+
+    def drawn(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Return at most `limit` of these pairs, drawn by `seed`, in their order."""
+        if not pairs:
+            raise InputError("expected at least one pair with a right and a wrong caption, got none")
+        if self.limit is None or self.limit >= len(pairs):
+            return list(pairs)
+        chosen = np.random.default_rng(self.seed).choice(len(pairs), size=self.limit, replace=False)
+        return [pairs[number] for number in np.sort(chosen)]
+
+    def captioned(self, captions: int = 1) -> list[CaptionedImage]:
+        """Read all images that have at least this many captions; there must be two of them."""
+        entries = [entry for entry in captioned_images(self.root) if len(entry.captions) >= captions]
+        if len(entries) < 2:
+            raise InputError(f"expected at least 2 images with {captions} or more captions, got {len(entries)}")
+        return entries
 
     def plan(
         self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
     ) -> BenchmarkPlan:
         """Return the plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
         known = find_benchmark(benchmark).protocols
-        return BenchmarkPlan(
-            name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), limit=self.limit, seed=self.seed,
-            options={**self.options, **options}, protocol=self.protocol if self.protocol in known else known[0], **how,
-        )  # fmt: skip
+        fields: dict[str, Any] = {
+            "limit": self.limit, "seed": self.seed, "samples": self.samples, "control": self.control,
+            "options": {**self.options, **options}, "protocol": self.protocol if self.protocol in known else known[0],
+        }  # fmt: skip
+        return BenchmarkPlan(name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), **fields | how)
+
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals and tests of benchmarks are resampled."""
+        return Resampling(samples=self.samples, seed=self.seed)
 
     @contextmanager
     def runs(self) -> Iterator[Path]:
@@ -177,7 +208,7 @@ class Study:
     ) -> list[Any]:
         """Run `measure` on batches of `size` items, and concatenate the lists that it returns."""
         answers = self.run(title, split(items, size), lambda _, batch: measure(batch), pipeline, **depends)
-        return [row for answer in answers for row in answer]
+        return list(chain.from_iterable(answers))
 
 
 def measure_readable(
@@ -198,6 +229,20 @@ def measure_readable(
         return [], None
     owner, text_of = zip(*(pairs[number] for number in readable), strict=True)
     return readable, pipeline.measure(embedded, captions, owner, text_of)
+
+
+def pair_values(
+    pipeline: Pipeline, pairs: Sequence[Pair], value: Callable[[int, int, Sequence[Unit]], float]
+) -> list[tuple[float, float]]:
+    """Return `value(pair, side, units)` of the true (0) and the false (1) caption of every pair; NaN if unreadable."""
+    texts = [caption for pair in pairs for caption in pair.captions]
+    cells = [(number // 2, number) for number in range(len(texts))]
+    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, cells)
+    values = np.full((len(pairs), 2), np.nan)
+    for row, number in enumerate(readable):
+        assert measured is not None, "some pairs are readable"
+        values[divmod(number, 2)] = value(*divmod(number, 2), pipeline.config.units(measured, row))
+    return [(float(true), float(false)) for true, false in values]
 
 
 def forget(output: Path) -> None:
@@ -222,16 +267,6 @@ def every_nth(items: Sequence[T], limit: int | None) -> list[T]:
     ['a', 'c', 'e']
     """
     return list(items if limit is None else items[:: max(1, len(items) // limit)][:limit])
-
-
-def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
-    """Return at most `limit` pairs, drawn by `seed`, in the order of the file."""
-    if not pairs:
-        raise InputError("expected at least one pair with a right and a wrong caption, got none")
-    if limit is None or limit >= len(pairs):
-        return list(pairs)
-    chosen = np.random.default_rng(seed).choice(len(pairs), size=limit, replace=False)
-    return [pairs[number] for number in np.sort(chosen)]
 
 
 def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:

@@ -17,7 +17,6 @@ from PIL import Image
 
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
-from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS, Regions, project
 from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
@@ -34,6 +33,7 @@ BENCHMARK = "sugarcrepe"
 PROJECTION = "influence"  # the maps that claim to show what moves the score
 KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
+SHARE = 0.1  # of the regions that is masked
 ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")
 CURVES = tuple((kind, way, order) for order, way, kind in product(ORDERS, WAYS, KINDS))
 # Shares of deleted patches; an image without patches has no density.
@@ -62,40 +62,39 @@ class MeasuredPairs:
         return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
 
 
-def faithfulness(study: Study, *, share: float = 0.1, every_projection: bool = False) -> list[Table]:
-    """Mask top, random and bottom regions of `share`, and delete and insert regions in the order of the maps."""
-    if not 0 < share < 0.5:
-        raise ConfigError(f"share must be between 0 and 0.5, got {share}")
+def faithfulness(study: Study, *, every_projection: bool = False) -> list[Table]:
+    """Mask top, random and bottom regions, and delete and insert regions in the order of the maps."""
     pipeline, pairs = study.pipeline(), study.pairs(BENCHMARK)
     rows: list[Row] = []
     for projection in PROJECTIONS if every_projection else (PROJECTION,):
-        rows += masking_rows(study, pipeline, pairs, projection, share)
-    heads = {"top": "top", "random": "random", "bottom": "bottom", "top_over_random": "top − random",
-             "random_over_bottom": "random − bottom"}  # fmt: skip
+        rows += masking_rows(study, pipeline, pairs, projection)
+    heads = {region: region for region in REGIONS} | {
+        "top_over_random": "top − random", "random_over_bottom": "random − bottom",
+    }  # fmt: skip
     plot = Plot(y=REGIONS, series="masking", panel=["projection", "kind"], x_label="masked regions",
                 y_label="change of d, nats", level=0.0)  # fmt: skip
     masking = Table(
         name="masking",
-        title=f"Effect on d of masking {100 * share:g} % of the regions, {len(pairs)} pairs, nats",
+        title=f"Effect on d of masking {100 * SHARE:g} % of the regions, {len(pairs)} pairs, nats",
         columns=[Column("projection"), Column("kind", "caption"), Column("masking", "masked"),
                  *(Column(name, head, ".4f") for name, head in heads.items()), Column("order")],
         rows=rows,
         notes=["correct captions: support map, d(masked) − d(original)",
                "incorrect captions: penalty map, d(original) − d(masked)", _INTERVALS],
-        facts={"pairs": len(pairs), "share": share, "ordered": all(row["order"] == "held" for row in rows)},
+        facts={"pairs": len(pairs), "share": SHARE, "ordered": all(row["order"] == "held" for row in rows)},
         plots=[plot],
     )  # fmt: skip
     tables = [masking, *curve_tables(study, pipeline, pairs)]
     return [replace(table, signature=pipeline.signature) for table in tables]
 
 
-def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float) -> list[Row]:
+def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> list[Row]:
     """Return the mean effect of masking each region, by kind of caption and of masking, and the differences."""
     batches = pair_batches(pairs)
     answers = study.run(
         f"masking-{projection}", batches,
-        lambda number, batch: _effects(pipeline, batch, projection, share, np.random.default_rng((study.seed, number))),
-        pipeline, share=share,
+        lambda number, batch: _effects(pipeline, batch, projection, np.random.default_rng((study.seed, number))),
+        pipeline, share=SHARE,
     )  # fmt: skip
     effects = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     names, rows = clusters([pair for batch in batches for pair in batch]), list[Row]()
@@ -226,13 +225,13 @@ def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
 
 
 def _effects(
-    pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float, rng: np.random.Generator
+    pipeline: Pipeline, pairs: Sequence[Pair], projection: str, rng: np.random.Generator
 ) -> dict[str, list[float]]:
     """Return the effect of masking by kind/masking/region, one number per pair."""
     known = measured_pairs(pipeline, pairs, projection)
     chosen = []
     for order in map(known.ranking, range(len(known.regions))):
-        count = max(1, round(share * len(order)))
+        count = max(1, round(SHARE * len(order)))
         drawn = rng.permutation(len(order))[:count]
         chosen.append({"top": order[:count], "random": drawn, "bottom": order[-count:]})
     effects: dict[str, list[float]] = {}

@@ -6,19 +6,20 @@ caption. A share that is low with the right image and high with a wrong one come
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
 import numpy as np
 
 from msdscore.core.evidence import reading
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import InputError
 from msdscore.integrations.trl import GUARD
 from msdscore.io.images import ImageSource
 from msdscore.lab.benchmarks.base import image_source
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage
 from msdscore.lab.edits import KIND_OF
 from msdscore.lab.stats.resample import bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, split
+from msdscore.lab.studies.context import Study, every_nth, require_bank, split
 from msdscore.lab.studies.table import Column, Table, Value
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
@@ -79,14 +80,8 @@ KINDS: dict[str, Callable[[Material], str]] = {
 def gaming(study: Study) -> list[Table]:
     """How often texts that are not captions beat a person's caption."""
     pipeline = study.pipeline()
-    if not has_vocabulary(pipeline):
-        raise ConfigError("this study needs a bank with a vocabulary; use encoder mini, or build one: msdscore bank")
-    return [gaming_table(study, pipeline, every_nth(captioned_images(study.root), study.limit or MOST_IMAGES))]
-
-
-def has_vocabulary(pipeline: Pipeline) -> bool:
-    """Return whether the bank of a pipeline has a vocabulary."""
-    return pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
+    require_bank(pipeline, "vocabulary")
+    return [gaming_table(study, pipeline, every_nth(study.captioned(), study.limit or MOST_IMAGES))]
 
 
 def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedImage]) -> Table:
@@ -98,14 +93,12 @@ def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedIm
         lambda number, batch: list(_beaten(pipeline, entries, batch, Random(f"{study.seed}-{number}"))),
         pipeline, kinds=list(KINDS), guard=GUARD,
     )  # fmt: skip
-    rows = [row for answer in answers for row in answer]
+    rows = list(chain.from_iterable(answers))
     images = len({name for name, *_ in rows})
     columns = [Column("kind", "text"), Column("n")]
     for name in ("msd", "match", "reward"):
-        columns += [
-            Column(name, f"beats by {name}", ".0f", 100),
-            Column(f"{name}, wrong image", "wrong image", ".0f", 100),
-        ]
+        heads = {name: f"beats by {name}", f"{name}, wrong image": "wrong image"}
+        columns += [Column(key, head, ".0f", 100) for key, head in heads.items()]
     columns.append(Column("good", "reads good", ".0f", 100))
     return Table(
         name="gaming",
@@ -135,23 +128,21 @@ def _beaten(
     shown = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
     sources = [image_source(entries[number].image) for number in shown]
     ranked = _ranked_words(pipeline, sources)
-    texts, owner, asked = list[str](), list[int](), list[tuple[int, str, bool]]()
+    cells = list[tuple[int, str, bool, str, int]]()  # entry, kind, whether the image is wrong, text, index of the image
     for number in batch:
-        place, stranger = shown.index(number), shown.index((number + 1) % len(entries))
-        if place not in ranked or stranger not in ranked:
+        right, wrong = shown.index(number), shown.index((number + 1) % len(entries))
+        if right not in ranked or wrong not in ranked:
             continue
-        material = Material(entries[number].captions[0], *ranked[place], chance)
+        material = Material(entries[number].captions[0], *ranked[right], chance)
         for kind, build in KINDS.items():
             text = build(material)
-            for image in (place, stranger):
-                texts.append(text)
-                owner.append(image)
-                asked.append((number, kind, image == stranger))
-    if not texts:
+            cells += [(number, kind, image == wrong, text, image) for image in (right, wrong)]
+    if not cells:
         return
+    *_, texts, owner = (list(column) for column in zip(*cells, strict=True))
     (scored,) = score_batches(pipeline, [Batch(sources, texts, owner)])
     own: dict[bool, Numbers] = {}
-    for (number, kind, wrong), text, numbers in zip(asked, texts, scored, strict=True):
+    for (number, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
         if not isinstance(numbers, Numbers):
             continue
         if kind == next(iter(KINDS)):
@@ -169,9 +160,7 @@ def _comparison(text: str, numbers: Numbers, own: Numbers) -> tuple[bool, bool, 
 
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:
     """Return the words of the vocabulary by probability and by evidence, best first, for each readable image."""
-    assert pipeline.bank is not None, "checked by the caller"
-    assert pipeline.bank.bank.vocabulary is not None, "checked by the caller"
-    vocabulary = pipeline.bank.bank.vocabulary
+    vocabulary = require_bank(pipeline, "vocabulary")
     images = pipeline.embed_images(pipeline.decode(list(sources)))
     if images.batch is None:
         return {}

@@ -1,27 +1,29 @@
 """Accuracy of the words that terms and explanations name.
 
-The changed word of a wrong caption as the least supported one, suggestions for a word in doubt, and missing words.
+The changed word of a wrong caption as the least supported one, words in doubt by the threshold of the p-value,
+suggestions for a word in doubt, and missing words.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial
 from math import comb
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.evidence import ZERO, Vocabulary
-from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.core.evidence import ZERO
+from msdscore.errors import InputError, RowError
 from msdscore.explain.explanation import explain
 from msdscore.explain.terms import rank_key
+from msdscore.forms.base import Unit
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
-from msdscore.lab.stats.ranks import Columns, auc, prepare
-from msdscore.lab.stats.resample import bootstrap
-from msdscore.lab.studies.context import Study, drawn_pairs, every_nth, measure_readable
+from msdscore.lab.benchmarks.readers.rows import CaptionedImage
+from msdscore.lab.stats.ranks import auc, prepare
+from msdscore.lab.stats.resample import bootstrap, bootstrap_share
+from msdscore.lab.studies.context import Study, every_nth, pair_values, require_bank
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
@@ -31,7 +33,10 @@ BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
 RANKINGS = ("terms", "occlusion", "wrong_picture")
+Floats = npt.NDArray[np.float64]
 Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
+THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+UNJUDGED = 1.0  # for a caption without a judged word, which is never in doubt
 _UNREADABLE = [float("nan")] * 4
 
 
@@ -51,16 +56,13 @@ class WrongCaption:
 
 def localisation(study: Study) -> list[Table]:
     """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong image."""
-    wanted = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
-    if not wanted:
-        raise InputError(f"expected pairs of the subsets {', '.join(SUBSETS)}, got none")
-    chosen = drawn_pairs(wanted, study.limit, study.seed)
+    chosen = study.pairs(BENCHMARK, SUBSETS)
     captions = wrong_captions(chosen)
     if not captions:
         raise InputError(f"expected wrong captions that change one content word, got none among {len(chosen)}")
     pipeline = study.pipeline()
-    asked = list(zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True))
-    ranks = study.rows("localisation", asked, lambda batch: [rank_words(pipeline, *each) for each in batch], pipeline)
+    shown = list(zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True))
+    ranks = study.rows("localisation", shown, lambda batch: [rank_words(pipeline, *each) for each in batch], pipeline)
     rows = list[Row]()
     for subset in SUBSETS:
         mine = [both for both in zip(captions, ranks, strict=True) if both[0].pair.subset == subset]
@@ -142,22 +144,26 @@ def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]])
 
 
 def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
-    """Pairs in which one content word is replaced, and the original and the replacing word of each by its id."""
+    """Return pairs in which one content word is replaced, and by their ids the original and the replacing word."""
     pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
     words = {pair.id: both for pair in pairs if (both := replaced_word(pair.positive, pair.negative))}
-    if not words:
-        raise InputError("expected wrong captions in which one word is replaced by another, got none")
-    return drawn_pairs([pair for pair in pairs if pair.id in words], study.limit, study.seed), words
+    return study.drawn([pair for pair in pairs if pair.id in words]), words
 
 
 def changed(study: Study) -> list[Table]:
     """P-values of the words that replace others in wrong captions, and of the words they replace."""
     pipeline = study.pipeline()
     chosen, words = replacements(study)
-    answers = study.rows(
-        "changed", chosen, lambda batch: _replaced_values(pipeline, batch, [words[pair.id] for pair in batch]), pipeline
-    )
-    values, names = np.array(answers, dtype=np.float64), clusters(chosen)
+
+    def measure(batch: Sequence[Pair]) -> list[tuple[float, float]]:
+        def lack(number: int, side: int, units: Sequence[Unit]) -> float:
+            word = stem(words[batch[number].id][side].casefold())
+            known = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
+            return next((value for value in reversed(known) if value is not None), np.nan)
+
+        return pair_values(pipeline, batch, lack)
+
+    values, names = np.array(study.rows("changed", chosen, measure, pipeline)), clusters(chosen)
     judged = ~np.isnan(values).any(axis=1)
     subsets = np.array([pair.subset for pair in chosen])
     rows: list[Row] = []
@@ -166,14 +172,15 @@ def changed(study: Study) -> list[Table]:
         if not here.any():
             continue
         true, false = values[here, 0], values[here, 1]
-        marks = np.repeat([0.0, 1.0], len(true))
-        area = bootstrap(partial(_area, prepare(np.concatenate([true, false]), marks)), len(true), clusters=names[here])
+        ranked = prepare(np.concatenate([true, false]), np.repeat([0.0, 1.0], len(true)))
+        shares = {"changed": -false < ZERO, "original": -true < ZERO, "lower": (false > true) + 0.5 * (false == true)}
         rows.append({
             "subset": subset, "n": int(here.sum()),
-            "changed": bootstrap_mean((-false < ZERO).astype(float), clusters=names[here]),
-            "original": bootstrap_mean((-true < ZERO).astype(float), clusters=names[here]),
-            "lower": bootstrap_mean((false > true) + 0.5 * (false == true), clusters=names[here]),
-            "auc": area,
+            **{name: bootstrap_mean(own.astype(float), clusters=names[here]) for name, own in shares.items()},
+            "auc": bootstrap(
+                lambda weights, ranked=ranked: auc(ranked, np.tile(weights, 2)),  # type: ignore[misc]
+                len(true), clusters=names[here],
+            ),
         })  # fmt: skip
     columns = [Column("subset"), Column("n", "pairs"), per_cent("changed", f"changed word below {ZERO:g}"),
                per_cent("original", "original below it"), per_cent("lower", "changed below original"),
@@ -185,36 +192,66 @@ def changed(study: Study) -> list[Table]:
     )]  # fmt: skip
 
 
-def _area(columns: Columns, weights: npt.NDArray[np.float64]) -> float:
-    return auc(columns, np.tile(weights, 2))
+def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
+    """Shares of true and of false captions with a word in doubt, by threshold.
+
+    The curve shows the cost of a threshold (true captions that are flagged) and its benefit (false ones). `--root` is a
+    file of rows with `image`, `caption` and `negative_caption`, or the folder of a benchmark of pairs.
+    """
+    is_file, pipeline = study.root.is_file(), study.pipeline()
+    name = benchmark[-1] if benchmark else "pairs" if is_file else BENCHMARK
+    pairs = study.pairs(name)
+    require_bank(pipeline, "words")
+
+    def smallest(number: int, side: int, units: Sequence[Unit]) -> float:
+        values = [unit.p_value for unit in units if unit.content and unit.p_value is not None]
+        return min(values, default=UNJUDGED)
+
+    rows = study.rows("doubt", pairs, lambda batch: pair_values(pipeline, batch, smallest), pipeline, benchmark=name)
+    source = study.root.name if is_file else name
+    return [doubt_table(np.array(rows, dtype=np.float64), clusters(pairs), source, pipeline.signature)]
 
 
-def _replaced_values(
-    pipeline: Pipeline, pairs: Sequence[Pair], words: Sequence[tuple[str, str]]
-) -> list[tuple[float, float]]:
-    """How little the image supports the original and the changed word of each pair; NaN for those not judged."""
-    texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
-    owners = [(number // 2, number) for number in range(len(texts))]
-    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, owners)
-    values = np.full(len(texts), np.nan)
-    for row, number in enumerate(readable):
-        assert measured is not None, "some pairs are readable"
-        word = stem(words[number // 2][number % 2].casefold())
-        for unit in pipeline.config.units(measured, row):
-            if stem(unit.text.casefold()) == word and (value := rank_key(unit)) is not None:
-                values[number] = value
-    return [(float(true), float(false)) for true, false in values.reshape(-1, 2)]
+def doubt_table(smallest: Floats, images: npt.NDArray[Any], source: str, signature: str) -> Table:
+    """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
+    known = ~np.isnan(smallest).any(axis=1)
+    if not known.any():
+        raise InputError("no pair could be read")
+    sides = dict(zip(("true", "false"), smallest[known].T, strict=True))
+    rows: list[Row] = []
+    for threshold in THRESHOLDS:
+        flagged = {side: (values < threshold).astype(float) for side, values in sides.items()}
+        shares = {side: bootstrap_share(values, clusters=images[known]) for side, values in flagged.items()}
+        rows.append({"threshold": threshold, **shares})
+    labels = np.repeat([1.0, 0.0], int(known.sum()))
+    area = auc(prepare(np.concatenate(list(sides.values())), labels))
+    notes = [
+        "95 % cluster-bootstrap intervals over images",
+        f"AUC of a caption's smallest p-value, true against false: {100 * area:.1f}",
+    ]
+    notes += [f"{int((~known).sum())} pairs could not be read"] if not known.all() else []
+    return Table(
+        name="rows",
+        title=f"Captions with a word in doubt, per cent ({int(known.sum())} pairs of {source})",
+        columns=[Column("threshold", "p-value below", "g"), per_cent("true", "true captions"),
+                 per_cent("false", "false captions")],
+        rows=rows,
+        notes=notes,
+        signature=signature,
+        facts={"auc": area, "pairs": int(known.sum())},
+        plots=[Plot(x="threshold", y=["true", "false"], title="Captions with a word in doubt",
+                    x_label="threshold of the p-value", y_label="per cent", logarithmic=True)],
+    )  # fmt: skip
 
 
 def suggestions(study: Study) -> list[Table]:
     """How often the original word is among the suggestions for the word that replaced it, in wrong captions."""
     pipeline = study.pipeline()
-    _vocabulary(pipeline)
+    require_bank(pipeline, "vocabulary")
     chosen, words = replacements(study)
-    answers = study.rows(
+    values = np.array(study.rows(
         "suggestions", chosen, lambda batch: [_suggested(pipeline, each, *words[each.id]) for each in batch], pipeline
-    )
-    values = np.array(answers)
+    ))  # fmt: skip
     names, subsets = clusters(chosen), np.array([pair.subset for pair in chosen])
     rows: list[Row] = []
     for subset in SUBSETS:
@@ -269,12 +306,9 @@ def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) 
 def missing(study: Study) -> list[Table]:
     """How many words called missing from a caption are in another caption of the image."""
     pipeline = study.pipeline()
-    vocabulary = _vocabulary(pipeline)
+    vocabulary = require_bank(pipeline, "vocabulary")
     frequent = [vocabulary.stems[number] for number in vocabulary.frequency.argsort(descending=True).tolist()]
-    entries = [entry for entry in captioned_images(study.root) if len(entry.captions) > 1]
-    if not entries:
-        raise InputError("expected images with at least two captions each, got none")
-    chosen = [entries[number] for number in every_nth(range(len(entries)), study.limit)]
+    chosen = every_nth(study.captioned(captions=2), study.limit)
     values = np.array(
         study.rows("missing", chosen, lambda batch: [_confirmed(pipeline, each, frequent) for each in batch], pipeline)
     )
@@ -311,12 +345,5 @@ def _confirmed(pipeline: Pipeline, entry: CaptionedImage, frequent: Sequence[str
     return [float(value) for value in (len(right), sum(right), right[:1] == [True], sum(w in true for w in plain))]
 
 
-def _vocabulary(pipeline: Pipeline) -> Vocabulary:
-    vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
-    if vocabulary is None:
-        raise ConfigError("expected a bank with a vocabulary; build one with: msdscore bank IMAGES --pairs ROWS.jsonl")
-    return vocabulary
-
-
-def _mean(values: npt.NDArray[np.float64], names: npt.NDArray[np.str_] | None = None) -> Interval | None:
+def _mean(values: Floats, names: npt.NDArray[np.str_] | None = None) -> Interval | None:
     return bootstrap_mean(values, clusters=names) if len(values) else None

@@ -7,7 +7,7 @@ of similar images and not in its own. The images must not be those of the bank.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,10 @@ from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.forms.evidence import WordMeasurement
 from msdscore.intervals import Interval
-from msdscore.lab.benchmarks.base import image_source
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
+from msdscore.lab.benchmarks.base import Image, image_source
 from msdscore.lab.stats.ranks import auc, prepare
 from msdscore.lab.stats.resample import bootstrap, bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_some, require_words
+from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_bank, require_some
 from msdscore.lab.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.scoring.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore.scoring.pipeline import Pipeline
@@ -30,13 +29,13 @@ from msdscore.text.words import joined
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+ShownImage = tuple[int, Image, tuple[Sequence[str], ...]]  # index, image, captions by `KINDS`
 Matched = tuple[int, int, int, float]  # image, kind of caption, number of joined captions, match
 JudgedWord = tuple[int, int, int, float, float]  # image, kind of word, captions that have it, p-value, probability
 BINS = 10
 KINDS = ("own", "similar", "other")
 PARAGRAPHS = (1, 2, 4)  # numbers of joined captions
 LEVELS = (0.01, 0.05, 0.1, 0.2, 0.5)  # of p-values
-_IMAGES = 16  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,80 +61,73 @@ class Predictions:
 def match(study: Study) -> list[Table]:
     """Reliability of `match` on at most `limit` captioned images; other captions come from all images."""
     pipeline = study.pipeline()
-    if pipeline.bank is None or pipeline.bank.bank.match is None:
-        raise ConfigError("expected a bank with `match`; build one with: msdscore bank IMAGES --pairs ROWS.jsonl")
-    return reliability(_over_images(study, pipeline, "match", _matches), pipeline.signature)
+    require_bank(pipeline, "match")
+    return reliability(over_images(study, pipeline, "match", _matches), pipeline.signature)
 
 
 def word_reliability(study: Study) -> list[Table]:
     """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
     pipeline = study.pipeline()
-    require_words(pipeline)
-    return word_tables(_over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
+    require_bank(pipeline, "words")
+    return word_tables(over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
 
 
-# From images, with their own captions and those of similar and of other images, to rows of measured values.
-Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[Any]]]
-
-
-def _over_images(study: Study, pipeline: Pipeline, title: str, measure: Measure) -> list[Any]:
-    """Measure images with their own captions, those of similar images, and those of others."""
-    entries = captioned_images(study.root)
-    if len(entries) < 2:
-        raise InputError(f"expected at least 2 captioned images, got {len(entries)}")
-    similar = similar_texts([entry.captions for entry in entries])
-    chosen = every_nth(range(len(entries)), study.limit)
-
-    def of_batch(batch: Sequence[int]) -> Sequence[Sequence[Any]]:
-        away = [entries[(number + len(entries) // 2) % len(entries)].captions for number in batch]
-        shown = [(entries[number].captions, similar[number], far) for number, far in zip(batch, away, strict=True)]
-        rows = measure(pipeline, [entries[number] for number in batch], shown)
-        return [(batch[at], *values) for at, *values in rows]
-
-    rows = study.rows(title, chosen, of_batch, pipeline)
+def over_images(
+    study: Study,
+    pipeline: Pipeline,
+    title: str,
+    measure: Callable[[Pipeline, Sequence[ShownImage]], Sequence[Any]],
+    *,
+    captions: int = 1,
+) -> list[Any]:
+    """Measure images that have at least so many captions, with those of similar images and of others."""
+    entries = study.captioned(captions)
+    texts = [entry.captions for entry in entries]
+    similar, half = similar_texts(texts), len(entries) // 2
+    shown = [
+        (number, entries[number].image, (texts[number], similar[number], texts[(number + half) % len(entries)]))
+        for number in every_nth(range(len(entries)), study.limit)
+    ]
+    rows = study.rows(title, shown, lambda batch: measure(pipeline, batch), pipeline)
     if not rows:
-        require_some(pipeline.decode([image_source(entries[number].image)])[0] for number in chosen)
+        require_some(pipeline.decode([image_source(image)])[0] for _, image, _ in shown)
     return rows
 
 
-def _matches(
-    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
-) -> list[Matched]:
+def _matches(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Matched]:
     """Return image, kind of caption, number of joined captions and match of every text that could be scored."""
     cells = [
         (at, kind, size, text)
-        for at, kinds in enumerate(shown)
+        for at, (*_, kinds) in enumerate(shown)
         for kind, texts in enumerate(kinds)
         for size in PARAGRAPHS
         for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
     ]
-    decoded = pipeline.decode([image_source(entry.image) for entry in entries])
+    decoded = pipeline.decode([image_source(image) for _, image, _ in shown])
     scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
     return [
-        (at, kind, size, score.match)
+        (shown[at][0], kind, size, score.match)
         for (at, kind, size, _), score in zip(cells, scores, strict=True)
         if not isinstance(score, RowError) and score.match is not None
     ]
 
 
-def _judged_words(
-    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
-) -> list[JudgedWord]:
+def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
     """Return the judged words of own captions, and those of similar images' captions that are not in the own ones."""
-    texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
+    texts = [(at, kind == 0, text) for at, (*_, kinds) in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
     pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
-    images = [entry.image for entry in entries]
+    images = [image for _, image, _ in shown]
     good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    known = [Counter(word for text in entry.captions for word in stems_of([text])) for entry in entries]
+    known = [Counter(word for text in kinds[0] for word in stems_of([text])) for *_, kinds in shown]
     rows: list[JudgedWord] = []
     for pair, (at, own, _) in enumerate(texts[number] for number in good):
         for unit, word in zip(pipeline.config.units(measured, pair), words.spoken[pair], strict=True):
             if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
                 kind = words.calibration.kind_of(word.stem) or 0
-                rows.append((at, kind, known[at][word.stem], unit.p_value, unit.probability))
+                rows.append((shown[at][0], kind, known[at][word.stem], unit.p_value, unit.probability))
     return rows
 
 
@@ -160,7 +152,7 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     facts = {"pictures": len(np.unique(image)), "error": error, "medians": medians, "areas": areas}
     title = f"Reliability of match on {len(np.unique(image))} images"
     return [
-        _diagram("bins", title, predictions, "match", notes=notes, signature=signature, facts=facts),
+        _diagram(title, predictions, "match", notes=notes, signature=signature, facts=facts),
         _length_table(predictions, size, signature),
     ]
 
@@ -194,10 +186,9 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
     shares: list[Row] = []
     for name, here in groups.items():
         for level in LEVELS if name == "all" else (0.1,):
-            below, sides = p_values < level, {"true": here & truth, "once": here & once, "absent": here & absent}
-            row = {side: bootstrap_share(below[own].astype(float), clusters=image[own]) if own.any() else None
-                   for side, own in sides.items()}  # fmt: skip
-            shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **row})
+            sides = {"true": here & truth, "once": here & once, "absent": here & absent}
+            below = shares_below(p_values, level, sides, image)
+            shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **below})
     area = auc(prepare(p_values[~once], truth[~once].astype(float)))
     predictions = Predictions(probabilities.astype(np.float64), truth, image, PRIOR).take(~once)
     error = calibration_error(predictions)
@@ -215,14 +206,22 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
         facts={"auc": area, "pictures": len(np.unique(image))},
     )  # fmt: skip
     title = "Reliability of the probabilities of words"
-    return [levels, _diagram("bins", title, predictions, "probability", notes=notes, signature=signature,
-                             facts={"error": error, "prior": PRIOR})]  # fmt: skip
+    facts = {"error": error, "prior": PRIOR}
+    return [levels, _diagram(title, predictions, "probability", notes=notes, signature=signature, facts=facts)]
 
 
-def _diagram(name: str, title: str, predictions: Predictions, what: str, **shared: Any) -> Table:
-    plot = Plot(x="predicted", y=["observed"], title=title, x_label=what, y_label="share that is true", diagonal=True)
-    columns = [Column("range", what), Column("n"), Column("predicted", "", ".3f"), Column("observed", "", ".3f")]
-    return Table(name=name, title=title, columns=columns, rows=list(_bins(predictions)), plots=[plot], **shared)
+def shares_below(values: Floats, level: float, sides: Mapping[str, Flags], images: Any) -> dict[str, Interval | None]:
+    """Return the share of values below a level on each side, resampled by image; None for an empty side."""
+    return {
+        side: bootstrap_share((values[own] < level).astype(float), clusters=images[own]) if own.any() else None
+        for side, own in sides.items()
+    }
+
+
+def _diagram(title: str, predictions: Predictions, label: str, **shared: Any) -> Table:
+    plot = Plot(x="predicted", y=["observed"], title=title, x_label=label, y_label="share that is true", diagonal=True)
+    columns = [Column("range", label), Column("n"), Column("predicted", "", ".3f"), Column("observed", "", ".3f")]
+    return Table(name="bins", title=title, columns=columns, rows=list(_bins(predictions)), plots=[plot], **shared)
 
 
 def _bins(predictions: Predictions) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -15,16 +15,13 @@ from msdscore.errors import InputError
 from msdscore.explain.references import references_with
 from msdscore.forms.references import log_shares, p_value_with_references
 from msdscore.lab.benchmarks.protocols.counting import Figure
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, captioned_images
-from msdscore.lab.benchmarks.results.result import Result
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for, prepare_work
+from msdscore.lab.benchmarks.run.plan import pipeline_for, prepare_work
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.ranks import auc, prepare
-from msdscore.lab.stats.resample import bootstrap_share
-from msdscore.lab.studies.context import Study, every_nth, measure_readable, require_words
-from msdscore.lab.studies.match import LEVELS
+from msdscore.lab.studies.context import Study, measure_readable, require_bank
+from msdscore.lab.studies.match import LEVELS, ShownImage, over_images, shares_below
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
-from msdscore.scoring.calibrate import similar_texts, stems_of
+from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 
@@ -41,7 +38,6 @@ def curve(
     benchmark: Sequence[str] = BENCHMARKS,
     references: Path | None = None,
     seeds: int = SEEDS,
-    samples: int = 1000,
 ) -> list[Table]:
     """Agreement of `ref-msd` with people by the number of references, averaged over `seeds` draws of each number.
 
@@ -50,42 +46,35 @@ def curve(
     rows, signatures = list[Row](), list[str]()
     for name in study.present(benchmark):
         has_own = any(item.references for item in study.items(name))
-        plan = study.plan(
-            name, ("ref-msd",), references=None if has_own else references, samples=samples, control=False
-        )
+        plan = study.plan(name, ("ref-msd",), references=None if has_own else references, control=False)
         most = max(len(item.references) for item in prepare_work(plan, study.pipeline).item_set.items)
         drawn = {
             count: [f"ref-msd,most={count},seed={seed}" for seed in range(seeds)] for count in COUNTS if count < most
         }
         labels = {0: ["msd"], **drawn, most: ["ref-msd"]}
-        result = _run(study, replace(plan, metrics=tuple(label for some in labels.values() for label in some)))
-        for count, some in labels.items():
-            heads = [result.metric(label).figures[0] for label in some]
+        plan = replace(plan, metrics=tuple(chain.from_iterable(labels.values())))
+        with study.runs() as folder, study.progress(name) as show:
+            build = partial(pipeline_for, name, study.pipeline(), study.spec)
+            result = run_benchmark(plan, folder / f"{name}.json", build, overwrite=study.overwrite, progress=show)
+        for count, own in labels.items():
+            heads = [result.metric(label).figures[0] for label in own]
             rows.append({"benchmark": f"{result.title}, {heads[0].name}", "count": count, **_mean(heads)})
         signatures.append(result.metrics[-1].signature)
     columns = [Column("benchmark"), Column("count", "references"), Column("figure", "", ".1f"),
                Column("spread", "deviation of the draws", ".2f")]  # fmt: skip
     plot = Plot(x="count", y=["figure"], panel=["benchmark"], x_label="references per image",
                 y_label="agreement, times 100")  # fmt: skip
-    return [
-        Table(
-            name="rows",
-            title="Agreement with people by the number of references",
-            columns=columns,
-            rows=rows,
-            notes=[f"references are drawn {seeds} times: means of the figures and of the ends of their intervals",
-                   "0 references is msd; items with fewer references use all that they have",
-                   "95 % cluster-bootstrap intervals over images"],
-            signature="; ".join(signatures),
-            plots=[plot],
-        )
-    ]  # fmt: skip
-
-
-def _run(study: Study, plan: BenchmarkPlan) -> Result:
-    with study.runs() as folder, study.progress(plan.name) as show:
-        build = partial(pipeline_for, plan.name, study.pipeline(), study.spec)
-        return run_benchmark(plan, folder / f"{plan.name}.json", build, overwrite=study.overwrite, progress=show)
+    return [Table(
+        name="rows",
+        title="Agreement with people by the number of references",
+        columns=columns,
+        rows=rows,
+        notes=[f"references are drawn {seeds} times: means of the figures and of the ends of their intervals",
+               "0 references is msd; items with fewer references use all that they have",
+               "95 % cluster-bootstrap intervals over images"],
+        signature="; ".join(signatures),
+        plots=[plot],
+    )]  # fmt: skip
 
 
 def _mean(heads: Sequence[Figure]) -> Row:
@@ -103,35 +92,25 @@ def word_reliability(study: Study) -> list[Table]:
     Likely but absent words are in captions of similar images and in no caption of the image.
     """
     pipeline = study.pipeline()
-    require_words(pipeline)
-    entries = [entry for entry in captioned_images(study.root) if len(entry.captions) > 1]
-    if len(entries) < 2:
-        raise InputError(f"expected at least 2 images with several captions, got {len(entries)}")
-    similar = similar_texts([entry.captions for entry in entries])
-    chosen = every_nth(range(len(entries)), study.limit)
-    rows: list[JudgedWord] = study.rows(
-        "reference-words",
-        chosen,
-        lambda batch: _judged_words(pipeline, [(number, entries[number], similar[number]) for number in batch]),
-        pipeline,
-    )
+    require_bank(pipeline, "words")
+    rows = over_images(study, pipeline, "reference-words", _judged_words, captions=2)
     return [level_table(rows, pipeline.signature)]
 
 
-def _judged_words(pipeline: Pipeline, shown: Sequence[tuple[int, CaptionedImage, Sequence[str]]]) -> list[JudgedWord]:
+def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
     """Return the judged words of one caption per image and of similar images' captions; the others are references."""
     texts, references = list[tuple[int, bool, str]](), list[Sequence[str]]()
-    for at, (number, entry, similar) in enumerate(shown):
-        candidate = entry.captions[number % len(entry.captions)]
-        others = [text for text in entry.captions if text != candidate]
+    for at, (number, _, (captions, similar, _)) in enumerate(shown):
+        candidate = captions[number % len(captions)]
+        others = [text for text in captions if text != candidate]
         texts += [(at, True, candidate), *((at, False, text) for text in similar)]
         references += [others] * (1 + len(similar))
     pairs = [(at, row) for row, (at, _, _) in enumerate(texts)]
-    good, measured = measure_readable(pipeline, [entry.image for _, entry, _ in shown], [t for *_, t in texts], pairs)
+    good, measured = measure_readable(pipeline, [image for _, image, _ in shown], [t for *_, t in texts], pairs)
     if measured is None:
         return []
     compared = compare_texts(pipeline.embedder, [text for *_, text in texts], references)
-    known, rows = [stems_of(entry.captions) for _, entry, _ in shown], list[JudgedWord]()
+    known, rows = [stems_of(captions) for *_, (captions, _, _) in shown], list[JudgedWord]()
     for pair, row in enumerate(good):
         at, own, _ = texts[row]
         words = pipeline.config.words(measured, pair)
@@ -150,15 +129,14 @@ def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
     cells = zip(alone.tolist(), having.tolist(), counts.tolist(), strict=True)
     both = np.array([p_value_with_references(*cell) for cell in cells])
     kinds = {"image": alone, "image and references": both}
-    shares: list[Row] = []
-    for name, values in kinds.items():
-        for level in LEVELS:
-            sides = {"true": truth, "absent": ~truth}
-            below = {side: bootstrap_share((values[own] < level).astype(float), clusters=image[own])
-                     for side, own in sides.items()}  # fmt: skip
-            shares.append({"evidence": name, "level": level, **below})
+    sides = {"true": truth, "absent": ~truth}
+    shares: list[Row] = [
+        {"evidence": name, "level": level, **shares_below(values, level, sides, image)}
+        for name, values in kinds.items()
+        for level in LEVELS
+    ]
     areas = {name: auc(prepare(values, truth.astype(float))) for name, values in kinds.items()}
-    fitted = {name: fit_shares(having[own], counts[own]) for name, own in (("true", truth), ("absent", ~truth))}
+    fitted = {name: fit_shares(having[own], counts[own]) for name, own in sides.items()}
     notes = [
         "the share of true words below a level should equal the level",
         "AUC of the p-value: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),

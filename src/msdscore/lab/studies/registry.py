@@ -36,7 +36,7 @@ STUDIES = {
     "localisation": ("localisation:localisation", "Is the changed word the least supported one?"),
     "form": ("ablations.form:form", "Contribution of each part of the evidence form; balance from 0 to 1."),
     "words": ("words:words", "Do terms of words find hallucinated words?"),
-    "doubt": ("doubt:doubt", "Captions (true) and negative captions (false) with a word in doubt."),
+    "doubt": ("localisation:doubt", "Captions (true) and negative captions (false) with a word in doubt."),
     "references": ("references:curve", "Agreement with people by the number of references."),
     "reference-words": ("references:word_reliability", "Calibration of p-values that use references."),
     "missing": ("localisation:missing", "Are words called missing confirmed by other captions?"),

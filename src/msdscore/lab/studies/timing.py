@@ -40,10 +40,9 @@ T = TypeVar("T")
 
 def timing(study: Study) -> list[Table]:
     """Milliseconds per pair by caption length, with one caption of each image and with all of them joined."""
-    entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
     pairs = [
         (image_source(entry.image), text)
-        for entry in entries
+        for entry in every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
         for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
     ]
     pipeline = replace(study.spec, cache=None).build()
@@ -55,19 +54,17 @@ def timing(study: Study) -> list[Table]:
                 x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
     with study.progress("timing") as show:
         rows = times(pipeline, pairs, show)
-    return [
-        Table(
-            name="buckets",
-            title="Milliseconds per pair, mean with 95 % interval",
-            columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
-            rows=rows,
-            notes=["one pair at a time, features are the first three stages; EM/KL of a bucket's pairs at once in the "
-                   "last column", f"measured on {machine}"],
-            signature=pipeline.signature,
-            facts={"machine": machine},
-            plots=[plot],
-        )
-    ]  # fmt: skip
+    return [Table(
+        name="buckets",
+        title="Milliseconds per pair, mean with 95 % interval",
+        columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
+        rows=rows,
+        notes=["one pair at a time, features are the first three stages; EM/KL of a bucket's pairs at once in the "
+               "last column", f"measured on {machine}"],
+        signature=pipeline.signature,
+        facts={"machine": machine},
+        plots=[plot],
+    )]  # fmt: skip
 
 
 def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:

@@ -4,7 +4,6 @@ The combination is a logistic fit on one half of the images; all figures are on 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +11,11 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference
-from msdscore.lab.studies.ablations.pairs import LENGTH, DecidedPairs, decided_pairs
-from msdscore.lab.studies.ablations.sweep import PAIRS, facts, named_variants, run_sweep
+from msdscore.lab.studies.ablations.pairs import LENGTH, decided_pairs
+from msdscore.lab.studies.ablations.sweep import PAIRS, VariantResult, run_once
 from msdscore.lab.studies.context import PAPER, Study
 from msdscore.lab.studies.table import Column, Row, Table, per_cent
+from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 SCORE = "soft-msd"
@@ -23,32 +23,30 @@ _RIDGE = 1e-3  # keeps weights finite if one side separates the pairs
 _STEPS = 50  # of Newton's method, which needs fewer than ten
 
 
-def judge_msd(
-    study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = (), samples: int = 1000
-) -> list[Table]:
+def judge_msd(study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = ()) -> list[Table]:
     """Compare Soft-MSD with another metric that chooses (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`); combine both."""
     if len(metric) != 1:
         raise ConfigError(
             f"expected one metric to combine with Soft-MSD, as in -m judge:MODEL or -m file:VERDICTS.jsonl, "
             f"got {len(metric)}"
         )
-    pipeline, (other,), tables = study.pipeline(PAPER), metric, []
+    pipeline, other, tables = study.pipeline(PAPER), metric[0], []
     for name in benchmark:
-        plan = study.plan(name, (SCORE, other, LENGTH), control=False, samples=samples)
-        (row,) = run_sweep(study, plan, named_variants({"x": {}}, pipeline.encoder, study.form(pipeline, name)))
-        pairs = decided_pairs(row, (SCORE, other))
-        shared: dict[str, Any] = {"signature": row.result.metric(SCORE).signature, "facts": facts(row.result)}
-        tables += _tables(row.result.title, pairs, other, Resampling(samples=samples, seed=study.seed), shared)
+        plan = study.plan(name, (SCORE, other, LENGTH), control=False)
+        row = run_once(study, plan, Pipeline(pipeline.encoder, study.form(pipeline, name)))
+        tables += _tables(row, other, study.resampling)
     return tables
 
 
-def _tables(title: str, pairs: DecidedPairs, other: str, how: Resampling, shared: dict[str, Any]) -> list[Table]:
+def _tables(row: VariantResult, other: str, how: Resampling) -> list[Table]:
+    title, pairs = row.result.title, decided_pairs(row, (SCORE, other))
     fitted, rest = halves(pairs.cluster, how.seed)
     gaps = np.stack([pairs.scores[label][:, 0] - pairs.scores[label][:, 1] for label in (SCORE, other)], axis=1)
     spread = gaps[fitted].std(axis=0)
     gaps = gaps / np.where(spread > 0, spread, 1.0)
     weights = logistic_weights(gaps[fitted])
-    credit = {SCORE: _credit(gaps[:, 0]), other: _credit(gaps[:, 1]), "combined": _credit(gaps @ weights)}
+    differences = {SCORE: gaps[:, 0], other: gaps[:, 1], "combined": gaps @ weights}
+    credit = {label: 0.5 + 0.5 * np.sign(each) for label, each in differences.items()}  # a tie is one half
     names = pairs.cluster[rest]
     rows: list[Row] = [
         {"metric": label, "accuracy": bootstrap_share(right[rest], clusters=names, how=how),
@@ -56,15 +54,14 @@ def _tables(title: str, pairs: DecidedPairs, other: str, how: Resampling, shared
                                                                    how=how)}
         for label, right in credit.items()
     ]  # fmt: skip
-    split = rest[np.sign(gaps[rest, 0]) != np.sign(gaps[rest, 1])]
-    agreeing = rest[np.sign(gaps[rest, 0]) == np.sign(gaps[rest, 1])]
+    agree = np.sign(gaps[rest, 0]) == np.sign(gaps[rest, 1])
     cases: list[Row] = [
-        {"pairs": what, "count": len(own), **{label: float(right[own].mean()) for label, right in credit.items()}}
-        for what, own in (("both choose alike", agreeing), ("they disagree", split))
+        {"pairs": name, "count": len(own), **{label: float(right[own].mean()) for label, right in credit.items()}}
+        for name, own in (("both choose alike", rest[agree]), ("they disagree", rest[~agree]))
         if len(own)
-    ]  # fmt: skip
-    about = {**shared, "facts": shared["facts"] | {"weights": dict(zip((SCORE, other), weights.tolist(), strict=True)),
-                                                   "fitted": len(fitted), "rest": len(rest)}}  # fmt: skip
+    ]
+    fit = dict(zip((SCORE, other), weights.tolist(), strict=True))
+    about = row.about(SCORE, weights=fit, fitted=len(fitted), rest=len(rest))
     return [Table(
         name="combined", title=f"{title}: Soft-MSD, {other} and both, {len(rest)} pairs of images not fitted on",
         columns=[Column("metric"), per_cent("accuracy"), per_cent("gain", f"combined − {other}", signed=True)],
@@ -106,9 +103,3 @@ def logistic_weights(gaps: Floats) -> Floats:
         if np.abs(step).max() < 1e-9:
             break
     return weights
-
-
-def _credit(gaps: Floats) -> Floats:
-    """Return 1 for the better caption, 0 for the worse, and 0.5 for a tie."""
-    credit: Floats = 0.5 + 0.5 * np.sign(gaps)
-    return credit

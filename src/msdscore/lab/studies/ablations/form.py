@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msdscore.errors import ConfigError
 from msdscore.forms.evidence import Evidence, WordMeasurement, affirmed
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Item
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
-from msdscore.lab.studies.ablations.sweep import Variant, VariantResult, run_sweep
-from msdscore.lab.studies.context import Study, measure_readable
+from msdscore.lab.studies.ablations.sweep import VariantResult, run_once
+from msdscore.lab.studies.context import Study, measure_readable, require_bank
 from msdscore.lab.studies.table import Column, Plot, Row, Table, Value
 from msdscore.scoring.pipeline import Pipeline
 
@@ -53,27 +52,23 @@ class Words:
 FormOf = Callable[[Words], float]
 
 
-def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) -> list[Table]:
+def form(study: Study, *, benchmark: Sequence[str] = SETS) -> list[Table]:
     """Compare the form in use with variants that change one part, on every set; curves of `balance` and `delta`."""
     present = study.present(benchmark)
     pipeline = study.pipeline()
-    settings, bank = pipeline.config, pipeline.bank
-    if not isinstance(settings, Evidence) or bank is None or bank.bank.words is None:
-        raise ConfigError("this study needs the evidence form and a bank with words; choose --preset evidence")
-    spread = bank.bank.words.spread
+    settings, spread = pipeline.config, require_bank(pipeline, "words").spread
+    assert isinstance(settings, Evidence), "only the evidence form has words"
     forms = ablations(settings, spread)
     along = {
         _label(name, value): of_settings(settings.changed(**{name: value}), spread)
         for name, values in CURVES.items()
         for value in values
     }
-    how = Resampling(samples=samples, seed=study.seed)
     against = dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE)
     heads: dict[str, dict[str, Difference]] = {}
     for name in present:
-        plan = study.plan(name, [BASELINE], control=False, samples=samples)
-        (run,) = run_sweep(study, plan, [Variant("settings", lambda: pipeline)])
-        heads |= _compare(name, run, _scores(study, pipeline, name, run, forms | along), how, against)
+        run = run_once(study, study.plan(name, [BASELINE], control=False), pipeline)
+        heads |= _compare(name, run, _scores(study, pipeline, name, run, forms | along), study.resampling, against)
     tables = [_ablation_table(heads, forms), *(_curve_table(heads, name) for name in CURVES)]
     tables.append(_left_out_table(heads, {name: getattr(settings, name) for name in CURVES}))
     return [replace(table, signature=pipeline.signature) for table in tables]

@@ -16,9 +16,10 @@ from msdscore.lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.lab.benchmarks.results.result import items_of
 from msdscore.lab.stats.pairs import credits_of, mcnemar, mcnemar_clustered
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference, permutation_test
-from msdscore.lab.studies.ablations.sweep import PAIRS, VariantResult, facts, named_variants, run_sweep, sweep_table
+from msdscore.lab.studies.ablations.sweep import PAIRS, VariantResult, named_variants, run_once, run_sweep, sweep_table
 from msdscore.lab.studies.context import PAPER, Study
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 Cell = tuple[int, int]  # item, candidate
@@ -67,8 +68,6 @@ def direction(
     benchmark: Sequence[str] = ("sugarcrepe", "long-captions"),
     buckets: int = 6,  # as the paper's table
     edges: str = "",
-    control: bool = True,
-    samples: int = 1000,
 ) -> list[Table]:
     """Soft-MSD with coverage, support, a fixed weight or the length gate; and each direction by caption length.
 
@@ -80,7 +79,7 @@ def direction(
     tables, parts = [], []
     for name in benchmark:
         variants = named_variants(GATES, pipeline.encoder, study.form(pipeline, name))
-        results = run_sweep(study, study.plan(name, metrics, control=control, samples=samples), variants)
+        results = run_sweep(study, study.plan(name, metrics), variants)
         tables.append(sweep_table(results, axis="direction"))
         parts.append(decided_pairs(results[0], DIRECTION_METRICS))
     pairs = joined(parts)
@@ -93,24 +92,20 @@ def margin(
     *,
     benchmark: Sequence[str] = PAIRS,
     bins: int = 5,  # as the paper's table
-    control: bool = True,
-    samples: int = 1000,
 ) -> list[Table]:
     """Gains by the difference of the similarities; Soft-MSD against MSD, cosine and RankAgg."""
     pipeline, tables = study.pipeline(PAPER), []
-    how = Resampling(samples=samples, seed=study.seed)
     for name in benchmark:
         form = study.form(pipeline, name)
-        plan = study.plan(name, (*MARGIN_METRICS, LENGTH), control=control, samples=samples)
-        (row,) = run_sweep(study, plan, named_variants({"settings": {}}, pipeline.encoder, form))
+        row = run_once(study, study.plan(name, (*MARGIN_METRICS, LENGTH)), Pipeline(pipeline.encoder, form))
         every = decided_pairs(row, MARGIN_METRICS)
         splits = sorted(set(every.subset.tolist())) if name in SPLIT else []
         parts = {"": every} if len(splits) < 2 else {split: every.take(every.subset == split) for split in splits}
-        shared: dict[str, Any] = {"facts": facts(row.result), "signature": row.result.metric("soft-msd").signature}
+        shared = row.about("soft-msd")
         for split, pairs in parts.items():
             title, tail = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
             bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
-            gains = gain_rows(pairs, how=how)
+            gains = gain_rows(pairs, how=study.resampling)
             tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
             columns = [Column("metrics"), per_cent("difference", signed=True), per_cent(PLAIN, signed=True), *tests]
             head = f"{title}: paired differences over all pairs"

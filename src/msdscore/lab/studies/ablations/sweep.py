@@ -78,14 +78,16 @@ class VariantResult:
         assert scores is not None, "the scores of a result contain all its metrics"
         return scores
 
+    def about(self, label: str, **more: Any) -> dict[str, Any]:
+        """Return the signature of a metric and the facts of the result, with more facts, as fields of a table."""
+        return {"signature": self.result.metric(label).signature, "facts": facts(self.result) | more}
+
 
 def mixtures(
     study: Study,
     *,
     benchmark: Sequence[str] = PAIRS,
     metric: Sequence[str] = ("msd", "bi-kl", "coverage", "support"),
-    control: bool = True,
-    samples: int = 1000,
 ) -> list[Table]:
     """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
 
@@ -94,8 +96,7 @@ def mixtures(
     """
     pipeline = study.pipeline(PAPER)
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
-    plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE))), control=control, samples=samples)
-             for name in benchmark]  # fmt: skip
+    plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE)))) for name in benchmark]
     tables = []
     for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
         swept = [
@@ -108,8 +109,7 @@ def mixtures(
         tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
         # The alpha with which alpha d has the standard deviation of the first distribution.
         spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
-        first = next(iter(spreads.values()))
-        weight = paper_form(pipeline).alpha * first
+        weight = paper_form(pipeline).alpha * next(iter(spreads.values()))
         choices = {name: {**choice, "alpha": weight / spreads[name]} for name, choice in choices.items()}
     return tables
 
@@ -121,8 +121,6 @@ def ablation(
     values: str = "",
     benchmark: Sequence[str] = PAIRS,
     metric: Sequence[str] = ("cosine", "msd", "soft-msd"),
-    control: bool = True,
-    samples: int = 1000,
 ) -> list[Table]:
     """Vary one setting, e.g. `values="10 20 40"`; the value in use is the baseline."""
     _, axis, logarithmic = ABLATIONS[setting]
@@ -131,8 +129,7 @@ def ablation(
         form = study.form(pipeline, name)
         form = form.changed(gate="fixed") if setting == "beta" else form
         variants, own = value_variants(setting, values, pipeline.encoder, form)
-        plan = study.plan(name, metric, control=control, samples=samples)
-        results = run_sweep(study, plan, variants, baseline=own)
+        results = run_sweep(study, study.plan(name, metric), variants, baseline=own)
         tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
     return tables
 
@@ -143,12 +140,11 @@ kappa, alpha, components, iterations, xi, l0, tau_l, beta = (partial(ablation, s
 def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
     """Return one variant per value, and the name of the current one, which is added if it is missing."""
     own = getattr(config, setting)
-    wanted = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
-    wanted = wanted if own in wanted else sorted([*wanted, own])
-    variants = named_variants({_spelled(setting, value): {setting: value} for value in wanted}, encoder, config)
-    numbers = [None if isinstance(value, tuple) else float(value) for value in wanted]
-    placed = [replace(choice, value=number) for choice, number in zip(variants, numbers, strict=True)]
-    return placed, _spelled(setting, own)
+    chosen = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
+    chosen = chosen if own in chosen else sorted([*chosen, own])
+    variants = named_variants({_spelled(setting, value): {setting: value} for value in chosen}, encoder, config)
+    numbers = [None if isinstance(value, tuple) else float(value) for value in chosen]
+    return [replace(each, value=number) for each, number in zip(variants, numbers, strict=True)], _spelled(setting, own)
 
 
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
@@ -187,6 +183,11 @@ def run_sweep(
         replace(row, against={label: own[name] for label, own in differences.items() if name in own})
         for name, row in zip(names, rows, strict=True)
     ]
+
+
+def run_once(study: Study, plan: BenchmarkPlan, pipeline: Pipeline) -> VariantResult:
+    """Run a plan with the settings of a pipeline."""
+    return run_sweep(study, plan, [Variant("settings", lambda: pipeline)])[0]
 
 
 def slug(name: str) -> str:
@@ -299,6 +300,6 @@ def _read(kind: type, text: str, name: str) -> Any:
             return kind(text)
         image, caption = map(int, text.split(","))
     except ValueError:
-        wanted = "should be two numbers (image, text)" if kind is tuple else "should be a number"
-        raise ConfigError(f"{name} {wanted}, got {text!r}") from None
+        expected = "two numbers (image, text)" if kind is tuple else "a number"
+        raise ConfigError(f"{name} should be {expected}, got {text!r}") from None
     return image, caption

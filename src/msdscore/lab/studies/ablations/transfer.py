@@ -36,39 +36,24 @@ TRANSFER_METRICS = (BASELINE, "msd", "soft-msd")
 PLAIN, WITHOUT, WITH = "plain", "without reconstruction", "with reconstruction"
 
 
-def backbones(
-    study: Study,
-    *,
-    also: Sequence[str] = (),
-    benchmark: Sequence[str] = PAIRS,
-    control: bool = True,
-    samples: int = 1000,
-) -> list[Table]:
+def backbones(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = PAIRS) -> list[Table]:
     """Every part of the score with several encoders, per subtask, and its gain over the cosine."""
-    plans = {name: study.plan(name, BACKBONE_METRICS, control=control, samples=samples) for name in benchmark}
+    plans = {name: study.plan(name, BACKBONE_METRICS) for name in benchmark}
     return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
 
-def ood(
-    study: Study,
-    *,
-    also: Sequence[str] = (),
-    benchmark: Sequence[str] = ("rsicd", "rocov2"),
-    control: bool = True,
-    samples: int = 1000,
-) -> list[Table]:
+def ood(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = ("rsicd", "rocov2")) -> list[Table]:
     """Own against other captions in domains that an encoder was not trained on; easy and hard negatives."""
     plans = {}
     for name in study.present(benchmark):
         hard = "negatives" in reader_options(name, study.folder(name))
         for negatives in ("easy", "hard") if hard else ("easy",):
             options = {"negatives": negatives} if hard else {}
-            plan = study.plan(name, TRANSFER_METRICS, options=options, control=control, samples=samples)
-            plans[f"{name}, {negatives} negatives"] = plan
+            plans[f"{name}, {negatives} negatives"] = study.plan(name, TRANSFER_METRICS, options=options)
     return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
 
-def reconstruction(  # noqa: PLR0913, the options of the command
+def reconstruction(
     study: Study,
     *,
     data: Sequence[str] = (),
@@ -76,14 +61,11 @@ def reconstruction(  # noqa: PLR0913, the options of the command
     recipe: str = "paper",
     recipe_set: Sequence[str] = (),
     benchmark: Sequence[str] = PAIRS,
-    control: bool = True,
-    samples: int = 1000,
 ) -> list[Table]:
     """Train the aligner with and without reconstruction; score benchmarks with both, and with the plain encoder."""
     if not data:
         raise ConfigError("reconstruction trains two aligners and needs captioned images: add --data ROWS.jsonl")
-    metrics = (*TRANSFER_METRICS, "clipscore")
-    plans = {name: study.plan(name, metrics, control=control, samples=samples) for name in benchmark}
+    plans = {name: study.plan(name, (*TRANSFER_METRICS, "clipscore")) for name in benchmark}
     with study.runs() as folder:
         source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(recipe, changes=list(recipe_set))
         trained = train_both(study, chosen, source, folder)

@@ -4,23 +4,23 @@ Similarity, both divergences and the length of every caption are measured once; 
 L0 and tau_L is computed from them. Concentration and components are not tuned (`study kappa`, `study components`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.intervals import bootstrap_mean
 from msdscore.lab.benchmarks.base import Pair, clusters
 from msdscore.lab.benchmarks.results.result import items_of
 from msdscore.lab.stats.resample import paired_difference, permutation_test
 from msdscore.lab.studies.ablations.pairs import LENGTH, uncertainties
-from msdscore.lab.studies.ablations.sweep import PAIRS, facts, named_variants, run_sweep
+from msdscore.lab.studies.ablations.sweep import PAIRS, run_once
 from msdscore.lab.studies.context import PAPER, Study, paper_form
 from msdscore.lab.studies.table import Column, Row, Table, per_cent
+from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 Choice = tuple[float, ...]  # in the order of `GRID`
@@ -58,14 +58,12 @@ class ScoreParts:
         return right
 
 
-def tune(
-    study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD_OUT, samples: int = 1000
-) -> list[Table]:
+def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD_OUT) -> list[Table]:
     """Choose alpha, xi, L0 and tau_L on `held_out` pairs drawn by the seed, and evaluate the choice on the others."""
     name, pipeline = benchmark[-1], study.pipeline(PAPER)
     own = paper_form(pipeline)
-    plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False, samples=samples)
-    (row,) = run_sweep(study, plan, named_variants({"settings": {}}, pipeline.encoder, own))
+    plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False)
+    row = run_once(study, plan, Pipeline(pipeline.encoder, own))
     items = items_of(row.table, row.result.kind)
     if not all(isinstance(item, Pair) for item in items):
         raise ConfigError(f"tuning needs pairs of a right and a wrong caption; {name} has other items")
@@ -79,10 +77,11 @@ def tune(
     drawn = np.random.default_rng(study.seed).permutation(known)
     tuned_on, rest = np.sort(drawn[:held_out]), np.sort(drawn[held_out:])
     paper: Choice = (own.alpha, own.temperature, own.gate_center, own.gate_width)
-    accuracy = {choice: float(parts.right(choice)[tuned_on].mean()) for choice in _choices(paper)}
+    grid = (sorted({*values, used}) for values, used in zip(GRID.values(), paper, strict=True))
+    accuracy = {choice: float(parts.right(choice)[tuned_on].mean()) for choice in product(*grid)}
     # Ties are broken in favour of the settings in use, then of the first in the grid.
     best = max(accuracy, key=lambda choice: (accuracy[choice], choice == paper))
-    names, how = clusters(items), Resampling(samples=samples, seed=study.seed)
+    names, how = clusters(items), study.resampling
     rows: list[Row] = []
     for label, choice in (("chosen", best), ("in use", paper)):
         right = parts.right(choice)
@@ -97,10 +96,7 @@ def tune(
         for at, setting in enumerate(GRID)
         for value in sorted({choice[at] for choice in accuracy})
     ]
-    shared: dict[str, Any] = {
-        "signature": row.result.metric("coverage").signature,
-        "facts": facts(row.result) | {"held_out": len(tuned_on), "rest": len(rest), "tried": len(accuracy)},
-    }
+    shared = row.about("coverage", held_out=len(tuned_on), rest=len(rest), tried=len(accuracy))
     return [Table(
         name="choice",
         title=f"Soft-MSD on {name}: settings chosen on {len(tuned_on)} held-out pairs, evaluated on {len(rest)} others",
@@ -114,8 +110,3 @@ def tune(
         columns=[Column("setting"), Column("value"), per_cent("tuned", "held-out pairs")],
         rows=values, **shared,
     )]  # fmt: skip
-
-
-def _choices(paper: Choice) -> Iterator[Choice]:
-    """Yield every choice of the grid, including the settings in use."""
-    yield from product(*(sorted({*values, own}) for values, own in zip(GRID.values(), paper, strict=True)))
