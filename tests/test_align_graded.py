@@ -7,39 +7,17 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.core.embeddings import unit
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.lab.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
-from msdscore.lab.align.losses import (
-    bias_loss,
-    centred,
-    fitted,
-    graded_loss,
-    grounded_loss,
-    info_nce,
-    kl_tables,
-    owners,
-    relevance,
-    same_images,
-)
+from msdscore.lab.align.losses import fitted, info_nce, kl_tables, owners, same_images
 from msdscore.lab.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms
+from train_mini.losses import bias_loss, centred, graded_loss, grounded_loss
 
 
 def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_relevance_is_the_mean_cosine_with_all_captions_of_an_image():
-    captions = unit(numbers(6, 4))
-    owned = [[0, 1, 2], [3], [4, 5]]
-    references = torch.stack([captions[own].mean(dim=0) for own in owned])
-    found = relevance(references, captions)
-    for image, own in enumerate(owned):
-        for caption in range(6):
-            wanted = sum(float(captions[caption] @ captions[other]) for other in own) / len(own)
-            assert float(found[image, caption]) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_graded_loss_is_the_plain_loop_globally_and_centred():

@@ -72,7 +72,7 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("train.steps=many", ConfigError, r"train.steps should be int, got 'many'"),
         ("train.lr=-1", ConfigError, r"train: epochs and lr must be positive"),
         ("loss.reconstruction=1", ConfigError, r"loss.reconstruction needs a language model: set lm.source"),
-        ("sample.negatives=0", ConfigError, r"loss.negatives, grounded and bias need hard negatives"),
+        ("sample.negatives=0", ConfigError, r"the loss needs hard negatives: set sample.negatives"),
         (
             "heads.image.kind=cubic",
             UnknownNameError,

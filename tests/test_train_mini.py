@@ -427,6 +427,9 @@ def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
     assert not torch.equal(second.pixels, other.pixels)
     # Every image of these rows has a caption by a machine.
     assert second.machine.owner.tolist() == list(range(8))
+    for item, pair in enumerate(open_pairs(rows).items):
+        vectors = torch.nn.functional.normalize(one.towers[1].features(list(pair.captions)).pooled, dim=-1)
+        assert torch.allclose(one.references[item], vectors.mean(dim=0), atol=1e-5)
     assert len(second.machine.texts) == 8
 
 

@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2Images
 from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import Pairs
-from msdscore.lab.align.features import TrainingBatch, sentence_vectors
+from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.repeatable import draw
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs
@@ -43,9 +44,11 @@ class OwnedTexts:
 class ResidentBatch(TrainingBatch):
     """A batch with labels of every word in every image; groups of similar images are contiguous."""
 
+    sentences: Float[Tensor, "captions dim"]  # frozen sentence vectors
+    references: Float[Tensor, "batch dim"]  # their mean over all captions of each image
     pixels: Float[Tensor, "batch 3 side side"] | None  # values from 0 to 255, if the image network is trained too
     labels: Labels  # 1 present, 0 absent, −1 unsure
-    counts: Float[Tensor, " words"]  # images that hold each word
+    counts: Float[Tensor, " words"]  # images whose captions have each word
     group: int
     by_rule: tuple[OwnedTexts, ...]  # hard negatives, short and long texts: some of their words are false
     machine: OwnedTexts | None  # captions by a machine, if any image has one
@@ -63,7 +66,7 @@ class ResidentBatches:
     images: ResidentImages
     pools: Pools
     labels: Labels
-    counts: Float[Tensor, " words"]  # images that hold each word
+    counts: Float[Tensor, " words"]  # images whose captions have each word
     references: Float[Tensor, "images dim"]
     train: Int[Tensor, " places"]  # the image at every position of an epoch
     near: npt.NDArray[np.int64]  # positions in `train`, nearest first
@@ -182,6 +185,12 @@ def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor
     short = rows.trimmed()
     content = short.content_places()
     return tower.read(short.ids, short.mask, content.places, content.mask), content.words
+
+
+def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
+    """Return unit sentence vectors of captions, by the frozen text tower."""
+    assert texts.pooled is not None, "the text tower of mini has sentence vectors"
+    return unit(texts.pooled.float())
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Losses of resident training as pure functions: log-odds of words and classes, omissions, machine captions."""
+"""Losses of `mini` as pure functions: graded relevance, grounded negatives, log-odds of words and classes."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.encoders.base import Embeddings
-from msdscore.lab.align.losses import Scalar, bias_loss, grounded_loss
+from msdscore.lab.align.losses import Scalar, Table
 
+_PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 _RARE = 0.25  # weights of words are their counts to the power of minus this, to reduce the influence of frequent ones
 _PRIOR = 5.0  # images added to every count
 _BIAS = 0.1  # weight of the margin of people's captions that does not depend on the image
@@ -22,6 +23,37 @@ class Odds:
     slope: Scalar
     zero: Scalar
     word_zeros: Float[Tensor, " words"]
+
+
+def centred(table: Table) -> Table:
+    """Return similarities minus the mean of each caption over the images, which removes the contribution of the text.
+
+    >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
+    return table - table.mean(dim=0)
+
+
+def graded_loss(similarity: Table, relevance: Table, gain: Scalar, offset: Scalar | float = 0.0) -> Scalar:
+    r"""Squared distance of similarities to graded relevance, :math:`100\,\overline{(a s + b - r)^2}`."""
+    return _PERCENT * (gain * similarity + offset - relevance).square().mean()
+
+
+def grounded_loss(
+    margins: Float[Tensor, "images negatives"], owner: Int[Tensor, " negatives"], scale: Scalar
+) -> Scalar:
+    r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only the contribution of the image is rewarded.
+
+    `margins` are those of captions over their hard negatives, under every image of a batch; `owner` is the image of
+    each negative.
+    """
+    return softplus(-scale * centred(margins).gather(0, owner.unsqueeze(0)).squeeze(0)).sum()
+
+
+def bias_loss(margins: Float[Tensor, "images negatives"], scale: Scalar) -> Scalar:
+    r"""Sum of :math:`(t\,\overline m)^2`: the gain of a text independent of the image; the scale has no gradient."""
+    return (scale.detach() * margins.mean(dim=0)).square().sum()
 
 
 def group_columns(owner: Int[Tensor, " tokens"], group: int) -> Int[Tensor, "tokens group"]:

@@ -15,10 +15,18 @@ MINI = Path(__file__).with_name("mini.toml")
 # `super()` without arguments does not work in dataclasses with slots.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniLoss(LossSpec):
-    """Loss terms of the aligner, and those that need word labels or captions by a machine."""
+    """Loss terms of the aligner and of `mini`, some of which need word labels or captions by a machine."""
 
-    TERMS: ClassVar[tuple[str, ...]] = (*LossSpec.TERMS, "evidence", "objects", "omission", "over_machine")
+    TERMS: ClassVar[tuple[str, ...]] = (
+        *LossSpec.TERMS, "relevance", "local_relevance", "grounded", "bias", "support", "evidence", "objects",
+        "omission", "over_machine",
+    )  # fmt: skip
 
+    relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
+    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
+    grounded: float = 0.0  # hard negatives, by the margin that the image adds to that of the text
+    bias: float = 0.0  # the margin over hard negatives that the text has without its image
+    support: float = 0.0  # InfoNCE on calibrated support: log density minus its mean over the images
     evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
     objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every image
     omission: float = 0.0  # a second true caption covers more, a false one does not
@@ -31,6 +39,11 @@ class MiniLoss(LossSpec):
             raise ConfigError("objects shares the line of evidence; set loss.evidence too")
         if self.reconstruction:
             raise ConfigError("the trainer of mini has no reconstruction; use `msdscore align train`")
+
+    @property
+    def uses_negatives(self) -> bool:
+        """Whether any term uses hard negatives."""
+        return bool(self.negatives or self.grounded or self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Terms of the loss that need the labels of resident training, by the name of their weight in `[loss]`."""
+"""Terms of the loss of `mini`, by the name of their weight in `[loss]`."""
 
-from typing import cast
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -8,11 +8,21 @@ from torch import Tensor
 
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
-from msdscore.lab.align.losses import Scalar, caption_table, densities
+from msdscore.lab.align.losses import Scalar, Table, caption_table, densities, info_nce
 from msdscore.lab.align.objective import TERMS as FROZEN_TERMS
 from msdscore.lab.align.objective import Term, TrainingStep, word_term
 from train_mini.batches import ResidentBatch
-from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
+from train_mini.losses import (
+    bias_loss,
+    centred,
+    evidence_loss,
+    graded_loss,
+    grounded_loss,
+    group_columns,
+    objects_loss,
+    omission_loss,
+    over_machine_loss,
+)
 from train_mini.model import MiniAligner
 from train_mini.recipe import MiniLoss
 
@@ -20,16 +30,66 @@ from train_mini.recipe import MiniLoss
 _ELSEWHERE, _BY_RULE, _BY_RULE_ELSEWHERE = 0.25, 0.5, 0.1
 
 
-def _word(step: TrainingStep) -> Scalar:
+class MiniStep(TrainingStep):
+    """A batch of resident training with both sides projected; values that several terms share are computed once."""
+
+    aligner: MiniAligner
+    batch: ResidentBatch
+    loss: MiniLoss
+
+    @cached_property
+    def relevance(self) -> Table:
+        """Mean cosine of every caption with the captions of every image, by frozen sentence vectors."""
+        return self.batch.references @ self.batch.sentences.mT
+
+    @cached_property
+    def densities(self) -> Float[Tensor, "tokens images"]:
+        """log P of every token under the mixture of every image."""
+        return densities(self.texts.points[self.texts.mask], self.mixtures)
+
+    @cached_property
+    def margins(self) -> Float[Tensor, "images negatives"]:
+        """Margins of captions over their hard negatives, under every image."""
+        return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
+
+    def mean_over_negatives(self, sums: Scalar) -> Scalar:
+        """Divide a sum by the number of hard negatives."""
+        return sums / torch.tensor(float(len(self.batch.negative_owner)), device=sums.device).clamp_min(1.0)
+
+
+def _relevance(step: MiniStep) -> Scalar:
+    lines = step.aligner.lines
+    return graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
+
+
+def _local_relevance(step: MiniStep) -> Scalar:
+    return graded_loss(centred(step.local), centred(step.relevance), step.aligner.lines["local_relevance"])
+
+
+def _support(step: MiniStep) -> Scalar:
+    table = centred(caption_table(step.densities, step.texts.mask))
+    return info_nce(table * step.aligner.scale("support"), step.excluded)
+
+
+def _grounded(step: MiniStep) -> Scalar:
+    owner = step.batch.negative_owner // step.batch.each
+    return step.mean_over_negatives(grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
+
+
+def _bias(step: MiniStep) -> Scalar:
+    return step.mean_over_negatives(bias_loss(step.margins, step.aligner.scale("contrastive")))
+
+
+def _word(step: MiniStep) -> Scalar:
     """The word loss, with absent words by label."""
-    batch = _labelled(step)
+    batch = step.batch
     words = batch.token_words[step.texts.mask]
     return word_term(step, (batch.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1))
 
 
-def _evidence(step: TrainingStep) -> Scalar:
+def _evidence(step: MiniStep) -> Scalar:
     """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the images of its group."""
-    batch, mask = _labelled(step), step.batch.texts.mask
+    batch, mask = step.batch, step.batch.texts.mask
     words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.each
     losses = [_group_loss(step, step.densities, words, owner, elsewhere=_ELSEWHERE)]
     for part in batch.by_rule:
@@ -37,12 +97,12 @@ def _evidence(step: TrainingStep) -> Scalar:
         table = densities(_local_vectors(step, part.texts, known), step.mixtures)
         owner = part.owner[known.nonzero()[:, 0]]
         losses.append(_BY_RULE * _group_loss(step, table, part.words[known], owner, elsewhere=_BY_RULE_ELSEWHERE))
-    zeros = cast(MiniAligner, step.aligner).odds().word_zeros
-    return torch.stack(losses).sum() + cast(MiniLoss, step.loss).shrink * zeros.square().sum()
+    zeros = step.aligner.odds().word_zeros
+    return torch.stack(losses).sum() + step.loss.shrink * zeros.square().sum()
 
 
 def _group_loss(
-    step: TrainingStep,
+    step: MiniStep,
     table: Float[Tensor, "tokens images"],
     words: Int[Tensor, " tokens"],
     owner: Int[Tensor, " tokens"],
@@ -50,33 +110,33 @@ def _group_loss(
     elsewhere: float,
 ) -> Scalar:
     """Evidence of tokens in the images of their group; images other than their own have the weight `elsewhere`."""
-    batch, real = _labelled(step), words >= 0
+    batch, real = step.batch, words >= 0
     table, words, owner = table[real], words[real], owner[real]
     columns = group_columns(owner, batch.group)
     evidence = (table - table.mean(dim=1, keepdim=True)).gather(1, columns)
     labels = batch.labels[columns, words.unsqueeze(1)]
     weights = torch.where(columns == owner.unsqueeze(1), 1.0, elsewhere)
-    odds = cast(MiniAligner, step.aligner).odds()
+    odds = step.aligner.odds()
     return evidence_loss(evidence, words, labels, weights, odds=odds, counts=batch.counts)
 
 
-def _objects(step: TrainingStep) -> Scalar:
+def _objects(step: MiniStep) -> Scalar:
     """Names of classes in all images of the batch: their evidence is the mean over the tokens of the name."""
-    batch = _labelled(step)
+    batch = step.batch
     mask = batch.classes.mask
     table = densities(_local_vectors(step, batch.classes, mask), step.mixtures)
     evidence = caption_table(table - table.mean(dim=1, keepdim=True), mask).mT
-    return objects_loss(evidence, batch.objects.mT, batch.annotated, cast(MiniAligner, step.aligner).class_odds())
+    return objects_loss(evidence, batch.objects.mT, batch.annotated, step.aligner.class_odds())
 
 
-def _omission(step: TrainingStep) -> Scalar:
-    scale, group = step.aligner.scale("omission"), _labelled(step).group
+def _omission(step: MiniStep) -> Scalar:
+    scale, group = step.aligner.scale("omission"), step.batch.group
     return omission_loss(step.images, step.texts, scale, kappa=step.loss.kl_kappa, group=group)
 
 
-def _over_machine(step: TrainingStep) -> Scalar:
+def _over_machine(step: MiniStep) -> Scalar:
     """Captions by people against the machine's of the same image; zero if no image has one."""
-    batch, texts = _labelled(step), step.own_texts
+    batch, texts = step.batch, step.own_texts
     if batch.machine is None:
         return 0.0 * texts.pooled.sum()
     with step.autocast():
@@ -86,18 +146,24 @@ def _over_machine(step: TrainingStep) -> Scalar:
     return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)
 
 
-def _labelled(step: TrainingStep) -> ResidentBatch:
-    return cast(ResidentBatch, step.batch)
-
-
-def _local_vectors(step: TrainingStep, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
+def _local_vectors(step: MiniStep, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
     """Return aligned unit vectors of the tokens under a mask."""
     with step.autocast():
         return unit(step.aligner.heads.text(texts.points, texts.mask)[mask].float())
 
 
-TERMS: dict[str, Term] = FROZEN_TERMS | {
+# In the order in which they are summed, which decides the last bits of the loss.
+TERMS: dict[str, Term] = {
+    "contrastive": FROZEN_TERMS["contrastive"],
+    "relevance": _relevance,
+    "local": FROZEN_TERMS["local"],
+    "local_relevance": _local_relevance,
     "word": _word,
+    "kl": FROZEN_TERMS["kl"],
+    "support": _support,
+    "negatives": FROZEN_TERMS["negatives"],
+    "grounded": _grounded,
+    "bias": _bias,
     "evidence": _evidence,
     "objects": _objects,
     "omission": _omission,

@@ -16,7 +16,7 @@ from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.recipe import MiniRecipe
-from train_mini.terms import TERMS
+from train_mini.terms import TERMS, MiniStep
 
 
 def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
@@ -34,7 +34,7 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
     words, classes = batches.labels.shape[1], batches.objects.shape[1]
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
-    return Parts(batches.batches, batches.per_epoch, batches.bad, aligner, TERMS)
+    return Parts(batches.batches, batches.per_epoch, batches.bad, aligner, TERMS, step_type=MiniStep)
 
 
 train = partial(train_heads, assemble=assemble)

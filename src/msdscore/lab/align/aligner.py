@@ -19,11 +19,9 @@ from msdscore.lab.align.recipe import Recipe, TrainSpec
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
-    # Initial scales of terms with a temperature; None: by `loss.temperature`. Divergences and densities are in nats
-    # already, so that their scales start near one.
-    SCALES: ClassVar[dict[str, float | None]] = {
-        "contrastive": None, "local": None, "word": None, "kl": 1.0, "support": 2.0,
-    }  # fmt: skip
+    # Initial scales of terms with a temperature; None: by `loss.temperature`. Divergences are in nats already, so that
+    # their scale starts at one.
+    SCALES: ClassVar[dict[str, float | None]] = {"contrastive": None, "local": None, "word": None, "kl": 1.0}
 
     def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
         super().__init__()
@@ -31,12 +29,9 @@ class Aligner(nn.Module):
         self._max_scale = loss.max_scale
         self.heads = AlignedHeads(recipe.heads, image, text)
         # Hard negatives are judged with the temperature of the contrast.
-        used = loss.weights | {"contrastive": loss.contrastive or loss.wants_negatives}
+        used = loss.weights | {"contrastive": loss.contrastive or loss.uses_negatives}
         starts = {name: start or 1 / loss.temperature for name, start in self.SCALES.items() if used[name]}
-        self.log_scales = _scalars({name: math.log(start) for name, start in starts.items()})
-        # Lines from similarity to graded relevance; they start as identity.
-        lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
-        self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
+        self.log_scales = scalars({name: math.log(start) for name, start in starts.items()})
         self.prefix: nn.Linear | None = None
         if language_width and recipe.lm.prefix == "linear":
             self.prefix = nn.Linear(recipe.heads.dim, language_width)
@@ -67,7 +62,8 @@ class Aligner(nn.Module):
             parameter.clamp_(max=math.log(self._max_scale))
 
 
-def _scalars(values: Mapping[str, float]) -> nn.ParameterDict:
+def scalars(values: Mapping[str, float]) -> nn.ParameterDict:
+    """Return trainable scalars with these initial values."""
     return nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in values.items()})
 
 

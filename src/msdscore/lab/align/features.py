@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from PIL import Image
 from torch import Tensor
 
-from msdscore.core.embeddings import unit, widen
+from msdscore.core.embeddings import widen
 from msdscore.encoders.aligned.towers import ImageTower, TextTower, plain
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
@@ -57,8 +57,6 @@ class TrainingBatch:
     items: Int[Tensor, " batch"]
     token_words: Int[Tensor, "captions points"]  # a number for the word of every token
     image_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of an image; -1: padding
-    sentences: Float[Tensor, "captions dim"] | None = None  # frozen sentence vectors, if a term uses graded relevance
-    references: Float[Tensor, "batch dim"] | None = None  # their mean over all captions of each image
 
     @property
     def each(self) -> int:
@@ -114,13 +112,7 @@ def token_layouts(features: Features) -> tuple[TokenLayout, ...]:
     return tuple(layout for layout in features.layout if isinstance(layout, TokenLayout))
 
 
-def make_batch(
-    samples: Sequence[Sample],
-    source: TowerFeatures,
-    *,
-    device: torch.device,
-    references: Float[Tensor, "pairs dim"] | None = None,
-) -> TrainingBatch:
+def make_batch(samples: Sequence[Sample], source: TowerFeatures, *, device: torch.device) -> TrainingBatch:
     """Run the frozen towers over samples, without gradients."""
     images, texts = source.images(samples), source.texts(samples)
     captions = tuple(caption for sample in samples for caption in sample.captions)
@@ -130,18 +122,15 @@ def make_batch(
         [stem(word) for word in words_at(caption, layout.spans)]
         for caption, layout in zip(captions, token_layouts(texts), strict=True)
     ]
-    items = torch.tensor([sample.item for sample in samples], device=device)
     return TrainingBatch(
         images=images,
         texts=texts,
         negatives=source.encode([text for _, text in owned]) if owned else None,
         negative_owner=torch.tensor([row for row, _ in owned], dtype=torch.int64, device=device),
         captions=captions,
-        items=items,
+        items=torch.tensor([sample.item for sample in samples], device=device),
         token_words=_numbers(words, device, width=texts.mask.shape[1]),
         image_words=_numbers([sorted(sample.words) for sample in samples], device),
-        sentences=None if references is None else sentence_vectors(texts),
-        references=None if references is None else references[items],
     )
 
 
@@ -149,31 +138,6 @@ def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int 
     wide = max(width, *map(len, rows)) if rows else width
     keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
     return torch.tensor(keys, dtype=torch.int64, device=device)
-
-
-def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
-    """Return unit sentence vectors of captions, by the frozen text tower.
-
-    Raises:
-        ConfigError: If the tower has none.
-    """
-    if texts.pooled is None:
-        raise ConfigError("loss.relevance needs a text tower with sentence vectors; this one has none")
-    return unit(texts.pooled.float())
-
-
-@torch.no_grad()
-def image_references(pairs: Pairs, tower: TextTower, *, chunk: int) -> Float[Tensor, "pairs dim"]:
-    """Return the mean sentence vector of all captions of every image: products with it are mean cosines."""
-    captions = (caption for pair in pairs.items for caption in pair.captions)
-    parts = []
-    while texts := list(islice(captions, chunk)):
-        parts.append(sentence_vectors(tower.features(texts)))
-    vectors = torch.cat(parts)
-    sizes = torch.tensor([len(pair.captions) for pair in pairs.items], device=vectors.device)
-    owner = torch.arange(len(pairs), device=vectors.device).repeat_interleave(sizes)
-    sums = vectors.new_zeros(len(pairs), vectors.shape[1]).index_add(0, owner, vectors)
-    return sums / sizes.unsqueeze(1)
 
 
 class MatrixWriter:

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy
 
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.base import Embeddings
 
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
 TABLE_ROOM = 1 << 27  # largest number of similarities of the token-to-patch table in memory
-PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 
 Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
@@ -200,45 +199,3 @@ def _directed(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, 
     mine = log_density(own, side.points)[side.mask].unsqueeze(1)
     sums = other.new_zeros(len(side), len(others)).index_add(0, owner, mine - other)
     return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)
-
-
-def centred(table: Table) -> Table:
-    """Similarities minus the mean of each caption over the images: removes the contribution of the text alone.
-
-    >>> import torch
-    >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
-    tensor([[-1.,  0.],
-            [ 1.,  0.]])
-    """
-    return table - table.mean(dim=0)
-
-
-def relevance(
-    references: Float[Tensor, "images dim"], sentences: Float[Tensor, "captions dim"]
-) -> Float[Tensor, "images captions"]:
-    """Mean cosine of every caption with the captions of every image, by frozen sentence vectors.
-
-    `references` are the means of the unit sentence vectors of all captions of an image.
-    """
-    return references @ sentences.mT
-
-
-def graded_loss(similarity: Table, wanted: Table, gain: Scalar, offset: Scalar | float = 0.0) -> Scalar:
-    r"""Squared distance of similarities to graded relevance, :math:`100\,\overline{(a s + b - r)^2}`."""
-    return PERCENT * (gain * similarity + offset - wanted).square().mean()
-
-
-def grounded_loss(
-    margins: Float[Tensor, "images negatives"], owner: Int[Tensor, " negatives"], scale: Scalar
-) -> Scalar:
-    r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only the contribution of the image is rewarded.
-
-    `margins` are those of captions over their hard negatives, under every image of a batch; `owner` is the image of
-    each negative.
-    """
-    return softplus(-scale * centred(margins).gather(0, owner.unsqueeze(0)).squeeze(0)).sum()
-
-
-def bias_loss(margins: Float[Tensor, "images negatives"], scale: Scalar) -> Scalar:
-    r"""Sum of :math:`(t\,\overline m)^2`: the gain of a text independent of the image; the scale has no gradient."""
-    return (scale.detach() * margins.mean(dim=0)).square().sum()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -72,40 +73,17 @@ class TrainingStep:
         return losses.caption_table(self.tokens, self.texts.mask)
 
     @cached_property
-    def relevance(self) -> Table:
-        """Graded relevance of all images and captions."""
-        references, sentences = self.batch.references, self.batch.sentences
-        if references is None or sentences is None:
-            raise AssertionError("graded relevance without sentence vectors")
-        return losses.relevance(gather_rows(references, self.world), gather_rows(sentences, self.world))
-
-    @cached_property
     def mixtures(self) -> Mixture:
         """One mixture per image."""
         return losses.fitted(self.images, self.fit_settings(0))
 
     @cached_property
-    def densities(self) -> Float[Tensor, "tokens images"]:
-        """log P of every token under the mixture of every image."""
-        return losses.densities(self.texts.points[self.texts.mask], self.mixtures)
-
-    @cached_property
     def negatives(self) -> Float[Tensor, "negatives dim"]:
-        """Pooled vectors of the hard negatives of this process; None if no caption has one."""
+        """Pooled vectors of the hard negatives of this process; empty if no caption has one."""
         if self.batch.negatives is None:
             return self.own_texts.pooled[:0]
         with self.autocast():
             return self.aligner.heads.project("text", self.batch.negatives).pooled
-
-    @cached_property
-    def margins(self) -> Float[Tensor, "images negatives"]:
-        """Margins over the hard negatives of this process, under the images of all processes."""
-        return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
-
-    def mean_over_negatives(self, sums: Scalar) -> Scalar:
-        """Return a sum over the negatives of this process as a mean over those of all processes."""
-        count = total(torch.tensor(float(len(self.batch.negative_owner)), device=sums.device), self.world)
-        return sums * self.world.size / count.clamp_min(1.0)
 
     def fit_settings(self, side: int) -> FitSettings:
         """Return the fit settings of the mixtures of images (0) or captions (1)."""
@@ -113,28 +91,27 @@ class TrainingStep:
         return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
 
 
-Term = Callable[[TrainingStep], Scalar]
+Term = Callable[[Any], Scalar]  # of a `TrainingStep`, or of the subclass that a trainer uses
 
 
 def objective(
-    aligner: Aligner, batch: TrainingBatch, setting: Setting, terms: Mapping[str, Term] | None = None
+    aligner: Aligner,
+    batch: TrainingBatch,
+    setting: Setting,
+    terms: Mapping[str, Term] | None = None,
+    step_type: type[TrainingStep] = TrainingStep,
 ) -> tuple[Scalar, dict[str, Tensor]]:
     """Return the weighted sum of all terms of the recipe, and the detached value of each.
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
-    step = TrainingStep(aligner, batch, setting)
+    step = step_type(aligner, batch, setting)
     weights = setting.loss.weights
     values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
     # Some terms only use the pairs of one process: the mean over processes is reported.
     means = total(torch.stack([value.detach() for value in values.values()]), setting.world) / setting.world.size
     return loss, dict(zip(values, means, strict=True))
-
-
-def _relevance(step: TrainingStep) -> Scalar:
-    lines = step.aligner.lines
-    return losses.graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
 
 
 def _word(step: TrainingStep) -> Scalar:
@@ -165,11 +142,6 @@ def _kl(step: TrainingStep) -> Scalar:
     return torch.stack([losses.info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
 
 
-def _support(step: TrainingStep) -> Scalar:
-    table = losses.centred(losses.caption_table(step.densities, step.texts.mask))
-    return losses.info_nce(table * step.aligner.scale("support"), step.excluded)
-
-
 def _negatives(step: TrainingStep) -> Scalar:
     """Return the similarities of the hard negatives of every caption as a padded table."""
     texts, owner = step.own_texts, step.batch.negative_owner
@@ -182,11 +154,6 @@ def _negatives(step: TrainingStep) -> Scalar:
     table = cosines.new_zeros(len(texts), int(order.max()) + 1).index_put((owner, order), cosines)
     real = torch.zeros_like(table, dtype=torch.bool).index_put((owner, order), torch.tensor(True, device=owner.device))
     return losses.negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
-
-
-def _grounded(step: TrainingStep) -> Scalar:
-    owner = step.world.rank * len(step.own_images) + step.batch.negative_owner // step.batch.each
-    return step.mean_over_negatives(losses.grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
 
 
 def _reconstruction(step: TrainingStep) -> Scalar:
@@ -206,16 +173,9 @@ def _reconstruction(step: TrainingStep) -> Scalar:
 # By the name of the weight in `[loss]`.
 TERMS: dict[str, Term] = {
     "contrastive": lambda step: losses.info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded),
-    "relevance": _relevance,
     "local": lambda step: losses.info_nce(step.local * step.aligner.scale("local"), step.excluded),
-    "local_relevance": lambda step: losses.graded_loss(
-        losses.centred(step.local), losses.centred(step.relevance), step.aligner.lines["local_relevance"]
-    ),
     "word": _word,
     "kl": _kl,
-    "support": _support,
     "negatives": _negatives,
-    "grounded": _grounded,
-    "bias": lambda step: step.mean_over_negatives(losses.bias_loss(step.margins, step.aligner.scale("contrastive"))),
     "reconstruction": _reconstruction,
 }

@@ -40,8 +40,7 @@ class LossSpec:
     """
 
     TERMS: ClassVar[tuple[str, ...]] = (
-        "contrastive", "reconstruction", "local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded",
-        "bias", "support",
+        "contrastive", "reconstruction", "local", "word", "kl", "negatives",
     )  # fmt: skip
 
     contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
@@ -50,11 +49,6 @@ class LossSpec:
     word: float = 0.0  # each content word against images and words that lack it
     kl: float = 0.0  # divergence through unrolled EM
     negatives: float = 0.0  # the caption against its hard negatives
-    relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
-    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
-    grounded: float = 0.0  # hard negatives, by the margin that the image adds to that of the text
-    bias: float = 0.0  # the margin over hard negatives that the text has without its image
-    support: float = 0.0  # InfoNCE on calibrated support: log density minus its mean over the images
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
@@ -83,14 +77,9 @@ class LossSpec:
         return {name: getattr(self, name) for name in self.TERMS}
 
     @property
-    def wants_negatives(self) -> bool:
+    def uses_negatives(self) -> bool:
         """Whether any term uses hard negatives."""
-        return bool(self.negatives or self.grounded or self.bias)
-
-    @property
-    def wants_relevance(self) -> bool:
-        """Whether any term uses graded relevance."""
-        return bool(self.relevance or self.local_relevance)
+        return bool(self.negatives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +178,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.loss.reconstruction and not self.lm.source:
             raise ConfigError("loss.reconstruction needs a language model: set lm.source, or loss.reconstruction=0")
-        if self.loss.wants_negatives and not self.sample.negatives:
-            raise ConfigError(
-                "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
-            )
+        if self.loss.uses_negatives and not self.sample.negatives:
+            raise ConfigError("the loss needs hard negatives: set sample.negatives to 1 or more")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 

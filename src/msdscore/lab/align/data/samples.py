@@ -54,7 +54,7 @@ class SampleReader:
         # The same in every epoch.
         self._words = lru_cache(_REMEMBERED)(self._find_words)
         self._banned = lru_cache(_REMEMBERED)(words_of)
-        by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
+        by_rule = recipe.loss.uses_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
     def sample(self, item: int, epoch: int) -> Sample:
@@ -107,7 +107,7 @@ class SampleReader:
 
     def _negatives(self, pair: TrainingPair, caption: str, chance: Random) -> tuple[str, ...]:
         spec = self.recipe.sample
-        if not self.recipe.loss.wants_negatives:
+        if not self.recipe.loss.uses_negatives:
             return ()
         supplied = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
         if spec.negative_source == "rules":

@@ -30,11 +30,10 @@ from msdscore.lab.align.features import (
     TrainingBatch,
     build_cache,
     cache_key,
-    image_references,
     make_batch,
 )
 from msdscore.lab.align.language import FrozenLanguageModel, load_language_model
-from msdscore.lab.align.objective import TERMS, Setting, Term
+from msdscore.lab.align.objective import TERMS, Setting, Term, TrainingStep
 from msdscore.lab.align.processes import World, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
@@ -113,6 +112,7 @@ class Parts:
     aligner: Aligner
     terms: Mapping[str, Term]
     language: FrozenLanguageModel | None = None
+    step_type: type[TrainingStep] = TrainingStep
 
 
 Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
@@ -136,13 +136,11 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
         source = cached = CachedFeatures(folder, pairs, source)
         reader = SampleReader(pairs, recipe, cached=cached.usable())
         reader.bad.update(cached.bad)
-    graded = recipe.loss.wants_relevance
-    references = image_references(pairs, towers[1], chunk=spec.tower_batch) if graded else None
 
     def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
         with closing(read_batches(reader, start=start, stop=stop, workers=options.workers, world=world)) as samples:
             for part in samples:
-                yield make_batch(part, source, device=source.image.device, references=references)
+                yield make_batch(part, source, device=source.image.device)
 
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)

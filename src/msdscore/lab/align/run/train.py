@@ -118,7 +118,7 @@ class _Run:
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
-                loss, terms = objective(aligner, batch, s.setting, s.parts.terms)
+                loss, terms = objective(aligner, batch, s.setting, s.parts.terms, s.parts.step_type)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
