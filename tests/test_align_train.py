@@ -329,7 +329,7 @@ def test_early_stopping_keeps_the_best(rows, tmp_path):
     assert report.stopped_early
     assert report.step == report.best_step + 6 < 200
     assert averaged_weights(tmp_path / "run")[1].step == report.best_step
-    with pytest.raises(ConfigError, match="train.patience stops on retrieval and needs validation data"):
+    with pytest.raises(ConfigError, match="train.patience needs validation data for early stopping"):
         train(small, rows, tmp_path / "other", options=CPU)
 
 

@@ -297,7 +297,7 @@ def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
         GREEDY,
         CaptionRun(system="s", identity="s"),
     )
-    assert (made.failed, made.reasons) == (1, ("row 0: the captioner said nothing",))
+    assert (made.failed, made.reasons) == (1, ("row 0: the captioner returned no text",))
 
 
 def test_wrong_settings_and_checkpoints_are_one_line_errors(tmp_path) -> None:

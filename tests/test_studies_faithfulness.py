@@ -145,7 +145,7 @@ def test_terms_find_the_changed_colour_and_a_wrong_image_does_not(study):
 
 def test_other_subsets_are_no_question(study, pairs, monkeypatch):
     monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, subset="add_obj") for pair in pairs])
-    with pytest.raises(InputError, match="expected pairs of the subsets replace_obj, replace_att, got none"):
+    with pytest.raises(InputError, match="a wrong caption of the subsets replace_obj, replace_att, got none"):
         localisation.localisation(study)
     monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, negative=pair.positive) for pair in pairs])
     with pytest.raises(InputError, match="expected wrong captions that change one content word, got none among"):

@@ -85,7 +85,7 @@ def measure_retrieval(
     Unreadable images are ignored.
 
     Raises:
-        InputError: no image can be read.
+        InputError: If no image can be read.
     """
     images, texts, owner = list[Embeddings](), list[Embeddings](), list[int]()
     readable = 0

@@ -45,12 +45,12 @@ def export(
 ) -> Path:
     """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
 
-    With background images (about a hundred), it includes a bank, which
-    calibrates support, and recommends the paper's form with it.
+    With background images (about a hundred), it includes a bank, which calibrates support, and recommends the paper's
+    form with it.
 
     Raises:
         RunError: If the run has no checkpoint, or the folder has other files, or an encoder without `overwrite`.
-        ConfigError: the heads do not fit the dtype, or there are too few images.
+        ConfigError: If the heads do not fit the dtype, or there are too few images.
     """
     if background and len(background) < _LEAST:
         raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 are typical")
@@ -135,7 +135,7 @@ def _lasting(source: str) -> str:
 
 
 def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int8", overwrite: bool = False) -> Path:
-    """Write an encoder whose similarities are the means of those of several exported ones.
+    """Write an encoder whose similarities are the means over several exported encoders.
 
     The errors of separately trained heads are partly independent, so the mean has a smaller error. The members must
     have the same backbones; tuned stages of the image network are stored for each of them, shared stages are computed
@@ -207,7 +207,9 @@ def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
         if {"weights": ""} | _backbone(config) != {"weights": ""} | _backbone(first):
             different.append("image")
         if different:
-            raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
+            raise ConfigError(
+                f"{folder} differs from {folders[0]} in {', '.join(different)}; join encoders of one recipe"
+            )
     if any(tuned) and not all(tuned):
         raise ConfigError("either all or none of the encoders to join can have a tuned image network")
 

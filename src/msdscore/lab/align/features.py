@@ -34,7 +34,7 @@ from msdscore.lab.align.recipe import Recipe
 from msdscore.text.words import WORD, Span, stem
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int32": torch.int32}
-_DONE = "cache.json"  # written last: its presence says that the cache is complete
+_DONE = "cache.json"  # written last, when the cache is complete
 _PARTS = ("local", "whole", "pooled")
 _SHARE = 0.6  # of the free memory of a GPU that cached features may take
 
@@ -55,8 +55,8 @@ class TrainingBatch:
     negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
     captions: tuple[str, ...]
     items: Int[Tensor, " batch"]
-    token_words: Int[Tensor, "captions points"]  # a number for the word of every token
-    image_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of an image; -1: padding
+    token_words: Int[Tensor, "captions points"]  # the word id of every token
+    image_words: Int[Tensor, "batch words"]  # word ids of all captions of an image; -1: padding
 
     @property
     def each(self) -> int:
@@ -153,9 +153,9 @@ class MatrixWriter:
         """Add the real rows of every item of a padded batch; an item may have no rows.
 
         Raises:
-            ConfigError: the values do not fit the dtype of the store.
+            ConfigError: If the values do not fit the dtype of the store.
         """
-        # Smaller before it travels: on a GPU the copy is what takes time.
+        # Converted before the copy from the GPU, which takes most of the time.
         rows = vectors.detach()[mask].to(self._dtype).cpu().contiguous()
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
             raise ConfigError(f"features do not fit {self._dtype}; cache them as bfloat16 or float32 (cache_dtype)")
@@ -182,7 +182,7 @@ class MatrixStore:
         count = int(self.ends[-1]) * self.width
         size = path.with_suffix(".bin").stat().st_size
         if size != count * DTYPES[dtype].itemsize:
-            raise RunError(f"{path.with_suffix('.bin')}: is cut off; delete the folder and cache the features again")
+            raise RunError(f"{path.with_suffix('.bin')}: is truncated; delete the folder and cache the features again")
         values = torch.from_file(str(path.with_suffix(".bin")), shared=False, size=count, dtype=DTYPES[dtype])
         self._values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
 
@@ -200,11 +200,11 @@ class MatrixStore:
 
     def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return matrices as one padded batch, with its mask, on the device of the store."""
-        wanted = np.asarray(numbers)
-        starts, heights = self.ends[wanted], self.ends[wanted + 1] - self.ends[wanted]
-        places = np.arange(heights.max())
-        real = places < heights[:, None]
-        rows = torch.from_numpy(np.where(real, starts[:, None] + places, 0)).to(self._values.device)
+        index = np.asarray(numbers)
+        starts, heights = self.ends[index], self.ends[index + 1] - self.ends[index]
+        offsets = np.arange(heights.max())
+        real = offsets < heights[:, None]
+        rows = torch.from_numpy(np.where(real, starts[:, None] + offsets, 0)).to(self._values.device)
         mask = torch.from_numpy(real).to(self._values.device)
         if not mask.any():
             return self._values.new_zeros(*mask.shape, self.width), mask
@@ -235,8 +235,8 @@ def build_cache(
 ) -> None:
     """Write the features of all views and captions; incomplete files of a killed run are removed first.
 
-    `workers` threads decode images and draw their views while the towers compute. Of several runs that want the same
-    features one computes them, and the others wait for it.
+    `workers` threads decode images and draw their views while the towers compute. If several runs need the
+    same features, one computes them and the others wait.
     """
     with in_turn(folder.with_suffix(".lock")):
         if (folder / _DONE).is_file():
@@ -323,7 +323,7 @@ class CachedFeatures(TowerFeatures):
             name: MatrixStore(folder / name, state["dtype"]) for name in names if (folder / f"{name}.npy").is_file()
         }
         self._spans = MatrixStore(folder / "text-spans", "int32")
-        # The number of each pair's first caption.
+        # The index of each pair's first caption.
         self._first = [0, *accumulate(len(pair.captions) for pair in pairs.items)]
         device = live.image.device
         # In GPU memory if enough is free: steps then do not wait for the disk.

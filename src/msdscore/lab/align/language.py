@@ -56,15 +56,15 @@ class FrozenLanguageModel:
     @torch.inference_mode()
     def log_likelihoods(self, captions: Sequence[str]) -> list[float]:
         """Return the log-likelihood of each caption and its end, in nats, without a prefix."""
-        before = [*(self._before or (self._end,))]  # a model without a token to begin with begins after an end
+        before = [*(self._before or (self._end,))]  # a model without a start token starts after an end token
         values: list[float] = []
         for start in range(0, len(captions), self._batch):
             ids = [[*before, *self._ids(text), self._end] for text in captions[start : start + self._batch]]
             targets = _padded(ids, self.model.device)
             logits = self.model(input_ids=targets.clamp_min(0), use_cache=False).logits[:, len(before) - 1 : -1]
-            wanted = targets[:, len(before) :]
-            lost = cross_entropy(logits.float().transpose(1, 2), wanted, ignore_index=_IGNORED, reduction="none")
-            values += (-lost.double().sum(dim=1)).tolist()
+            labels = targets[:, len(before) :]
+            nll = cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=_IGNORED, reduction="none")
+            values += (-nll.double().sum(dim=1)).tolist()
         return values
 
     def _ids(self, caption: str) -> list[int]:
@@ -84,9 +84,9 @@ class FrozenLanguageModel:
         read = targets[:, :-1].clamp_min(0)
         inputs = torch.cat([embed(before), prefix.to(embed.weight.dtype), embed(read)], dim=1)
         seen = torch.cat([before >= 0, mask, targets[:, :-1] != _IGNORED], dim=1)
-        places = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
+        positions = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
         # No cache of keys: no words are generated.
-        output = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
+        output = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=positions, use_cache=False)
         logits = output.logits[:, before.shape[1] + count - 1 :]
         return cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
 
@@ -95,7 +95,7 @@ def load_language_model(spec: LanguageSpec, *, device: torch.device) -> FrozenLa
     """Load the frozen language model of a recipe: float32 on a CPU, bfloat16 on CUDA.
 
     Raises:
-        WeightsError: its files are missing or damaged.
+        WeightsError: If its files are missing or damaged.
     """
     where = place(str(device), "auto", half=torch.bfloat16)
     source = locate(spec.source)

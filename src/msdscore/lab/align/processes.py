@@ -48,7 +48,7 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Return the GPU of this process, that of its local rank."""
+    """Return the GPU of this process, by its local rank."""
     if str(device) == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
@@ -123,7 +123,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
     if world.size == 1:
         return
     every = list(parameters)
-    # A term may have had nothing to do in one process; a parameter that no process used stays untouched.
+    # A term may be zero in one process; a parameter that no process used keeps no gradient.
     used = torch.tensor([float(parameter.grad is not None) for parameter in every], device=every[0].device)
     dist.all_reduce(used)
     moved = [parameter for parameter, count in zip(every, used.tolist(), strict=True) if count]

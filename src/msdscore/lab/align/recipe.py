@@ -1,6 +1,6 @@
-"""A training recipe: every choice of a run in one frozen, checked object.
+"""Training recipes: all settings of a run in one frozen, validated object.
 
-Recipes are written as TOML: shipped ones by name, anyone's by path, single settings on top.
+Recipes are TOML files: included ones are loaded by name, others by path; single settings can be overridden.
 """
 
 import json
@@ -208,9 +208,9 @@ def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruct
     0.002
 
     Raises:
-        UnknownNameError: no such recipe or setting.
-        InputError: the file is not TOML.
-        ConfigError: a setting that cannot work.
+        UnknownNameError: If there is no such recipe or setting.
+        InputError: If the file is not TOML.
+        ConfigError: If a setting is invalid.
     """
     return load_as(Recipe, name, changes=changes, no_reconstruction=no_reconstruction)
 
@@ -228,10 +228,10 @@ def load_as(
 
 
 def load_trained(path: Path) -> Recipe:
-    """Load the recipe of a finished run, without losses and samples, which may be those of another trainer."""
+    """Load the recipe of a finished run, without loss and sampling settings, which may be another trainer's."""
     values = _read(path)
-    kept = {key: values[key] for key in ("name", "description", "seed", "image", "text", "heads")}
-    return read_spec(Recipe, {**kept, "train": {"tower_batch": values["train"]["tower_batch"]}})
+    parts = {key: values[key] for key in ("name", "description", "seed", "image", "text", "heads")}
+    return read_spec(Recipe, {**parts, "train": {"tower_batch": values["train"]["tower_batch"]}})
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -267,7 +267,7 @@ def _set(values: dict[str, Any], change: str) -> None:
             raise ConfigError(f"{key.strip()!r} is not a setting: {name!r} is a value, not a table")
     try:
         values[last] = tomllib.loads(f"value = {given.strip()}")["value"]
-    except tomllib.TOMLDecodeError:  # other values are texts, so that quotes can be omitted
+    except tomllib.TOMLDecodeError:  # other values are strings without quotes
         values[last] = given.strip()
 
 

@@ -41,8 +41,8 @@ def epoch_order(blocks: npt.NDArray[np.int64], *, seed: int, epoch: int, window:
     names, member = np.unique(blocks, return_inverse=True)
     if len(names) == len(blocks):
         return numbers.permutation(len(blocks))
-    place = numbers.permutation(len(names))[member] // window
-    return np.lexsort((numbers.permutation(len(blocks)), place))
+    windows = numbers.permutation(len(names))[member] // window
+    return np.lexsort((numbers.permutation(len(blocks)), windows))
 
 
 @contextmanager

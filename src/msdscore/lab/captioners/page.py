@@ -124,7 +124,7 @@ def _forest(metric: MetricRanking, signature: str) -> dict[str, Any]:
 
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:
     """Return the plot of both parts of the score with intervals and labels; None if they are not known."""
-    means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
+    means = {metric.metric: {each.captioner: each.mean for each in metric.placed} for metric in ranking.metrics}
     names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
     if names is None:
         return None
@@ -160,16 +160,16 @@ def _axis(intervals: Sequence[Interval]) -> Any:
 
 
 def _thumbs(
-    contest: Contest, wanted: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
+    contest: Contest, origins: Sequence[tuple[int, int]], images: Path | None, rows: Path | None
 ) -> dict[tuple[int, int], str]:
     """Return thumbnails by file and row."""
     thumbs: dict[tuple[int, int], str] = {}
     for number, path in enumerate(contest.files):
-        own = [row for file, row in wanted if file == number]
-        for place, row in rows_with_images(path, rows, images, own).items() if own else ():
+        own = [row for file, row in origins if file == number]
+        for position, row in rows_with_images(path, rows, images, own).items() if own else ():
             try:
                 if row.image is not None:
-                    thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+                    thumbs[number, position] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
             except RowError:  # a card without an image still has its captions
                 continue
     return thumbs

@@ -84,7 +84,7 @@ class MetricRanking:
 
 @dataclass(frozen=True, slots=True)
 class PeopleAgreement:
-    """The ranking of a metric against that of another column, such as people's ratings."""
+    """Agreement between the ranking by a metric and the ranking by another column, such as people's ratings."""
 
     metric: str
     column: str
@@ -131,7 +131,7 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
     """Read a ranking that `Ranking.to_dict` wrote, without its captions, which tables do not need.
 
     Raises:
-        InputError: the values are not those of a ranking.
+        InputError: If the values are not a ranking.
     """
     none = np.zeros(0, dtype=np.int64)
     try:
@@ -217,12 +217,12 @@ def read_contest(
     if len(captioners) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
     common, left_out = _shared_images(captions, captioners, shared=shared)
-    places = {image: place for place, image in enumerate(common)}
-    kept = [n for n, row in enumerate(captions) if row.image in places]
-    kept.sort(key=lambda n: (places[captions[n].image], captioners.index(captions[n].captioner)))
-    ordered, signature = [captions[n] for n in kept], read[0].signature
-    numbers = {name: values[kept] for name, values in numbers.items()}
-    image_of = np.array([places[row.image] for row in ordered])
+    index = {image: number for number, image in enumerate(common)}
+    order = [n for n, row in enumerate(captions) if row.image in index]
+    order.sort(key=lambda n: (index[captions[n].image], captioners.index(captions[n].captioner)))
+    ordered, signature = [captions[n] for n in order], read[0].signature
+    numbers = {name: values[order] for name, values in numbers.items()}
+    image_of = np.array([index[row.image] for row in ordered])
     return Contest(
         tuple(paths), signature, captioners, common, left_out,
         np.array([captioners.index(row.captioner) for row in ordered]), image_of,
@@ -287,7 +287,7 @@ def _ratings(results: Results, people: str) -> Floats:
 
 
 def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: bool) -> tuple[tuple[str, ...], int]:
-    """Return the images that every captioner has described, and the number of the others."""
+    """Return the images that every captioner has described, and how many others there are."""
     described: dict[str, set[str]] = {who: set() for who in captioners}
     for row in rows:
         described[row.captioner].add(row.image)

@@ -22,7 +22,7 @@ from msdscore.lab.captioners.writers import CaptioningSettings, CaptionWriter
 from msdscore.version import __version__
 
 _SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
-_SAID_NOTHING = "the captioner said nothing"
+_EMPTY = "the captioner returned no text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
     if source.is_dir():
         paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
         images = (NamedImage(path.relative_to(source).as_posix(), path) for path in paths)
-    kept = list({image.name: image for image in images}.values())
-    if not kept:
+    distinct = list({image.name: image for image in images}.values())
+    if not distinct:
         raise InputError(f"{source}: expected images, found none")
-    return kept if limit is None else kept[:limit]
+    return distinct[:limit]
 
 
 def caption_images(
@@ -114,18 +114,18 @@ def caption_images(
             run.write(number, table, key=key)
             progress(number * about.part + len(batch), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
-        kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
+        earlier: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
         written = run.finish(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
-            notes={**kept, **model, "parts": keys},
+            notes={**earlier, **model, "parts": keys},
             check=check_unchanged,
         )
     return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
-    """Return one key per part, from the names and the content of its images (large files: size and time)."""
+    """Return one key per part: a hash of the names and contents of its images (of large files, size and time)."""
     with ThreadPoolExecutor(8) as pool:
         states = ["\n".join(pool.map(_state, batch)) for batch in parts]
     return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
@@ -168,7 +168,7 @@ def _table(
     for number, image in enumerate(batch):
         text = texts[number]
         caption = None if isinstance(text, RowError) else text or None
-        reason = None if caption else str(text) or _SAID_NOTHING
+        reason = None if caption else str(text) or _EMPTY
         rows.append({"image": image.name, "caption": caption, "system": system, "error": reason})
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 

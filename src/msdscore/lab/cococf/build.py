@@ -52,7 +52,7 @@ _WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; 
 
 Balances = dict[tuple[Split, str], "Balance"]  # by split and, if sources are counted by themselves, source
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
-# Contributions of a pair to sums: a subset's lengths, a reader's preferences in it, and those of one strength.
+# Contributions of a pair to the sums of a subset: lengths, a reader's preferences, and its preferences of one strength.
 Steps = dict[tuple[str | int, ...], int]
 
 
@@ -194,7 +194,7 @@ def build(
 ) -> list[Counterfactual]:
     """Build the benchmark; the same images, settings and seed produce the same pairs.
 
-    With a reader these are more than are wanted: `refine` takes its pairs from them.
+    With a reader it builds more pairs than requested, from which `refine` selects.
     """
     if settings.reader:
         settings = replace(settings, pairs=round(_POOL * settings.pairs))
@@ -303,14 +303,14 @@ def refine(
     """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
     control, by_name = model_of(images, CONTROL), {image.name: image for image in images}
     balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
-    chance, kept = Random(settings.seed), list[Counterfactual]()
+    chance, chosen = Random(settings.seed), list[Counterfactual]()
     for pair in chance.sample(pool, len(pool)):
         balance = balances[pair.split, pair.source if settings.per_source else ""]
         if known[pair.positive] - known[pair.negative] > _WORSE:
             continue
         if balance.counts[pair.subset] < settings.most:
             grams = partial(control.log_probability, own=own_counts(by_name[pair.image], CONTROL))
-            kept += [pair] if balance.choose([pair], (known.__getitem__, grams), chance) else []
-    if not kept:
+            chosen += [pair] if balance.choose([pair], (known.__getitem__, grams), chance) else []
+    if not chosen:
         raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
-    return sorted(kept, key=lambda pair: (pair.image, pair.source, pair.split))
+    return sorted(chosen, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -140,9 +140,9 @@ def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
                 continue
             # A black dog and a white cat: each has a quality that the other one does not have.
             mine, theirs = qualities.get(first.start), qualities.get(second.start)
-            told_apart = mine is not None and theirs is not None and _change_sides(mine, theirs, about.facts)
+            distinct = mine is not None and theirs is not None and _change_sides(mine, theirs, about.facts)
             # A completed caption is used only for the quality that it was completed with.
-            if not told_apart and not (words is about.words and directed(words, first, second)):
+            if not distinct and not (words is about.words and directed(words, first, second)):
                 continue
             alike = first.concept.family == second.concept.family
             close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())

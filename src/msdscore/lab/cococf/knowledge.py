@@ -31,7 +31,7 @@ class CaptionModel:
     words: int
 
     def log_probability(self, text: str, own: Mapping[Gram, int]) -> float:
-        """Return the log-probability of a caption; `own` are counts to exclude, those of the image itself."""
+        """Return the log-probability of a caption; counts of its image (`own`) are excluded."""
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
         return sum(self._step(tuple(words[at - 2 : at + 1]), own) for at in range(2, len(words)))
 

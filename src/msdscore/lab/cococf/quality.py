@@ -145,7 +145,7 @@ def section(quality: Quality) -> str:
     """Return the report in Markdown."""
     names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
     heads = " | ".join(TITLES[name] for name in names)
-    lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
+    lines = [f"| split | change | pairs | images | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
     for row in quality.rows:
         shares = " | ".join(_percent(getattr(row, name)) for name in names)
         lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.pictures} | {shares} |")

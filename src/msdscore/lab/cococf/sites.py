@@ -1,4 +1,4 @@
-"""Sites of a caption that can be changed: words of one concept, at a position where another one is grammatical."""
+"""Sites of a caption that can be changed: words of a concept that can be replaced grammatically by another concept."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -11,7 +11,7 @@ from msdscore.lab.edits import ARTICLES, article
 from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-_KEPT = 1024  # captions whose sites are cached: all changes of one caption are generated together
+_CACHED = 1024  # captions whose sites are cached: all changes of one caption are generated together
 DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
 # Words that can follow a noun and are not part of it.
@@ -77,7 +77,7 @@ class CaptionWords:
         return self.words[at + 1] if not between.strip() else ""
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def read_caption(caption: str) -> CaptionWords:
     """Split a caption into words.
 
@@ -118,9 +118,9 @@ def _first_words() -> frozenset[str]:
     return frozenset(name.split()[0] for name in (*_noun_forms(), *vocabulary().places) if " " in name)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def object_sites(text: CaptionWords) -> list[Site]:
-    """Yield objects of COCO's classes that are separate nouns, singular or plural."""
+    """Return objects of COCO's classes that are separate nouns, singular or plural."""
     sites, forms = list[Site](), _noun_forms()
     for first, last, name in _names(text.words, forms):
         if name not in forms or text.word(first - 1) in _OTHER_THINGS:
@@ -133,22 +133,22 @@ def object_sites(text: CaptionWords) -> list[Site]:
     return sites
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def things_and_words(caption: str) -> tuple[str, ...]:
-    """Return the words of a caption in order, those of COCO's classes by the name of the class."""
+    """Return the words of a caption in order; names of COCO's classes are replaced by the class."""
     forms = _noun_forms()
     names = (name for _, _, name in _names(read_caption(caption).words, forms))
     return tuple(forms[name][0].name if name in forms else name for name in names)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def attribute_sites(text: CaptionWords) -> list[Site]:
-    """Yield attributes directly before their noun."""
+    """Return attributes directly before their noun."""
     known, sites = vocabulary().qualities, []
     for at, word in enumerate(text.words):
         head = text.after(at)
-        beside = {text.word(at - 1), text.word(at + 1)}
-        if word in known and _is_head(head) and "and" not in beside and _suits(known[word], head):
+        is_listed = "and" in (text.word(at - 1), text.word(at + 1))
+        if word in known and _is_head(head) and not is_listed and _suits(known[word], head):
             start, end = text.spans[at]
             sites.append(Site(start, end, word, known[word], _is_many(head), head))
     return sites
@@ -161,7 +161,7 @@ def is_clean(text: CaptionWords) -> bool:
 
 
 def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
-    """Yield positions and nouns directly after an article or a possessive, where an attribute could be inserted."""
+    """Return positions and nouns directly after an article or a possessive, before which an attribute can be added."""
     return [
         (text.spans[at][0], word)
         for at, word in enumerate(text.words)
@@ -169,9 +169,9 @@ def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
     ]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def relation_sites(text: CaptionWords) -> list[Site]:
-    """Yield actions of people and animals, and spatial relations."""
+    """Return actions of people and animals, and spatial relations."""
     sites = []
     for at, word in enumerate(text.words):
         action = vocabulary().actions.get(word)

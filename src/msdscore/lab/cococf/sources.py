@@ -47,8 +47,8 @@ def read_sources(
 
     A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
     a map from file names to captions; NAME=FILE names the captioner. `objects` is `instances_*.json`, rows
-    with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
-    classes are lines of `classes`, by default the 80 of COCO in their order.
+    with `objects` (names, or boxes that begin with a class index), or a folder of YOLO files. Class indices are
+    lines of `classes`, by default COCO's 80 classes in their order.
     """
     images: dict[str, AnnotatedImage] = {}
     for entry in map(str, captions):

@@ -147,14 +147,14 @@ def _measure(
         decoded = _decoded(pipeline, entries[number])
         if not isinstance(decoded, RowError) and decoded.image is not None:
             images |= {(number, name): image for name, image in variants(decoded.image).items()}
-    asked: list[tuple[int, Check]] = []
+    pending: list[tuple[int, Check]] = []
     for number in batch:
         stranger = (number + 1) % len(entries)
         if (number, AS_IT_IS) in images and (stranger, AS_IT_IS) in images:
             images[number, WRONG] = images[stranger, AS_IT_IS]
             for check in checks_of(entries[number].captions, entries[stranger].captions, chance):
-                asked += [(number, test) for test in (check, check.with_wrong_image()) if test is not None]
-    shown = list(dict.fromkeys((number, side) for number, check in asked for side in (check.first, check.second)))
+                pending += [(number, test) for test in (check, check.with_wrong_image()) if test is not None]
+    shown = list(dict.fromkeys((number, side) for number, check in pending for side in (check.first, check.second)))
     if not shown:
         return [[] for _ in metrics]
     cases, answers = _cases(pipeline, images, shown), []
@@ -164,7 +164,7 @@ def _measure(
         answers.append([
             (entries[number].id, check.family, check.expects, check.first[0] == WRONG,
              score[number, check.first] - score[number, check.second])
-            for number, check in asked
+            for number, check in pending
         ])  # fmt: skip
     return answers
 

@@ -1,6 +1,6 @@
 """Maps of words and captions against annotated boxes.
 
-Every word that names an annotated object, and every caption as a whole, gives two figures: whether the highest patch of
+There are two figures for every word that names an annotated object, and for every caption: whether the highest patch of
 its map is in a box (the pointing game), and the share of the map's mass in the boxes. Baselines are a uniform map and
 one that prefers the centre.
 """
@@ -59,13 +59,13 @@ def read_boxed(path: Path) -> list[tuple[CaptionedImage, Boxes]]:
         if not needed.is_file():
             raise InputError(f"{needed}: expected the boxes of {path.name} and their classes, found no such file")
     known = [line.strip() for line in classes.read_text(encoding="utf-8").splitlines() if line.strip()]
-    found: dict[str, dict[str, list[Box]]] = {}
+    boxes_of: dict[str, dict[str, list[Box]]] = {}
     for line in objects.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         for number, *box in row["objects"]:
-            found.setdefault(row["image"], {}).setdefault(known[int(number)], []).append((*box,))
+            boxes_of.setdefault(row["image"], {}).setdefault(known[int(number)], []).append((*box,))
     named = ((entry, Path(str(getattr(entry.image, "name", entry.image))).name) for entry in captioned_images(path))
-    return [(entry, found[name]) for entry, name in named if name in found]
+    return [(entry, boxes_of[name]) for entry, name in named if name in boxes_of]
 
 
 def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:

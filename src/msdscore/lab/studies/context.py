@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors cached in memory for the next variant of a study
 _SUFFIX = ".steps.parquet"
-_ITEMS = 16  # of a batch
+_ITEMS = 16  # per batch
 
 
 def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
@@ -130,12 +130,13 @@ class Study:
     def pairs(self, benchmark: str, subsets: Sequence[str] = ()) -> list[Pair]:
         """Return at most `limit` pairs of a benchmark (of some subsets), drawn by `seed`, in the order of the file."""
         pairs = [item for item in self.items(benchmark) if isinstance(item, Pair)]
-        return self.drawn([pair for pair in pairs if not subsets or pair.subset in subsets])
+        of = f" of the subsets {', '.join(subsets)}" if subsets else ""
+        return self.drawn([pair for pair in pairs if not subsets or pair.subset in subsets], of)
 
-    def drawn(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """Return at most `limit` of these pairs, drawn by `seed`, in their order."""
+    def drawn(self, pairs: Sequence[Pair], of: str = "") -> list[Pair]:
+        """Return at most `limit` of these pairs, drawn by `seed`, in their order; `of` describes them in the error."""
         if not pairs:
-            raise InputError("expected at least one pair with a right and a wrong caption, got none")
+            raise InputError(f"expected at least one pair with a right and a wrong caption{of}, got none")
         if self.limit is None or self.limit >= len(pairs):
             return list(pairs)
         chosen = np.random.default_rng(self.seed).choice(len(pairs), size=self.limit, replace=False)

@@ -28,7 +28,7 @@ from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
-Patches = npt.NDArray[np.int64]  # numbers of patches
+Patches = npt.NDArray[np.int64]  # indices of patches
 BENCHMARK = "sugarcrepe"
 PROJECTION = "influence"  # the maps that claim to show what moves the score
 KINDS = ("correct", "incorrect")

@@ -147,7 +147,7 @@ def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
     """Return pairs in which one content word is replaced, and by their ids the original and the replacing word."""
     pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
     words = {pair.id: both for pair in pairs if (both := replaced_word(pair.positive, pair.negative))}
-    return study.drawn([pair for pair in pairs if pair.id in words]), words
+    return study.drawn([pair for pair in pairs if pair.id in words], " that differ in one word"), words
 
 
 def changed(study: Study) -> list[Table]:

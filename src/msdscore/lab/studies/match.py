@@ -80,7 +80,7 @@ def over_images(
     *,
     captions: int = 1,
 ) -> list[Any]:
-    """Measure images that have at least so many captions, with those of similar images and of others."""
+    """Measure images with at least this many captions: with their own, with captions of similar and of other images."""
     entries = study.captioned(captions)
     texts = [entry.captions for entry in entries]
     similar, half = similar_texts(texts), len(entries) // 2
@@ -113,7 +113,7 @@ def _matches(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Matched]:
 
 
 def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
-    """Return the judged words of own captions, and those of similar images' captions that are not in the own ones."""
+    """Return the judged words of an image's captions, and of similar images' captions unless the image's have them."""
     texts = [(at, kind == 0, text) for at, (*_, kinds) in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
     pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
     images = [image for _, image, _ in shown]
@@ -160,11 +160,11 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
 def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signature: str) -> Table:
     rows: list[Row] = []
     for count in np.unique(size).tolist():
-        mine = predictions.take(size == count)
-        if mine.truth.all() or not mine.truth.any():
+        part = predictions.take(size == count)
+        if part.truth.all() or not part.truth.any():
             continue
-        reached = bootstrap_share((mine.values[mine.truth] >= 0.5).astype(float), clusters=mine.clusters[mine.truth])
-        rows.append({"captions": count, "n": len(mine.values), "error": calibration_error(mine), "reached": reached})
+        reached = bootstrap_share((part.values[part.truth] >= 0.5).astype(float), clusters=part.clusters[part.truth])
+        rows.append({"captions": count, "n": len(part.values), "error": calibration_error(part), "reached": reached})
     return Table(
         name="lengths",
         title="Match by length: captions joined into one text",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from msdscore.lab.studies.context import Study
     from msdscore.lab.studies.table import Table
 
-# By name: the module under `msdscore.lab.studies` and the function, and one line of help.
+# By name: module under `msdscore.lab.studies` and function, and one line of help.
 STUDIES = {
     "mixtures": ("ablations.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
     "kappa": ("ablations.sweep:kappa", "The concentration of the mixtures."),
@@ -49,15 +49,15 @@ STUDIES = {
 }
 
 
-def run_study(name: str, study: "Study", **own: Any) -> "list[Table]":
-    """Run a study and return its tables; `own` are the options of this study."""
+def run_study(name: str, study: "Study", **options: Any) -> "list[Table]":
+    """Run a study with its specific options and return its tables."""
     function = load_study(name)
     known = list(inspect.signature(function).parameters)[1:]
-    for option in own:
+    for option in options:
         if option not in known:
-            names = ", ".join(f"--{other.replace('_', '-')}" for other in known) or "none of its own"
+            names = ", ".join(f"--{other.replace('_', '-')}" for other in known) or "no specific options"
             raise ConfigError(f"study {name} has no option --{option.replace('_', '-')}; it has {names}")
-    return function(study, **own)
+    return function(study, **options)
 
 
 def load_study(name: str) -> "Callable[..., list[Table]]":

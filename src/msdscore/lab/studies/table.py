@@ -177,8 +177,8 @@ def _lines(table: Table, plot: Plot, rows: Sequence[Row]) -> Iterator[Line]:
         chosen = [row for row in rows if row.get(plot.series) == value]
         if not plot.x:
             columns = [table.column(name) for name in plot.y]
-            places = [column.heading for column in columns]
-            yield str(value or ""), places, [chosen[0][name] for name in plot.y], columns[0].scale
+            xs = [column.heading for column in columns]
+            yield str(value or ""), xs, [chosen[0][name] for name in plot.y], columns[0].scale
             continue
         for name in plot.y:
             column, known = table.column(name), [row for row in chosen if row.get(name) is not None]
@@ -196,24 +196,24 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
         axis.axhline(plot.level, color="#888888", linewidth=0.8, linestyle=":")
     if plot.diagonal:
         axis.plot((0, 1), (0, 1), color="#888888", linewidth=0.8, linestyle=":")
-    names = list(dict.fromkeys(place for _, places, _, _ in lines for place in places if isinstance(place, str)))
+    names = list(dict.fromkeys(x for _, xs, _, _ in lines for x in xs if isinstance(x, str)))
     for number, (line, colour, mark) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKS), strict=False)):
-        label, places, values, scale = line
+        label, xs, values, scale = line
         y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
         style = {"color": colour, "label": label}
         if plot.points:
-            axis.plot(places, y, ".", markersize=2.5, alpha=0.5, **style)
+            axis.plot(xs, y, ".", markersize=2.5, alpha=0.5, **style)
         elif names:
             shift = _SPREAD * (number / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
-            at = [names.index(str(place)) + shift for place in places]
+            at = [names.index(str(x)) + shift for x in xs]
             axis.errorbar(at, y, yerr=_ends(values, scale), fmt=mark, markersize=4, capsize=2, linewidth=1, **style)
         else:
-            axis.plot(places, y, marker=mark, markersize=3.5, linewidth=1.2, **style)
+            axis.plot(xs, y, marker=mark, markersize=3.5, linewidth=1.2, **style)
             ends = _ends(values, scale)
             if ends is not None and len(lines) <= _SHADED:
-                axis.fill_between(places, y - ends[0], y + ends[1], color=colour, alpha=0.15, linewidth=0)
+                axis.fill_between(xs, y - ends[0], y + ends[1], color=colour, alpha=0.15, linewidth=0)
             elif ends is not None:  # bands would cover each other
-                axis.errorbar(places, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+                axis.errorbar(xs, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
     if names:
         axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
     if plot.logarithmic:

@@ -33,7 +33,7 @@ MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
     "chair": read_long_words,
     "docent": read_docent_spans,
 }
-_IMAGES = 16  # of a batch
+_IMAGES = 16  # per batch
 _LEAST = "least supported word is invented"
 
 
@@ -54,22 +54,23 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     captions = every_nth(MARKS[marks](study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
     mentions = [mentions_of(caption, names) for caption in captions]
-    asked = [number for number, named in enumerate(mentions) if named]
-    items = [Rated(captions[n].id, captions[n].image, captions[n].caption, (0.0,)) for n in asked]
-    if not any(invented for number in asked for _, invented in mentions[number]):
+    marked = [(caption, own) for caption, own in zip(captions, mentions, strict=True) if own]
+    items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
+    mentions = [own for _, own in marked]
+    if not any(invented for own in mentions for _, invented in own):
         raise InputError("expected captions with marked words, got none")
-    pipeline, asked_of = study.pipeline(), [mentions[number] for number in asked]
+    pipeline = study.pipeline()
     batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
     answers = study.run(
-        "words", batches, lambda _, batch: _measure(pipeline, items, batch, asked_of), pipeline,
+        "words", batches, lambda _, batch: _measure(pipeline, items, batch, mentions), pipeline,
         marks=marks, synonyms=names or None,
     )  # fmt: skip
     gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
-    kept = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
-    labels = [np.array([float(invented) for _, invented in asked_of[item]]) for item in kept]
-    scores = {wrong: [gaps[item, wrong] for item in kept] for wrong in (False, True)}
-    rows = _rows(labels, scores, clusters([items[item] for item in kept]))
-    return [_table(rows, len(kept), len(captions) - len(kept), pipeline.signature)]
+    measured = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
+    labels = [np.array([float(invented) for _, invented in mentions[item]]) for item in measured]
+    scores = {wrong: [gaps[item, wrong] for item in measured] for wrong in (False, True)}
+    rows = _rows(labels, scores, clusters([items[item] for item in measured]))
+    return [_table(rows, len(measured), len(captions) - len(measured), pipeline.signature)]
 
 
 def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
@@ -101,11 +102,11 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
         for span in _spans(caption.caption, (name, *synonyms.get(name, ())))
     ]
     # "hot dog" is not a dog: of overlapping spans, the longest is used.
-    kept: list[Mention] = []
+    longest: list[Mention] = []
     for span, invented in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
-        if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in kept):
-            kept.append((span, invented))
-    return tuple(sorted(kept))
+        if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in longest):
+            longest.append((span, invented))
+    return tuple(sorted(longest))
 
 
 def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:

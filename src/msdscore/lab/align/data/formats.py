@@ -169,7 +169,7 @@ def _read(source: DataSource) -> Iterator[_Row]:
             if kind == "shards":
                 yield from _read_shard(path)
             else:
-                find = _image_finder([Path(name) for name in source.images], beside=path.parent)
+                find = _image_finder([Path(name) for name in source.images], default=path.parent)
                 yield from readers[kind](path, find)
 
 
@@ -193,9 +193,9 @@ def _document(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
+def _image_finder(sources: Sequence[Path], *, default: Path) -> _Find:
     """Look images up by the name in a row: in Parquet files of images, in folders, and next to the rows."""
-    folders = [path for path in sources if path.is_dir()] or [beside]
+    folders = [path for path in sources if path.is_dir()] or [default]
     stored: dict[str, StoredImage] = {}
     for path in sources:
         if path.suffix == ".parquet":
@@ -210,8 +210,8 @@ def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
     def find(name: str) -> ImageRef:
         if name in stored:
             return stored[name]
-        holders = (folder / name for folder in folders[:-1] if (folder / name).is_file())
-        return next(holders, folders[-1] / name)
+        existing = (folder / name for folder in folders[:-1] if (folder / name).is_file())
+        return next(existing, folders[-1] / name)
 
     return find
 

@@ -55,7 +55,7 @@ _TRIES = 8  # draws per negative before it is skipped
 _DRAWS = 30  # words drawn before a position is skipped
 
 Weights = Mapping[str, float]
-_Places = Mapping[str, Sequence[re.Match[str]]]  # words of a caption that belong to a class, by kind
+_Matches = Mapping[str, Sequence[re.Match[str]]]  # words of a caption that belong to a class, by kind
 
 
 def class_weights(captions: Iterable[str]) -> dict[str, float]:
@@ -72,14 +72,14 @@ def make_negatives(
     >>> make_negatives("a red car", {"blue"}, 1, Random(0))
     ('a red glove',)
     """
-    places: dict[str, list[re.Match[str]]] = {}
+    matches: dict[str, list[re.Match[str]]] = {}
     for match in _WORD.finditer(caption):
         if (name := CLASS_OF.get(match.group().lower())) is not None:
-            places.setdefault(KINDS[name], []).append(match)
-    options = [*sorted(places), *(["swap"] if _swappable(places) else [])]
+            matches.setdefault(KINDS[name], []).append(match)
+    options = [*sorted(matches), *(["swap"] if _swappable(matches) else [])]
     negatives: dict[str, None] = {}
     for _ in range(_TRIES * count if options else 0):
-        edits = _draw_edits(places, chance.choice(options), banned, chance, weights or {})
+        edits = _draw_edits(matches, chance.choice(options), banned, chance, weights or {})
         changed = put_in(caption, edits)[0]
         if changed.casefold() != caption.casefold():
             negatives[changed] = None
@@ -89,23 +89,23 @@ def make_negatives(
 
 
 def _draw_edits(
-    places: _Places, option: str, banned: Collection[str], chance: Random, weights: Weights
+    matches: _Matches, option: str, banned: Collection[str], chance: Random, weights: Weights
 ) -> list[tuple[int, int, str]]:
     """Swap two words of a kind, or replace one word by another of its class; None if nothing fits."""
     if option == "swap":
-        kind = places[chance.choice(_swappable(places))]
+        kind = matches[chance.choice(_swappable(matches))]
         first = chance.choice(kind)
-        second = chance.choice([place for place in kind if place.group().lower() != first.group().lower()])
+        second = chance.choice([match for match in kind if match.group().lower() != first.group().lower()])
         return sorted([(*first.span(), second.group().lower()), (*second.span(), first.group().lower())])
-    place = chance.choice(places[option])
-    word = _other(place.group().lower(), banned, chance, weights)
-    return [] if word is None else [(*place.span(), word)]
+    match = chance.choice(matches[option])
+    word = _other(match.group().lower(), banned, chance, weights)
+    return [] if word is None else [(*match.span(), word)]
 
 
-def _swappable(places: _Places) -> list[str]:
+def _swappable(matches: _Matches) -> list[str]:
     """Return kinds with two different words."""
     return [
-        kind for kind in ("attribute", "object") if len({place.group().lower() for place in places.get(kind, ())}) > 1
+        kind for kind in ("attribute", "object") if len({match.group().lower() for match in matches.get(kind, ())}) > 1
     ]
 
 

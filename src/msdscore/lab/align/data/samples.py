@@ -61,10 +61,10 @@ class SampleReader:
         """Return the sample of a pair; a pair with an unreadable image is replaced by the next readable one.
 
         Raises:
-            InputError: too many images in a row cannot be read.
+            InputError: If too many images in a row cannot be read.
         """
         recipe = self.recipe
-        for number in (place % len(self.pairs) for place in range(item, item + _IN_A_ROW)):
+        for number in (index % len(self.pairs) for index in range(item, item + _IN_A_ROW)):
             view = draw(recipe.seed, "view", epoch, number) % recipe.sample.views
             try:
                 if self._cached is not None and number not in self._cached:
@@ -79,21 +79,21 @@ class SampleReader:
         """Views of the image of a pair.
 
         Raises:
-            ImageError: it cannot be read.
+            ImageError: If it cannot be read.
         """
         pair = self.pairs.items[item]
         image = open_image(image_content(pair.image))
         return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in numbers]
 
     def _drawn(self, item: int, view: int, image: Image.Image | None, epoch: int) -> Sample:
-        pair, wanted, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
+        pair, count, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
         numbers = list(range(len(pair.captions)))
-        drawn = stream(seed, "caption", epoch, item).sample(numbers, min(wanted, len(numbers)))
-        choices = tuple(drawn[place % len(drawn)] for place in range(wanted))
+        drawn = stream(seed, "caption", epoch, item).sample(numbers, min(count, len(numbers)))
+        choices = tuple(drawn[index % len(drawn)] for index in range(count))
         captions = tuple(pair.captions[choice] for choice in choices)
         negatives = tuple(
-            self._negatives(pair, caption, stream(seed, "negatives", epoch, item, place))
-            for place, caption in enumerate(captions)
+            self._negatives(pair, caption, stream(seed, "negatives", epoch, item, index))
+            for index, caption in enumerate(captions)
         )
         return Sample(item, view, image, captions, choices, negatives, self._words(pair))
 

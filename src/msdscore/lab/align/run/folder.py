@@ -97,7 +97,7 @@ def read_known_towers(run: Path) -> KnownTowers:
     """Read the sizes and hashes of a run's towers.
 
     Raises:
-        RunError: the folder is not that of a run.
+        RunError: If it is not the folder of a run.
     """
     try:
         return read_spec(KnownTowers, json.loads((run / TOWERS).read_text(encoding="utf-8")))
@@ -137,7 +137,7 @@ def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Calla
 
     Raises:
         UnknownNameError: If there is no such logger.
-        MissingExtraError: its library is not installed.
+        MissingExtraError: If its library is not installed.
     """
     if name == "tensorboard":
         require("tensorboard", extra="train")
@@ -218,7 +218,7 @@ def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: 
     """Load everything as it was after the checkpoint's last step.
 
     Raises:
-        RunError: the checkpoint is damaged or of another model.
+        RunError: If the checkpoint is damaged or of another model.
     """
     try:
         module.load_state_dict(load_file(folder / _WEIGHTS))
@@ -226,7 +226,7 @@ def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: 
         parameters = dict(module.named_parameters())
         for full, value in load_file(folder / _OPTIMISER).items():
             name, _, key = full.rpartition(":")
-            # The count of steps stays on the CPU, like in the optimiser.
+            # The step count is on the CPU, as in the optimiser.
             parameter = parameters[name]
             optimiser.state[parameter][key] = value if key == "step" else value.to(parameter.device)
         progress = Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
@@ -243,7 +243,7 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
     """Return the weights for evaluation and export: of the best evaluation, else of the newest checkpoint.
 
     Raises:
-        RunError: there are none.
+        RunError: If there are none.
     """
     best = run / FOLDER / BEST
     folder = best if (best / _STATE).is_file() else next(iter(reversed(checkpoints(run))), None)

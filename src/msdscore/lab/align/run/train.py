@@ -70,10 +70,10 @@ def train(
 
     Raises:
         RunError: If the folder has another run, or the loss is no longer finite.
-        ConfigError, InputError, WeightsError: the recipe, the data or a backbone cannot be used.
+        ConfigError, InputError, WeightsError: If the recipe, the data or a backbone cannot be used.
     """
     if recipe.train.patience and val is None:
-        raise ConfigError("train.patience stops on retrieval and needs validation data; pass some, or set it to 0")
+        raise ConfigError("train.patience needs validation data for early stopping; pass it, or set train.patience=0")
     device = own_device(place(options.device, "auto").device)
     with ordered_sums(device), joined(device) as world, ExitStack() as stack:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)

@@ -32,7 +32,7 @@ Shares = Float[Tensor, "batch components points"]
 Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
 HARD = 0.01  # nats; assignments with a lower entropy count as hard
-_CAPTIONS = 128  # of a batch
+_CAPTIONS = 128  # per batch
 LENGTHS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # mean resultant lengths
 
 

@@ -31,7 +31,7 @@ CURVES: Mapping[str, tuple[float, ...]] = {
 }
 FORM, BASELINE = "evidence", "cosine"
 FURTHER = {"pairs/matched length": "equal length"}  # figures besides the headline that count as a separate set
-_IMAGES = 32  # of a batch
+_IMAGES = 32  # per batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _compare(
     how: Resampling,
     against: Mapping[str, str],
 ) -> dict[str, dict[str, Difference]]:
-    """Compare the headline of every form with that of another one, and also further figures, by set."""
+    """Compare the headline, and some further figures, of every form with those of another form, by set."""
     table, metric = run.table, run.result.metric(BASELINE)
     sides = {}
     for label, values in scores.items():
