@@ -30,7 +30,8 @@ def start(recipe_, rows, run, *, pause=0.0, **environment):
     file.write_text(dump_recipe(recipe_), encoding="utf-8")
     command = [sys.executable, str(TESTS / "align_worker.py"), str(file), str(rows), str(run), str(pause)]
     # The worker imports align_data, which needs the recipes of tools/train_mini; pytest's own path does not reach it.
-    settings = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": str(TESTS.parent / "tools")}
+    path = os.pathsep.join(filter(None, [str(TESTS.parent / "tools"), os.environ.get("PYTHONPATH")]))
+    settings = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": path}
     return subprocess.Popen(command, env={**os.environ, **settings, **environment}, cwd=TESTS)
 
 
