@@ -30,7 +30,7 @@ from train_mini.images import ResidentImages
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.recipe import load_mini
 from train_mini.sampling import Pools
-from train_mini.terms import TERMS
+from train_mini.terms import TERMS, MiniStep
 from train_mini.texts import FlatTexts, TextPool
 
 WORDS, CLASSES, IMAGES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
@@ -122,7 +122,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
         for step, batch in enumerate(batches.batches(0, steps)):
             set_learning_rate(optimiser, learning_rate(step, steps=steps, spec=recipe.train))
             with seeded(draw(0, "step", step), device):
-                objective(aligner, batch, setting, TERMS)[0].backward()
+                objective(aligner, batch, setting, TERMS, MiniStep)[0].backward()
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)

@@ -73,6 +73,11 @@ def recipe(**tables: Any) -> Recipe:
     return read_spec(Recipe, values)
 
 
+def read_curves(run: Path) -> list[dict]:
+    """All measurements of a run, in order."""
+    return [json.loads(line) for line in (run / "curves.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def frozen_mini(*changes: str) -> Recipe:
     """The recipe `mini` without the settings of its trainer: heads over frozen towers."""
     values = plain(load_mini(changes=changes))

@@ -26,7 +26,7 @@ VIEWS = {"views": 3, "contrast": 0.2}
 def written(path, matrices, dtype="float32"):
     writer = MatrixWriter(path, dtype)
     for matrix in matrices:
-        writer.append(matrix)
+        writer.extend(matrix.unsqueeze(0), torch.ones(1, len(matrix), dtype=torch.bool))
     writer.close()
     return MatrixStore(path, dtype)
 
@@ -38,7 +38,7 @@ def test_matrices_come_back_padded_in_any_order(tmp_path_factory, heights, data)
     store = written(tmp_path_factory.mktemp("store") / "some", matrices)
     numbers = data.draw(st.lists(st.integers(0, len(heights) - 1), min_size=1, max_size=8))
     batch, mask = store.take(numbers)
-    assert len(store) == len(heights)
+    assert len(store.ends) == len(heights) + 1
     assert batch.shape == (len(numbers), max(heights[n] for n in numbers), 3)
     for row, number in enumerate(numbers):
         assert torch.equal(batch[row][mask[row]], matrices[number])
@@ -60,7 +60,7 @@ def test_a_batch_is_written_as_its_items_one_by_one(tmp_path):
 def test_values_beyond_the_dtype_are_rejected(tmp_path):
     writer = MatrixWriter(tmp_path / "large", "float16")
     with pytest.raises(ConfigError, match="features do not fit torch.float16; cache them as bfloat16"):
-        writer.append(torch.full((1, 2), 1e6))
+        writer.extend(torch.full((1, 1, 2), 1e6), torch.ones(1, 1, dtype=torch.bool))
     writer.close()
 
 

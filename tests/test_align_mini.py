@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from align_data import draw, frozen_mini, make_rows, read_samples, source, things
+from align_data import draw, frozen_mini, make_rows, read_curves, read_samples, source, things
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
@@ -23,7 +23,7 @@ from msdscore.lab.align.export import RECOMMENDED, export
 from msdscore.lab.align.features import make_batch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
-from msdscore.lab.align.run.folder import read_curves, read_run
+from msdscore.lab.align.run.folder import read_run
 from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tower_dims, tune_towers
 from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer

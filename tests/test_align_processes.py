@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from align_data import make_rows, recipe, source
+from align_data import make_rows, read_curves, recipe, source
 from msdscore.lab.align.recipe import dump_recipe
-from msdscore.lab.align.run.folder import checkpoints, read_curves
+from msdscore.lab.align.run.folder import checkpoints
 from msdscore.lab.align.run.session import TrainOptions
 from msdscore.lab.align.run.train import train
 from tiny_clip import make_tiny_clip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from align_data import make_rows, read_samples, recipe, source, things
+from align_data import make_rows, read_curves, read_samples, recipe, source, things
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
@@ -23,7 +23,7 @@ from msdscore.lab.align.features import make_batch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import LanguageSpec, TrainSpec, load_recipe
-from msdscore.lab.align.run.folder import averaged_weights, checkpoints, read_curves
+from msdscore.lab.align.run.folder import averaged_weights, checkpoints
 from msdscore.lab.align.run.session import TrainOptions, start_session
 from msdscore.lab.align.run.train import train
 from msdscore.scorer import Scorer

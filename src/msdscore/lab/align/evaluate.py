@@ -10,14 +10,14 @@ from torch import Tensor
 from msdscore.core.embeddings import join
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.encoders.backbone import place
-from msdscore.encoders.base import Embeddings, prepare_all
+from msdscore.encoders.base import Embeddings, Features, prepare_all
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 from msdscore.lab.align.data.formats import DataSource, Pairs, image_content, open_pairs
 from msdscore.lab.align.features import chunks
 from msdscore.lab.align.losses import caption_table, token_table
-from msdscore.lab.align.run.folder import read_known_towers, read_run
+from msdscore.lab.align.run.folder import read_run
 from msdscore.lab.align.run.session import Towers, open_towers, tune_towers
 
 RANKS = (1, 5, 10)
@@ -65,10 +65,10 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
         RunError: If the folder has no run with a checkpoint.
     """
     where = place(device, "auto").device
-    finished, known = read_run(Path(run)), read_known_towers(Path(run))
+    finished = read_run(Path(run))
     recipe, towers = finished.recipe, open_towers(finished.recipe, where)
-    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
-    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
+    verify_files(towers[0].files, finished.known.image_sha256, source=recipe.image.source)
+    verify_files(towers[1].files, finished.known.text_sha256, source=recipe.text.source)
     towers = tune_towers(towers, finished.trunk)
     heads, chunk = finished.heads.to(where), recipe.train.tower_batch
     cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
@@ -87,6 +87,12 @@ def measure_retrieval(
     Raises:
         InputError: If no image can be read.
     """
+
+    def project(side: str, features: Features) -> Embeddings:
+        aligned = heads.project(side, features)
+        # Pooled vectors are sufficient for retrieval by cosine.
+        return aligned if local else replace(aligned, points=aligned.points[:, :0], mask=aligned.mask[:, :0])
+
     images, texts, owner = list[Embeddings](), list[Embeddings](), list[int]()
     readable = 0
     for part in chunks(pairs.items, chunk):
@@ -100,10 +106,8 @@ def measure_retrieval(
             owner += [readable] * len(pair.captions)
             readable += 1
         if decoded:
-            images.append(
-                _kept(heads.project("image", towers[0].features(prepare_all(towers[0].prepare, decoded))), local)
-            )
-            texts += [_kept(heads.project("text", towers[1].features(few)), local) for few in chunks(captions, chunk)]
+            images.append(project("image", towers[0].features(prepare_all(towers[0].prepare, decoded))))
+            texts += [project("text", towers[1].features(few)) for few in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
     seen, said = join(images), join(texts)
@@ -113,11 +117,6 @@ def measure_retrieval(
         return cosine, None
     table = caption_table(token_table(seen, said.points[said.mask]), said.mask)
     return cosine, _recalls(table, of, len(pairs) - readable)
-
-
-def _kept(side: Embeddings, local: bool) -> Embeddings:
-    """Encode the pairs; without `local` only pooled vectors, which are sufficient for retrieval by cosine."""
-    return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])
 
 
 def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:

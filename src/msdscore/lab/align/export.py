@@ -20,7 +20,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.targets import refuse_existing
-from msdscore.lab.align.run.folder import CARD, FinishedRun, read_known_towers, read_run
+from msdscore.lab.align.run.folder import CARD, FinishedRun, read_run
 from msdscore.scoring.bank import build_bank
 from msdscore.scoring.pipeline import recommended_config
 from msdscore.version import __version__
@@ -57,7 +57,7 @@ def export(
     source, target = Path(run), Path(folder)
     finished = read_run(source)
     weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
-    config = _config(source, finished) | ({"recommended": RECOMMENDED} if background else {})
+    config = _config(finished) | ({"recommended": RECOMMENDED} if background else {})
     card = (source / CARD).read_bytes() if (source / CARD).is_file() else None
     _write(target, config, weights, card, dtype=dtype, overwrite=overwrite)
     if background:
@@ -107,8 +107,8 @@ def _write(
         write_bytes(folder / name, content, folder=folder)
 
 
-def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
-    known, recipe = read_known_towers(run), finished.recipe
+def _config(finished: FinishedRun) -> dict[str, Any]:
+    known, recipe = finished.known, finished.recipe
     weights = TRUNK if finished.trunk else _lasting(recipe.image.weights)
     image = replace(recipe.image, source=_lasting(recipe.image.source), weights=weights)
     text = replace(recipe.text, source=_lasting(recipe.text.source))

@@ -163,10 +163,6 @@ class MatrixWriter:
         self._file.write(rows.view(torch.uint8).numpy().tobytes())
         self._ends += (self._ends[-1] + mask.sum(dim=1).cumsum(dim=0)).tolist()
 
-    def append(self, matrix: Tensor) -> None:
-        """Add one matrix."""
-        self.extend(matrix.unsqueeze(0), torch.ones(1, len(matrix), dtype=torch.bool, device=matrix.device))
-
     def close(self) -> None:
         """Finish both files."""
         self._file.close()
@@ -185,9 +181,6 @@ class MatrixStore:
             raise RunError(f"{path.with_suffix('.bin')}: is truncated; delete the folder and cache the features again")
         values = torch.from_file(str(path.with_suffix(".bin")), shared=False, size=count, dtype=DTYPES[dtype])
         self._values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
 
     @property
     def nbytes(self) -> int:
@@ -291,7 +284,8 @@ def _write_features(
             texts = live.encode([caption for pair in own for caption in pair.captions])
             write("text", texts)
             for layout in token_layouts(texts):
-                writers["text-spans"].append(torch.tensor(layout.spans, dtype=torch.int32).reshape(-1, 2))
+                spans = torch.tensor(layout.spans, dtype=torch.int32).reshape(1, -1, 2)
+                writers["text-spans"].extend(spans, torch.ones(spans.shape[:2], dtype=torch.bool))
             start += len(decoded)
             if on_progress is not None:
                 on_progress(start, len(reader.pairs))
@@ -317,7 +311,7 @@ class CachedFeatures(TowerFeatures):
         super().__init__(live.image, live.text, live.chunk)
         state = json.loads((folder / _DONE).read_text(encoding="utf-8"))
         self.bad = {int(item): str(reason) for item, reason in state["bad"].items()}
-        self._views, self._pairs = int(state["views"]), len(pairs)
+        self._views = int(state["views"])
         names = [f"{side}-{part}" for side in ("image", "text") for part in _PARTS]
         self._stores = {
             name: MatrixStore(folder / name, state["dtype"]) for name in names if (folder / f"{name}.npy").is_file()
@@ -331,10 +325,6 @@ class CachedFeatures(TowerFeatures):
         if device.type == "cuda" and needed < _SHARE * torch.cuda.mem_get_info(device)[0]:
             for store in self._stores.values():
                 store.load(device)
-
-    def usable(self) -> frozenset[int]:
-        """Indices of the pairs whose image could be read."""
-        return frozenset(range(self._pairs)) - self.bad.keys()
 
     def images(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' views."""

@@ -37,7 +37,6 @@ LOGGERS = ("tensorboard", "wandb")
 FOLDER, BEST = "checkpoints", "best"
 _STATE, _WEIGHTS = "state.json", "weights.safetensors"
 _AVERAGE, _OPTIMISER = "average.safetensors", "optimizer.safetensors"
-_HEADS, _TRUNK = "heads.", "trunk."  # how the names of their tensors begin among all trained ones
 _LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "transformers", "tokenizers", "timm", "pyarrow")
 
 
@@ -116,11 +115,6 @@ def open_curves(run: Path, *, step: int) -> Callable[[Mapping[str, Any]], None]:
             file.write(json.dumps(values) + "\n")
 
     return add
-
-
-def read_curves(run: Path) -> list[dict[str, Any]]:
-    """Return all measurements of a run, in order."""
-    return [json.loads(line) for line in (run / CURVES).read_text(encoding="utf-8").splitlines()]
 
 
 def _step_of(line: str) -> int:
@@ -255,9 +249,10 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run for evaluation and export: recipe, averaged heads, their step, tuned tensors of the image network."""
+    """A run for evaluation and export: recipe, towers, averaged heads, their step, and tuned tensors of the image tower."""
 
     recipe: Recipe
+    known: KnownTowers
     heads: AlignedHeads
     step: int
     trunk: dict[str, torch.Tensor]
@@ -275,17 +270,13 @@ def read_run(run: Path) -> FinishedRun:
     weights, progress = averaged_weights(run)
     known = read_known_towers(run)
     heads = AlignedHeads(recipe.heads, known.image, known.text)
-    heads.load_state_dict(_under(_HEADS, weights))
-    return FinishedRun(recipe, heads.eval().requires_grad_(False), progress.step, tuned_tensors(weights))
+    heads.load_state_dict(tensors_of("heads", weights))
+    return FinishedRun(recipe, known, heads.eval().requires_grad_(False), progress.step, tensors_of("trunk", weights))
 
 
-def tuned_tensors(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a tuned image network among all trained ones, by their names in the whole network."""
-    return _under(_TRUNK, weights)
-
-
-def _under(prefix: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+def tensors_of(part: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of the `heads`, or of a tuned image network (`trunk`), among all trained ones."""
+    return {name.removeprefix(f"{part}."): value for name, value in weights.items() if name.startswith(f"{part}.")}
 
 
 def _sync(path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import torch
 from PIL import Image
@@ -44,7 +43,6 @@ from msdscore.lab.align.run.folder import (
     checkpoints,
     read_known_towers,
     restore,
-    tuned_tensors,
     write_text,
 )
 
@@ -134,7 +132,7 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
             build_cache(folder, reader, source, dtype=dtype, workers=options.workers, on_progress=options.on_cached)
         wait(world)
         source = cached = CachedFeatures(folder, pairs, source)
-        reader = SampleReader(pairs, recipe, cached=cached.usable())
+        reader = SampleReader(pairs, recipe, cached=frozenset(range(len(pairs))) - cached.bad.keys())
         reader.bad.update(cached.bad)
 
     def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
@@ -160,16 +158,6 @@ class Session:
     optimiser: Optimizer
     steps: int
     progress: Progress
-
-    @property
-    def averaged(self) -> Aligner:
-        """The trainable parts with averaged weights, for evaluation and export."""
-        return cast(Aligner, self.average.module)
-
-    @property
-    def averaged_towers(self) -> Towers:
-        """The towers, with averaged weights if the image network is trained too."""
-        return tune_towers(self.towers, tuned_tensors(self.averaged.state_dict()))
 
     @property
     def steps_per_epoch(self) -> int:

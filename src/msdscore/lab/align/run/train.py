@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from msdscore.encoders.backbone import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
-from msdscore.lab.align.aligner import learning_rate, set_learning_rate
+from msdscore.lab.align.aligner import Aligner, learning_rate, set_learning_rate
 from msdscore.lab.align.data.formats import DataSource, Pairs, open_pairs
 from msdscore.lab.align.evaluate import measure_retrieval
 from msdscore.lab.align.features import TrainingBatch
@@ -28,9 +29,18 @@ from msdscore.lab.align.run.folder import (
     prepare_folder,
     save_best,
     save_checkpoint,
+    tensors_of,
     write_report,
 )
-from msdscore.lab.align.run.session import Assemble, Event, Session, TrainOptions, assemble_heads, start_session
+from msdscore.lab.align.run.session import (
+    Assemble,
+    Event,
+    Session,
+    TrainOptions,
+    assemble_heads,
+    start_session,
+    tune_towers,
+)
 
 _DEFAULTS = TrainOptions()
 _SAVE_EVERY = 100  # least steps between checkpoints, unless set in the recipe
@@ -163,8 +173,10 @@ class _Run:
         """Measure retrieval with the averaged weights; all processes get the result."""
         s, spec, before, recall = self._s, self._s.recipe.train, self._progress, 0.0
         if self._world.is_first:
+            averaged = cast(Aligner, s.average.module)
+            towers = tune_towers(s.towers, tensors_of("trunk", averaged.state_dict()))
             cosine, local = measure_retrieval(
-                val, s.averaged_towers, s.averaged.heads, chunk=spec.tower_batch, local=spec.stop_on == "local"
+                val, towers, averaged.heads, chunk=spec.tower_batch, local=spec.stop_on == "local"
             )
             recall = (local or cosine).mean
             values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": recall}
