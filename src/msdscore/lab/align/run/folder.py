@@ -249,7 +249,7 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run for evaluation and export: recipe, towers, averaged heads, their step, and tuned tensors of the image tower."""
+    """A run for evaluation and export: recipe, towers, averaged heads, their step, tuned tensors of the image tower."""
 
     recipe: Recipe
     known: KnownTowers

@@ -66,6 +66,12 @@ def sensitivity(study: Study) -> list[Table]:
     kappa, dim = paper_form(pipeline).kappa, pipeline.embed_texts(["a dog"]).require().vectors.points.shape[-1]
     grid = torch.linspace(1e-4, 0.99, 10_000, dtype=torch.float64)
     fixed = float(grid[(concentration(grid, dim) - kappa).abs().argmin()])
+    lengths = torch.tensor(LENGTHS, dtype=torch.float64)
+    curves = concentration(lengths, dim).tolist(), concentration_slope(lengths, dim).tolist()
+    rows: list[Row] = [
+        {"r": length, "kappa": own, "slope": slope, "share": 0.01 * slope / own}
+        for length, own, slope in zip(LENGTHS, *curves, strict=True)
+    ]
     plots = [
         Plot(x="r", y=[name], x_label="mean resultant length", y_label=label, points=True, logarithmic=True)
         for name, label in (("kappa", "kappa-hat"), ("slope", "slope of kappa-hat"))
@@ -75,23 +81,13 @@ def sensitivity(study: Study) -> list[Table]:
         title=f"Adaptive kappa by mean resultant length r, {dim} dimensions",
         columns=[Column("r"), Column("kappa", "kappa-hat", ".1f"), Column("slope", "slope d kappa-hat / d r", ".1f"),
                  Column("share", "change if r grows by 0.01 (%)", "+.1f", 100)],
-        rows=sensitivity_rows(dim),
+        rows=rows,
         notes=[f"the fixed kappa {kappa:g} is that of r = {fixed:.4f}", "kappa-hat is (r D − r³)/(1 − r²), its slope "
                "(D + (D − 3) r² + r⁴)/(1 − r²)²: no data enters"],
         signature=pipeline.signature,
         facts={"dim": dim, "kappa": kappa, "r_of_kappa": fixed},
         plots=plots,
     )]  # fmt: skip
-
-
-def sensitivity_rows(dim: int) -> list[Row]:
-    """Return the concentration, its derivative, and the relative change per 0.01, at every length of `LENGTHS`."""
-    lengths = torch.tensor(LENGTHS, dtype=torch.float64)
-    kappas, slopes = concentration(lengths, dim), concentration_slope(lengths, dim)
-    return [
-        {"r": length, "kappa": kappa, "slope": slope, "share": 0.01 * slope / kappa}
-        for length, kappa, slope in zip(LENGTHS, kappas.tolist(), slopes.tolist(), strict=True)
-    ]
 
 
 def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: int = 5) -> list[Table]:
