@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,17 +45,9 @@ _SCATTER = {
 }
 
 
-class Win(NamedTuple):
-    """Gap between a caption and the best one of the other captioners; both by their indices in the contest."""
-
-    gap: float
-    own: int
-    beaten: int
-
-
-def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
-    """Return the images on which a captioner is furthest ahead of the best of the others."""
-    values, at = contest.numbers[by], contest.captioners.index(captioner)
+def wins(contest: Contest, captioner: str, count: int) -> list[tuple[float, int, int]]:
+    """Return the largest leads of a captioner in MSD: the gap, the index of its caption and of the best other one."""
+    values, at = contest.numbers["msd"], contest.captioners.index(captioner)
     ahead = []
     bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
     for start, end in pairwise(bounds):
@@ -63,8 +55,8 @@ def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> li
         is_own = contest.captioner_of[captions] == at
         own, beaten = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
         if values[own] > values[beaten]:
-            ahead.append(Win(float(values[own] - values[beaten]), own, beaten))
-    return sorted(ahead, key=lambda win: -win.gap)[:count]
+            ahead.append((float(values[own] - values[beaten]), own, beaten))
+    return sorted(ahead, key=lambda win: -win[0])[:count]
 
 
 def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
@@ -73,23 +65,23 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     drawn = [metric.metric for metric in ranking.metrics if metric.metric in RANKED_BY]
     drawn += [ranking.people.metric] if ranking.people else []
     parts = [metric.metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
-    shown = {place.captioner: wins(contest, place.captioner, show) for place in ranking.metrics[0].placed}
-    thumbs = _thumbs(contest, [contest.origins[win.own] for own in shown.values() for win in own], images, rows)
+    shown = {each.captioner: wins(contest, each.captioner, show) for each in ranking.metrics[0].placed}
+    thumbs = _thumbs(contest, [contest.origins[own] for leads in shown.values() for _, own, _ in leads], images, rows)
     msd = contest.numbers["msd"]
     cards = {
         who: [
             {
-                "image": thumbs.get(contest.origins[win.own]),
-                "caption": contest.captions[win.own],
-                "other": contest.captioners[contest.captioner_of[win.beaten]],
-                "beaten": contest.captions[win.beaten],
-                "msd": msd[win.own],
-                "less": msd[win.beaten],
+                "image": thumbs.get(contest.origins[own]),
+                "caption": contest.captions[own],
+                "other": contest.captioners[contest.captioner_of[beaten]],
+                "beaten": contest.captions[beaten],
+                "msd": msd[own],
+                "less": msd[beaten],
             }
-            for win in own
+            for _, own, beaten in leads
         ]
-        for who, own in shown.items()
-        if own
+        for who, leads in shown.items()
+        if leads
     }
     values = {
         "title": title,
