@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -88,7 +89,7 @@ def measure_retrieval(
         InputError: If no image can be read.
     """
 
-    def project(side: str, features: Features) -> Embeddings:
+    def project(side: Literal["image", "text"], features: Features) -> Embeddings:
         aligned = heads.project(side, features)
         # Pooled vectors are sufficient for retrieval by cosine.
         return aligned if local else replace(aligned, points=aligned.points[:, :0], mask=aligned.mask[:, :0])
