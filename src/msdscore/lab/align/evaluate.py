@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core.embeddings import join
-from msdscore.encoders.aligned.heads import AlignedHeads
+from msdscore.encoders.aligned.heads import AlignedHeads, Side
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, Features, prepare_all
 from msdscore.encoders.loading.hashing import verify_files
@@ -89,7 +88,7 @@ def measure_retrieval(
         InputError: If no image can be read.
     """
 
-    def project(side: Literal["image", "text"], features: Features) -> Embeddings:
+    def project(side: Side, features: Features) -> Embeddings:
         aligned = heads.project(side, features)
         # Pooled vectors are sufficient for retrieval by cosine.
         return aligned if local else replace(aligned, points=aligned.points[:, :0], mask=aligned.mask[:, :0])
