@@ -489,7 +489,7 @@ def test_without_decay_the_average_is_the_weights():
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(rows, tmp_path, monkeypatch):
-    def broken(aligner, batch, setting, terms):
+    def broken(aligner, *_):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
     monkeypatch.setattr("msdscore.lab.align.run.train.objective", broken)
