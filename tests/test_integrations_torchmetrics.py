@@ -123,7 +123,7 @@ def test_long_captions_are_not_cut():
 def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
     metric = MSDScore("toy", return_rows=True)
     metric.update(batch(), [CAPTIONS[0], "", CAPTIONS[2]])
-    with pytest.warns(UnscoredWarning, match=r"1 of 3 pairs have no msd and are left out of the mean \(first: .*''"):
+    with pytest.warns(UnscoredWarning, match=r"1 of 3 pairs have no msd and are excluded from the mean \(first: .*''"):
         found = metric.compute()
     assert found["msd"].isnan().tolist() == [False, True, False]
     assert found["mean"] == pytest.approx(expected[[0, 2]].mean(), rel=1e-6)

@@ -568,7 +568,10 @@ def test_rewards_are_limited_as_other_requests_are():
         assert reward(images=[image], completions=["a", "b"], image_of=[0])[1] == (
             "expected one image_of per completion, got 1 for 2"
         )
-        assert reward(images=[image], completions=["a"], image_of=[1])[1] == "image_of names image 1, and there are 1"
+        assert (
+            reward(images=[image], completions=["a"], image_of=[1])[1]
+            == "image_of refers to image 1, expected an index below 1"
+        )
 
 
 def test_captions_and_references_of_exactly_the_limit_are_scored():

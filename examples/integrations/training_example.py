@@ -1,4 +1,4 @@
-"""A training loop that logs what its captioner says to TensorBoard: `tensorboard --logdir logs`."""
+"""A training loop that logs the captions of its model to TensorBoard: `tensorboard --logdir logs`."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from msdscore.integrations.training import ValidationCaptions, log_captions, log
 COLOURS = ("red", "green", "blue")
 
 
-def generate(model: list[str], pictures: list[Image.Image]) -> list[str]:
+def generate(model: list[str], images: list[Image.Image]) -> list[str]:
     """A captioner that has learnt some colours so far."""
-    known = zip(COLOURS, pictures, strict=True)
+    known = zip(COLOURS, images, strict=True)
     return [f"a {colour if colour in model else 'grey'} square" for colour, _ in known]
 
 
 def main() -> None:
     """Three epochs, one more colour in each."""
-    pictures = [Image.new("RGB", (64, 64), colour) for colour in COLOURS]
-    sample = ValidationCaptions(pictures, generate, scorer="toy")  # without scorer= for photographs
+    images = [Image.new("RGB", (64, 64), colour) for colour in COLOURS]
+    sample = ValidationCaptions(images, generate, scorer="toy")  # without scorer= for photographs
     with SummaryWriter(str(Path("logs"))) as writer:
         for step in range(1, 4):
             checked = sample.check(list(COLOURS[:step]))

@@ -1,4 +1,4 @@
-"""The reward of four completions of one picture, as a trainer would ask for it."""
+"""Compute the rewards of four completions of one image, as a trainer calls the function."""
 
 from PIL import Image
 
@@ -6,8 +6,8 @@ from msdscore.integrations.trl import MSDReward
 
 
 def main() -> None:
-    """Print rewards, and what the trainer's table of completions would show."""
-    reward = MSDReward("toy")  # MSDReward() or msd_reward for photographs; toy knows colours alone
+    """Print the rewards, and the columns that a trainer logs in its table of completions."""
+    reward = MSDReward("toy")  # MSDReward() or msd_reward for photographs; toy knows only colours
     red = Image.new("RGB", (64, 64), "red")
     completions = ["a red square", "a blue square", "<think>hm</think> a red and green square", ""]
     table: dict[str, list[str]] = {}

@@ -69,10 +69,10 @@ def caption_metric(
         ids = [sample.id for sample in samples]
         lists = [getattr(sample, "references", None) or None for sample in samples]
         images = [sample.image for sample in samples]
-        found = _scored(scorer, ids, images, [one.prediction or "" for one in samples], lists)
-        if by not in found.columns:
-            raise ConfigError(f"expected one of {', '.join(found.columns)}, got {by!r}")
-        return dict(zip(ids, found.columns[by].tolist(), strict=True))
+        scores = _score(scorer, ids, images, [sample.prediction or "" for sample in samples], lists)
+        if by not in scores.columns:
+            raise ConfigError(f"expected one of {', '.join(scores.columns)}, got {by!r}")
+        return dict(zip(ids, scores.columns[by].tolist(), strict=True))
 
     return metric
 
@@ -90,7 +90,7 @@ def run(
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
     lists = [None if row.references is None else list(row.references) for row in rows]
-    scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
+    scores = _score(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
     titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED if name in scores.columns}
     titles |= {"ref_msd": "Ref-MSD"} if "ref_msd" in scores.columns else {}
     known = {title: scores.columns[name] for name, title in titles.items()}
@@ -110,12 +110,12 @@ def install(root: Path | None = None, *, requirement: str = _REQUIREMENT) -> Pat
         context: Any = require("capevalkit.infrastructure.runtime.context", extra="capevalkit")
         root = Path(context.default_context().project_root)
     manifest, project = root / "metrics" / NAME / "metric.toml", root / "metrics" / "upstreams" / NAME
-    for place, text in (
+    for path, text in (
         (manifest, _METRIC),
         (project / "pyproject.toml", _PROJECT.format(requirement=json.dumps(requirement))),
     ):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(place, text.encode(), folder=place.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode(), folder=path.parent)
     return manifest
 
 
@@ -131,24 +131,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.add_argument(
                 "--requirement", default=_REQUIREMENT, help="requirement that uv installs for the runner"
             )
-            asked = parser.parse_args(given[1:])
-            sys.stdout.write(f"{install(asked.root, requirement=asked.requirement)}\n")
+            arguments = parser.parse_args(given[1:])
+            sys.stdout.write(f"{install(arguments.root, requirement=arguments.requirement)}\n")
         else:
             parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
             parser.add_argument("--output", type=Path, required=True, help="output file of the scores, JSON")
             parser.add_argument("--references", type=Path, help="human captions, JSON lines by id; adds Ref-MSD")
             parser.add_argument("--image-dir", type=Path, help="folder of images for rows without an image")
             parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
-            asked = parser.parse_args(given)
-            own = asked.references
-            run(asked.predictions, asked.output, image_dir=asked.image_dir, scorer=asked.encoder, references=own)
+            arguments = parser.parse_args(given)
+            run(
+                arguments.predictions,
+                arguments.output,
+                image_dir=arguments.image_dir,
+                scorer=arguments.encoder,
+                references=arguments.references,
+            )
     except MSDScoreError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
-def _scored(
+def _score(
     scorer: ScorerLike,
     ids: Sequence[str],
     images: Sequence[Any],
@@ -157,8 +162,8 @@ def _scored(
 ) -> Scores:
     """Score all samples, each distinct image encoded once; raise if one fails, as capevalkit has no missing values."""
     distinct = {source_key(image): image for image in images}
-    place = {key: number for number, key in enumerate(distinct)}
-    owner = [place[source_key(image)] for image in images]
+    index = {key: number for number, key in enumerate(distinct)}
+    owner = [index[source_key(image)] for image in images]
     lists = list[Sequence[str] | None]([None] * len(distinct))
     for image, own in zip(owner, references, strict=True):
         lists[image] = lists[image] or own
@@ -169,7 +174,7 @@ def _scored(
         references=lists if any(own is not None for own in lists) else None,
         progress=_progress(),
     )
-    failed = [f"{one}: {error}" for one, error in zip(ids, scores.errors, strict=True) if error]
+    failed = [f"{sample}: {error}" for sample, error in zip(ids, scores.errors, strict=True) if error]
     if failed:
         raise RunError(f"{len(failed)} of {len(ids)} captions cannot be scored (first: {failed[0]})")
     return scores

@@ -10,9 +10,8 @@ from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
-evaluate: Any = require(
-    "evaluate", extra="evaluate"
-)  # its base class is not imported by name: `evaluate.load` takes the first class
+# Its base class is not imported by name: `evaluate.load` uses the first class of the module.
+evaluate: Any = require("evaluate", extra="evaluate")
 _CITATION = "See CITATION.cff of msdscore."
 _INPUTS = (
     "predictions: captions; images: paths of their images; references: a list of human captions for each image "

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 else:
     Metric = require("torchmetrics", extra="torchmetrics").Metric
 
-# One state each: a number per pair. Only those of which more is better can be the metric's value.
+# One state each, with a number per pair. Only those for which higher is better can be the metric's value.
 _BEST_HIGH = ("msd", "similarity", "precision", "information", "match", "ref_msd", "reference_score")
 _COLUMNS = (*_BEST_HIGH, "denial", "doubt", "coverage", "support")
 
-_Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
+_Images = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
 _Captions = str | Sequence[str]
 
 
@@ -33,10 +33,9 @@ class UnscoredWarning(UserWarning):
 class MSDScore(Metric):
     """Mean MSD of image-caption pairs; with `return_rows`, the scores of every pair too.
 
-    The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` is
-    the score to average: msd, similarity, precision, information, match, ref_msd or
-    reference_score. A pair that cannot be scored is NaN
-    in the rows and left out of the mean, with an `UnscoredWarning`.
+    The first argument is the name of an encoder (also the hub name of a CLIP model), a `ScorerSpec` or a `Scorer`. `by`
+    is the score to average: msd, similarity, precision, information, match, ref_msd or reference_score. A pair that
+    cannot be scored is NaN in the rows and excluded from the mean, with an `UnscoredWarning`.
 
     >>> metric = MSDScore("toy")
     >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(3, 1, 1).expand(3, 64, 64)
@@ -91,8 +90,8 @@ class MSDScore(Metric):
 
     def update(
         self,
-        source: _Pictures | _Captions,
-        target: _Pictures | _Captions,
+        source: _Images | _Captions,
+        target: _Images | _Captions,
         references: Sequence[Sequence[str] | None] | None = None,
     ) -> None:
         """Score images and captions, in either order; one caption per image.
@@ -101,7 +100,7 @@ class MSDScore(Metric):
         """
         images, captions = _images_and_captions(source, target)
         if not images:
-            return  # a process whose share of the last batch is empty
+            return  # this process has no rows of the last batch
         scores = self.scorer.score_batch(images, captions, references=references)
         self._reason = next((error for error in scores.errors if error), self._reason)
         for name in _COLUMNS:
@@ -117,16 +116,16 @@ class MSDScore(Metric):
         chosen = rows[self._by]
         missing = int(chosen.isnan().sum())
         if missing:
-            why = self._reason or "on another process, or the bank does not tell this number"
-            text = f"{missing} of {len(chosen)} pairs have no {self._by} and are left out of the mean (first: {why})"
+            why = self._reason or "on another process, or the bank does not have this number"
+            text = f"{missing} of {len(chosen)} pairs have no {self._by} and are excluded from the mean (first: {why})"
             warnings.warn(text, UnscoredWarning, stacklevel=2)
         mean = chosen.nanmean()
         return {"mean": mean, **rows} if self._return_rows else mean
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot one mean or several."""
-        found = self.compute() if val is None else val
-        return self._plot(found["mean"] if isinstance(found, dict) else found, ax)
+        value = self.compute() if val is None else val
+        return self._plot(value["mean"] if isinstance(value, dict) else value, ax)
 
 
 def _images_and_captions(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:

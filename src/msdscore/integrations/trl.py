@@ -32,7 +32,7 @@ _NAMES = {None: "msd_reward", "msd": "msd_reward", "match": "msd_match_reward", 
 GUARD = 1.0  # subtracted from the reward of a text that is optimised for the score
 Rewards = list[float | None]
 
-_AGAIN = frozenset((429, 500, 502, 503, 504))
+_AGAIN = frozenset((429, 500, 502, 503, 504))  # statuses that are retried
 _BODY = 16 << 20  # characters of images per request; the service accepts 64 MiB
 _LARGEST = 31 << 20  # characters of one image; it must fit in a request
 _IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service accepts 64 of each
@@ -87,10 +87,10 @@ def completions_of(
         except ValueError as error:
             reasons[number] = str(error)
             continue
-        place = known.setdefault(_key(source), len(sources))
-        if place == len(sources):
+        index = known.setdefault(_key(source), len(sources))
+        if index == len(sources):
             sources.append(source)
-        judged.append((number, caption_of(text_of(completion)), place))
+        judged.append((number, caption_of(text_of(completion)), index))
     numbers, captions, owner = zip(*judged, strict=True) if judged else ((), (), ())
     return Completions(len(completions), tuple(sources), numbers, captions, owner, reasons)
 
@@ -274,8 +274,8 @@ class RemoteReward:
             if attempt:
                 time.sleep(min(2.0 ** (attempt - 1), 30.0))
             try:
-                asked = Request(address, json.dumps(body).encode(), headers)
-                with urlopen(asked, timeout=self.timeout) as reply:
+                request = Request(address, json.dumps(body).encode(), headers)
+                with urlopen(request, timeout=self.timeout) as reply:
                     answer: dict[str, Any] = json.load(reply)
                     return answer
             except HTTPError as error:
@@ -361,15 +361,15 @@ def _bodies(
     for content, own in chain(_parts(read, references), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
         if chosen and (full or not own):
-            places = [place for _, part in chosen for place in part]
+            captions = [caption for _, part in chosen for caption in part]
             body: dict[str, Any] = {
                 "images": [data for data, _ in chosen],
-                "completions": [read.captions[place] for place in places],
+                "completions": [read.captions[caption] for caption in captions],
                 "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
             }
             if references is not None:
                 body["references"] = [references[part[0]] or [] for _, part in chosen]
-            yield places, body
+            yield captions, body
             chosen = []
         chosen.append((content, own))
 

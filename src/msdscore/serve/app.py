@@ -18,7 +18,7 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
-from msdscore.serve.reading import Asked, read_completions, read_form, read_items, reject_unknown
+from msdscore.serve.reading import RequestItem, read_completions, read_form, read_items, reject_unknown
 from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RefusedError, ServeSettings
@@ -75,13 +75,13 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
 def _add_api(app: "FastAPI", service: Service) -> None:
     """Add score, rank, explain, reward, figure, images and rows, each under `/v1`."""
     routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
-        ("score", partial(_score, kind="alone"), schema.ScoreAnswer, "Score captions, each on its own"),
+        ("score", partial(_score, kind="alone"), schema.ScoreAnswer, "Score captions separately"),
         ("rank", partial(_score, kind="set"), schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
-        ("explain", _explain, schema.ExplainAnswer, "Which words and regions a score comes from"),
-        ("reward", _reward, schema.RewardAnswer, "Rewards for completions of a trainer"),
-        ("figure", _figure, None, "An explanation as a figure or a page"),
+        ("explain", _explain, schema.ExplainAnswer, "Explain a score by words and regions"),
+        ("reward", _reward, schema.RewardAnswer, "Compute rewards for the completions of a trainer"),
+        ("figure", _figure, None, "Render an explanation as a figure or a page"),
         ("images", _images, schema.StoredAnswer, "Upload an image once, to refer to it by its hash"),
-        ("rows", _rows, schema.RowsAnswer, "The worst rows of a scored file"),
+        ("rows", _rows, schema.RowsAnswer, "List the worst rows of a scored file"),
     )
     for name, handler, model, summary in routes:
         app.add_api_route(
@@ -103,14 +103,14 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
     refused: dict[int | str, dict[str, Any]] = {401: {"model": schema.Problem}}
     busy: dict[int | str, dict[str, Any]] = {503: {"model": schema.Problem}}
     text: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Prometheus' text form.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     }
 
-    @app.get("/healthz", summary="Whether the process answers")
+    @app.get("/healthz", summary="Whether the process is running")
     async def healthz() -> schema.Status:
         return schema.Status(status="ok")
 
-    @app.get("/readyz", summary="Whether it takes requests", responses=busy)
+    @app.get("/readyz", summary="Whether the service accepts requests", responses=busy)
     async def readyz() -> schema.Status:
         if service.problem is not None:
             raise RefusedError(503, service.problem)
@@ -127,7 +127,7 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
 
 
 def _limited(handler: Handler, service: Service, parameters: Collection[str]) -> Callable[..., Awaitable[Any]]:
-    """Wrap a handler, which is cancelled after the time limit or when the caller disconnects.
+    """Wrap a handler so that it is cancelled after the time limit or when the caller disconnects.
 
     A request with another query parameter than `parameters` is rejected.
     """
@@ -140,7 +140,7 @@ def _limited(handler: Handler, service: Service, parameters: Collection[str]) ->
             async with asyncio.timeout(service.settings.timeout):
                 return await handler(request, service)
         except TimeoutError:
-            reason = f"given up after {service.settings.timeout:g} seconds; send fewer captions"
+            reason = f"timed out after {service.settings.timeout:g} seconds; send fewer captions"
             raise RefusedError(504, reason) from None
         except ClientDisconnect:
             return Response(status_code=GONE)
@@ -149,28 +149,28 @@ def _limited(handler: Handler, service: Service, parameters: Collection[str]) ->
 
 
 async def _score(request: "Request", service: Service, *, kind: Literal["alone", "set"]) -> dict[str, Any]:
-    asked = await read_items(request, service.settings, service.images)
-    results = await _unless_gone(request, service.score(asked, kind=kind))
+    requested = await read_items(request, service.settings, service.images)
+    results = await _unless_gone(request, service.score(requested, kind=kind))
     items: list[dict[str, Any]] = [
         {
             "scores": score_rows(scores, item.captions),
-            "ranking": list(scores.ranking) if isinstance(scores, Scores) else [],  # the model of scores leaves it out
+            "ranking": list(scores.ranking) if isinstance(scores, Scores) else [],  # not part of the model of /v1/score
         }
-        for scores, item in zip(results, asked, strict=True)
+        for scores, item in zip(results, requested, strict=True)
     ]
     rows = [row for item in items for row in item["scores"]]
-    return {"signature": _signature(service, asked, rows), "items": items}
+    return {"signature": _signature(service, requested, rows), "items": items}
 
 
 async def _explain(request: "Request", service: Service) -> Any:
     from fastapi.responses import JSONResponse
 
     together = _flag(request, "set")
-    asked = await read_items(request, service.settings, service.images)
-    items = await _unless_gone(request, service.explain(asked, together=together))
+    requested = await read_items(request, service.settings, service.images)
+    items = await _unless_gone(request, service.explain(requested, together=together))
     rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
-    return JSONResponse({"signature": _signature(service, asked, rows), "items": items})
+    return JSONResponse({"signature": _signature(service, requested, rows), "items": items})
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
@@ -179,7 +179,7 @@ async def _reward(request: "Request", service: Service) -> dict[str, Any]:
     rewards: list[float | None] = [None] * len(reasons)
     rows = [score_rows(scores, item.captions) for scores, item in zip(results, items, strict=True)]
     for number, row in zip(chain(*completions), chain(*rows), strict=True):
-        # Never another score in its place: a caption that is its only reference has no ref_msd.
+        # Never another score instead: a caption that is its only reference has no ref_msd.
         rewards[number] = row.get(by)
         reasons[number] = row["error"] or (WHY_MISSING.get(by) if rewards[number] is None else None)
     return {"signature": _signature(service, items, chain(*rows)), "rewards": rewards, "reasons": reasons}
@@ -192,9 +192,9 @@ async def _figure(request: "Request", service: Service) -> Any:
     if kind not in schema.FIGURES:
         raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
     together = _flag(request, "set")
-    asked = await read_items(request, service.settings, service.images)
-    if len(asked) != 1:
-        raise RefusedError(422, f"items: a figure shows one image, got {len(asked)}")
+    requested = await read_items(request, service.settings, service.images)
+    if len(requested) != 1:
+        raise RefusedError(422, f"items: a figure shows one image, got {len(requested)}")
 
     def draw(explanations: Explanations | None, reasons: dict[int, str]) -> bytes:
         if explanations is None:
@@ -205,7 +205,7 @@ async def _figure(request: "Request", service: Service) -> Any:
             raise RefusedError(501, str(error)) from error
 
     try:
-        content = await _unless_gone(request, service.figure(asked[0], draw, together=together))
+        content = await _unless_gone(request, service.figure(requested[0], draw, together=together))
     except RowError as error:
         raise RefusedError(422, str(error)) from error
     return Response(content, media_type=schema.FIGURES[kind])
@@ -230,7 +230,7 @@ async def _rows(request: "Request", service: Service) -> dict[str, Any]:
         contains=texts.get("contains", ""),
     )
     if upload is None and not texts.get("file"):
-        raise RefusedError(422, "expected a file named file, or the name of one that was sent before")
+        raise RefusedError(422, "expected a file named file, or the name of an uploaded one")
 
     async def answer() -> dict[str, Any]:
         name = texts["file"] if upload is None else await service.read_rows(*upload)
@@ -252,7 +252,7 @@ def _flag(request: "Request", name: str) -> bool:
 
 def _whole(texts: Mapping[str, str], name: str, *, least: int, most: int, default: int) -> int:
     text = texts.get(name, "")
-    # By length first: Python raises for thousands of digits.
+    # The length is checked first: int() raises for thousands of digits.
     if text and not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise RefusedError(422, f"{name}: expected a number from {least} to {most}")
     return int(text or default)
@@ -269,9 +269,9 @@ def _bound(texts: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _signature(service: Service, asked: Sequence[Asked], rows: Iterable[Mapping[str, Any]]) -> str:
+def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the signature of the rows of an answer: that of the service, and the references if there were any."""
-    if not any(item.references for item in asked):
+    if not any(item.references for item in requested):
         return service.signature
     return references.signed(service.signature, [row.get("reference_count") or 0 for row in rows])
 
@@ -284,7 +284,7 @@ def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, 
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:
-    """Await work, which is cancelled when the caller disconnects; the body must have been read."""
+    """Await work, cancelled when the caller disconnects; the request body must have been read."""
     from starlette.requests import ClientDisconnect
 
     async def gone() -> None:

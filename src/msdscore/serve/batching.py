@@ -12,9 +12,9 @@ from msdscore.serve.settings import RefusedError
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 PATIENCE = 20.0  # seconds after which a job precedes later urgent ones
-EDITING = 30.0  # seconds after an urgent job in which another one is expected
+EDITING = 30.0  # seconds after an urgent job during which another one is expected
 SHORT = 0.05  # target seconds per batch in that time, since an urgent job waits for its end
-CALM = 0.15  # and at other times: the first edit under load waits too
+CALM = 0.15  # target at other times: the first edit under load waits for a batch too
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
@@ -34,8 +34,8 @@ class Batcher(Generic[Job, Result]):
 
     The first job of a batch waits at most `max_wait` seconds for others. Batches are as short as the worker's pace
     demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. `spent` returns the cost of
-    the work so far if it is lower than that of all jobs: results from a cache say nothing about the pace. A job whose
-    caller has gone is dropped before it costs anything. `stop` finishes what was accepted.
+    the work so far if it is lower than that of all jobs: cached results do not count towards the pace. A job whose
+    caller has disconnected is dropped before it runs. `stop` finishes the accepted jobs.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Batcher(Generic[Job, Result]):
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Accept nothing new, finish what was accepted, end the worker thread."""
+        """Reject new jobs, finish the accepted ones, and end the worker thread."""
         self._closing = True
         await self._queue.join()
         if self._task is not None:
@@ -96,12 +96,12 @@ class Batcher(Generic[Job, Result]):
         if urgent:
             self._urgent = due = loop.time()
         self._queue.put_nowait(_Entry(due, next(self._numbers), job, size, cost or size, alone, future))
-        # A caller that goes away cancels this await, and with it the future: the worker then skips the job.
+        # If the caller disconnects, this await and the future are cancelled, and the worker skips the job.
         return await future
 
     async def _work(self) -> None:
         while True:
-            # In a separate function: no local name may keep the last batch alive while the next one is awaited.
+            # A separate function, so that no local name keeps the last batch in memory while the next one is awaited.
             await self._answer(await self._collect())
 
     async def _collect(self) -> list[_Entry[Job, Result]]:

@@ -83,9 +83,9 @@ class Guard:
             if not self._service.closing.is_set():
                 raise
             await exchange.refuse(503, "the service is stopping")
-        except Exception:  # noqa: BLE001, whatever went wrong, the caller gets an answer and the log the cause
+        except Exception:  # noqa: BLE001, the caller gets a response and the log the traceback
             log.error(json.dumps({"request": exchange.request_id, "error": traceback.format_exc()}))
-            await exchange.refuse(500, "an error of the service; its log has the cause under this request id")
+            await exchange.refuse(500, "internal error; see the log of the service for this request id")
         finally:
             self._service.body_bytes -= exchange.received
             seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "none")
@@ -102,8 +102,8 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
     if is_loopback(settings.host) and not (is_loopback(name) or settings.allows(name)):
         # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
         raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
-    # A page may call that comes from the host that is called, or from an allowed proxy. This may drop its port from the
-    # Host header, so an allowed name counts with any port.
+    # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
+    # so an allowed name is accepted with any port.
     site = None if origin is None else origin.partition("://")[2]
     if site is not None and site != host and not settings.allows(hostname(site)):
         raise RefusedError(403, "requests from pages of other sites are not answered")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 RAMP_STEPS = 128
-TELLS = 1.5  # a word describes a patch if its attention is this many times the uniform one
+DESCRIBES = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
 PALETTE = "palette.css"  # shared with the pages of explanations and reports
 _HTML = "text/html; charset=utf-8"
@@ -75,7 +75,7 @@ def _asset(name: str) -> bytes:
 
 @cache
 def _look(signature: str, settings: ServeSettings) -> str:
-    """Colour ramps, titles of maps, the signature of the service, and the limits that the page must respect."""
+    """Return colour ramps, titles of maps, the signature of the service, and the limits for the page as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
@@ -102,13 +102,13 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
 
 
 def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str, Any]:
-    """Colours of words on light and dark pages, where words look and which tell of a patch, maps, the sum.
+    """Return colours of words on light and dark pages, attention maps, the words that describe each patch, and the sum.
 
-    `cells` says where rows and columns of the grid begin and end, as shares of the image's height and width.
+    `cells` has the bounds of the rows and columns of the grid, as shares of the image's height and width.
     """
     layout, pieces = item.patches, {piece.number: piece for piece in spans(item, limit)}
     spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
-    least = TELLS / len(layout.boxes)
+    least = DESCRIBES / len(layout.boxes)
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
     across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
     colours = ("back", "ink", "dark_back", "dark_ink") if item.readable else ()
@@ -135,7 +135,7 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
 
 
 def scorer_code(spec: ScorerSpec) -> str:
-    """Return Python code for the same scorer; a bank is given by its file name only.
+    """Return Python code that creates the same scorer; a bank is named by its file name, without the folder.
 
     >>> scorer_code(ScorerSpec())
     'Scorer("mini")'

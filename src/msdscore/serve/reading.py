@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from msdscore.errors import ImageError, unknown_name
 from msdscore.forms.references import NO_REFERENCES
-from msdscore.serve.schema import Item, Items, RewardRequest
+from msdscore.serve.schema import FORM, JSON, Item, Items, RewardRequest
 from msdscore.serve.settings import RefusedError, ServeSettings
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
-JSON, FORM = "application/json", "multipart/form-data"
-_FAULTS = 20  # fields that are listed in one error
-PREFIX = "sha256:"  # of what was uploaded before
-# A call into C keeps the interpreter from all other threads, among them the one that answers probes. So that none takes
-# 0.1 seconds, values, escapes and letters are counted before they are parsed, and images are decoded in pieces.
+_FAULTS = 20  # errors that are listed in one message
+PREFIX = "sha256:"  # of the names of uploads
+# A call into C holds the interpreter lock and blocks all other threads, including the one that answers health checks.
+# To keep every call under 0.1 seconds, values, escapes and letters are counted before parsing, and images are decoded
+# in pieces.
 SIGNS = 60_000  # commas, brackets, texts and escaped quotes of a JSON body; the limits of captions need a third
 ESCAPES = 300_000  # line breaks of 20 MB in base64
 WIDE = 8 << 20  # bytes of text outside ASCII
 PIECE = 1 << 16  # bytes that are counted or decoded at once
-KEYS = 8  # of an object
+KEYS = 8  # per object
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestItem:
     """One image as the bytes of its file, and its captions; `error` is set if it has no bytes.
 
-    `name` is that of an upload which the request refers to; `refused` is why the captions are not scored.
+    `name` is that of the upload, if the request refers to one; `refused` is the error of captions that are too long.
     """
 
     image: bytes
@@ -79,7 +79,7 @@ class Stored(Generic[Value]):
         return self._values[name][0]
 
 
-async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
+async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[RequestItem]:
     """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
         file, fields = await read_form(request, "image", settings, fields=("caption", "captions", "reference"))
@@ -87,12 +87,12 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
         if file is None or not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
-        return [Asked(file[1], tuple(captions), references=_references(fields.get("reference", ()), settings))]
+        return [RequestItem(file[1], tuple(captions), references=_references(fields.get("reference", ()), settings))]
     # In a thread: the event loop answers others while a large body is read.
     return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
 
 
-def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
+def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> list[RequestItem]:
     body = _parse(content)
     many = isinstance(body, dict) and "items" in body
     _check_counts(body, settings)
@@ -100,21 +100,21 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
     items = _validate(Items, body).items if many else [_validate(Item, body)]
     if not many:
         check_captions(items[0].captions, settings)
-    asked = [
+    requested = [
         replace(
-            _asked(item.image, item.captions, stored, _refused(item.captions, settings)),
+            _item(item.image, item.captions, stored, _refused(item.captions, settings)),
             references=_references(item.references, settings),
         )
         for item in items
     ]
-    if not many and asked[0].error:
-        raise RefusedError(422, asked[0].error)
-    return asked
+    if not many and requested[0].error:
+        raise RefusedError(422, requested[0].error)
+    return requested
 
 
 async def read_completions(
     request: "Request", settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[str, list[Asked], list[list[int]], list[str | None]]:
+) -> tuple[str, list[RequestItem], list[list[int]], list[str | None]]:
     """Read a reward request: the score to return, completions by image, their indices, and an error for each.
 
     A completion that is too long has an error, the others are scored.
@@ -125,7 +125,7 @@ async def read_completions(
 
 def _read_completions(
     content: bytes, settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[str, list[Asked], list[list[int]], list[str | None]]:
+) -> tuple[str, list[RequestItem], list[list[int]], list[str | None]]:
     given = _parse(content)
     _check_counts(given, settings)
     _check_keys(given, RewardRequest.model_fields)
@@ -135,7 +135,7 @@ def _read_completions(
     if len(image_of) != len(texts):
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
     if max(image_of) >= len(body.images):
-        raise RefusedError(422, f"image_of names image {max(image_of)}, and there are {len(body.images)}")
+        raise RefusedError(422, f"image_of refers to image {max(image_of)}, expected an index below {len(body.images)}")
     by = body.by or ("msd" if body.references is None else "ref_msd")
     if by == "ref_msd" and body.references is None:
         raise RefusedError(422, "by: ref_msd needs references, a list of human captions per image")
@@ -154,7 +154,7 @@ def _read_completions(
             completions.setdefault(image, []).append(number)
     items = [
         replace(
-            _asked(body.images[image], [texts[number] for number in own], stored),
+            _item(body.images[image], [texts[number] for number in own], stored),
             references=lists[image] if lists is not None else (),
         )
         for image, own in completions.items()
@@ -227,23 +227,19 @@ def _decoded_pieces(text: str) -> Iterator[bytes]:
     yield b64decode(rest, validate=True)
 
 
-def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
-    """Raise for too many captions of one image, and for captions that are too long."""
+def check_captions(captions: Sequence[str], settings: ServeSettings, kind: str = "captions") -> None:
+    """Raise for too many captions of one image, and for captions that are too long; `kind` names them in the error."""
     if len(captions) > settings.max_captions:
-        raise RefusedError(413, f"expected at most {settings.max_captions} captions per image, got {len(captions)}")
+        raise RefusedError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(captions)}")
     reason = _refused(captions, settings)
     if reason is not None:
-        raise RefusedError(413, reason)
+        raise RefusedError(413, reason.replace("captions", kind))
 
 
 def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
     """Return the references of an image that have words; raise for too many or too long ones."""
     references = tuple(text for text in texts if text.strip())
-    if len(references) > settings.max_captions:
-        raise RefusedError(413, f"expected at most {settings.max_captions} references per image, got {len(references)}")
-    reason = _refused(references, settings)
-    if reason is not None:
-        raise RefusedError(413, reason.replace("captions", "references"))
+    check_captions(references, settings, "references")
     return references
 
 
@@ -254,20 +250,20 @@ def _too_long(caption: str, settings: ServeSettings) -> str | None:
 
 
 def _refused(captions: Sequence[str], settings: ServeSettings) -> str | None:
-    """Return why the captions of one image are not scored, so that other images are not affected."""
+    """Return the error of the first caption that is too long; the captions of other images are not affected."""
     return next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
 
 
-def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes], refused: str | None = None) -> Asked:
+def _item(image: str | None, captions: Sequence[str], stored: Stored[bytes], refused: str | None = None) -> RequestItem:
     """Build one item; an image that cannot be decoded from base64 affects only its captions."""
     try:
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return Asked(stored.get(image), tuple(captions), name=image, refused=refused)
-        return Asked(decode_image(image), tuple(captions), refused=refused)
+            return RequestItem(stored.get(image), tuple(captions), name=image, refused=refused)
+        return RequestItem(decode_image(image), tuple(captions), refused=refused)
     except ValueError as error:
-        return Asked(b"", tuple(captions), f"image: {error}")
+        return RequestItem(b"", tuple(captions), f"image: {error}")
 
 
 def _content_type(request: "Request", *known: str) -> str:
@@ -292,13 +288,13 @@ def _parse(body: bytes) -> Any:
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise RefusedError(422, f"the body is no JSON ({error})") from error
+        raise RefusedError(422, f"the body is not valid JSON ({error})") from error
 
 
 def _signs(body: bytes) -> Iterator[int]:
     """Yield the running count of structural characters of a JSON body.
 
-    Counted before anything is parsed: a few megabytes of `1,1,1,…` become gigabytes of values and of errors about them.
+    They are counted before parsing: a few megabytes of `1,1,1,…` become gigabytes of values and validation errors.
     """
     count = start = 0
     while start < len(body):
@@ -341,11 +337,11 @@ def _check_counts(body: Any, settings: ServeSettings) -> None:
             raise RefusedError(413, f"expected at most {most} captions per image, got {len(captions)}")
 
 
-def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> None:
+def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, where: str = "") -> None:
     """Raise for the first name that is not known, with the nearest known one: a misspelt one must not be ignored."""
     for name in names:
         if name not in known:
-            raise RefusedError(422, f"{place}{unknown_name(kind, name, known)}")
+            raise RefusedError(422, f"{where}{unknown_name(kind, name, known)}")
 
 
 def _check_keys(body: Any, known: Collection[str]) -> None:
@@ -356,7 +352,7 @@ def _check_keys(body: Any, known: Collection[str]) -> None:
     items = body.get("items")
     for number, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict):
-            reject_unknown("key", item, Item.model_fields, place=f"items.{number}: ")
+            reject_unknown("key", item, Item.model_fields, where=f"items.{number}: ")
 
 
 def _validate(model: type[Model], body: Any) -> Model:
@@ -364,6 +360,8 @@ def _validate(model: type[Model], body: Any) -> Model:
         return model.model_validate(body, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        told = [f"{('.'.join(map(str, fault['loc'])) or 'body')[:200]}: {fault['msg']}" for fault in faults[:_FAULTS]]
+        messages = [
+            f"{('.'.join(map(str, fault['loc'])) or 'body')[:200]}: {fault['msg']}" for fault in faults[:_FAULTS]
+        ]
         more = f"; and {len(faults) - _FAULTS} more" if len(faults) > _FAULTS else ""
-        raise RefusedError(422, "; ".join(told) + more) from error
+        raise RefusedError(422, "; ".join(messages) + more) from error

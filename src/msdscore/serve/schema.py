@@ -1,4 +1,4 @@
-"""Models of requests and answers, and the parts of the OpenAPI document that FastAPI cannot derive."""
+"""Models of requests and responses, and the parts of the OpenAPI document that FastAPI cannot derive."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ FIGURES = {
     "pdf": "application/pdf",
     "html": "text/html; charset=utf-8",
     "json": "application/json",
-}  # what `msdscore explain` writes too
+}  # the formats of `msdscore explain`
 _Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
 Image = Annotated[
     str,
@@ -56,7 +56,7 @@ class RewardRequest(BaseModel):
     by: Literal["msd", "match", "ref_msd"] | None = None
 
 
-_READ_BY_HAND = (Item, Items, RewardRequest)
+_PARSED_MODELS = (Item, Items, RewardRequest)
 
 
 class ScoredCaption(BaseModel):
@@ -107,7 +107,7 @@ class ExplainedItem(BaseModel):
     An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `boxes` of the patches in
     pixels and maps over them; `look` has the colours and scales with which every figure of msdscore draws it. Captions
     are scored separately, with `?set=true` as one candidate set. `readable` is false for a caption in a language that
-    the encoder was not trained on: its numbers mean nothing, and its words have no colours.
+    the encoder was not trained on: its numbers are meaningless, and its words are not judged.
     """
 
     error: str | None = Field(None, description="Why the image cannot be read.")
@@ -165,7 +165,7 @@ class Status(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was rejected: what was expected, what came, what to do."""
+    """Error of a rejected request: what was expected, what was received, what to do."""
 
     error: str
     request_id: str | None = None
@@ -173,28 +173,28 @@ class Problem(BaseModel):
 
 _PROBLEMS = {
     400: "Malformed HTTP request.",
-    401: "No token, or a wrong one.",
-    403: "A request by a foreign host name, or from a page of another site.",
-    408: "A body that stalled.",
-    413: "More than the limits allow.",
-    415: "Another content type than those listed.",
-    422: "A body that cannot be read.",
+    401: "Missing or wrong token.",
+    403: "Foreign host name, or a request from a page of another site.",
+    408: "The request body stalled.",
+    413: "A limit of the service is exceeded.",
+    415: "Unsupported content type.",
+    422: "Invalid request.",
     503: "The queue is full; try again after Retry-After seconds.",
-    504: "Cancelled after the time limit.",
+    504: "The time limit is exceeded.",
 }
-_JSON, _FORM = "application/json", "multipart/form-data"
+JSON, FORM = "application/json", "multipart/form-data"
 _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _LINES = {"type": "array", "items": {"type": "string"}, "description": "Human captions."}
-_SCORED = "A file that msdscore score wrote, or as text the `file` of an earlier answer about it."
+_SCORED = "An output file of msdscore score, or as text the `file` of an earlier answer."
 _ROWS = {
     "file": {**_FILE, "description": _SCORED},
     "by": {"type": "string", "description": "The number to order by."},
     "start": {"type": "integer", "minimum": 0, "description": "Number of the worst rows to skip."},
     "count": {"type": "integer", "minimum": 1, "maximum": MOST},
     "low": {"type": "number", "description": "Lower bound of the values that are listed."},
-    "high": {"type": "number", "description": "The greatest."},
-    "contains": {"type": "string", "description": "A part of their captions."},
+    "high": {"type": "number", "description": "Upper bound of the values that are listed."},
+    "contains": {"type": "string", "description": "Text that the captions contain."},
 }
 _KIND: dict[str, Any] = {
     "name": "kind",
@@ -213,15 +213,15 @@ FORM_FIELDS = tuple(name for name in _ROWS if name != "file")  # of /v1/rows
 
 def request_of(route: str) -> dict[str, Any]:
     """Return the request body of a route, for the OpenAPI document."""
-    item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _READ_BY_HAND)
-    image = {_FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
+    item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _PARSED_MODELS)
+    image = {FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
     bodies: dict[str, dict[str, Any]] = {
-        "rows": {_FORM: _form(["file"], _ROWS)},
-        "images": {_FORM: _form(["image"], {"image": _FILE})},
-        "reward": {_JSON: reward},
-        "figure": {_JSON: item, **image},
+        "rows": {FORM: _form(["file"], _ROWS)},
+        "images": {FORM: _form(["image"], {"image": _FILE})},
+        "reward": {JSON: reward},
+        "figure": {JSON: item, **image},
     }
-    body = bodies.get(route, {_JSON: {"anyOf": [item, items]}, **image})
+    body = bodies.get(route, {JSON: {"anyOf": [item, items]}, **image})
     content = {kind: {"schema": schema} for kind, schema in body.items()}
     extra = {"parameters": PARAMETERS[route]} if route in PARAMETERS else {}
     return {"requestBody": {"required": True, "content": content}, **extra}
@@ -233,7 +233,7 @@ def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
 
 def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route other than its model, for the OpenAPI document."""
-    problems = _PROBLEMS | ({501: "No library for figures is installed."} if route == "figure" else {})
+    problems = _PROBLEMS | ({501: "The library that draws figures is not installed."} if route == "figure" else {})
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": Problem, "description": text} for status, text in problems.items()
     }
@@ -244,13 +244,13 @@ def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
 
 
 def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str]) -> None:
-    """Add to the document the models of bodies that are read by hand, and the token."""
+    """Add the models of bodies that FastAPI does not parse, and the token, to the document."""
     derive = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = derive()
         components = document.setdefault("components", {})
-        for model in _READ_BY_HAND:
+        for model in _PARSED_MODELS:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             components.setdefault("schemas", {}).setdefault(model.__name__, schema)

@@ -1,4 +1,4 @@
-"""State of the service: the pipeline, its queue, threads that decode and draw, counters."""
+"""State of the service: pipeline, queue, threads that decode and draw, and metrics."""
 
 import asyncio
 import ctypes
@@ -26,13 +26,13 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher
 from msdscore.serve.page import explanation_documents
-from msdscore.serve.reading import Asked, Stored
+from msdscore.serve.reading import RequestItem, Stored
 from msdscore.serve.rows import RowsQuery, read_table, worst_rows
 from msdscore.serve.settings import RefusedError, ServeSettings
 
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
-FIGURES = 4  # explanations that wait to be drawn
+MAX_FIGURES = 4  # explanations that are drawn or wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
 CAPTIONS = 1  # per job: a batch consists of whole jobs, and an edit of the page waits for the end of a batch
 IMAGE = 8  # captions whose encoding takes as long as that of an image
@@ -45,7 +45,7 @@ IDLE_SECONDS = 0.5  # without a request, until freed memory is returned to the s
 class Job:
     """Captions of one image for the worker, which scores or explains them; explanations are computed from an upload."""
 
-    image: Decoded | Asked
+    image: Decoded | RequestItem
     captions: tuple[str, ...]
     together: bool = False  # explained as one candidate set, not separately
     references: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Service:
         # Matplotlib's settings are global: figures are drawn one at a time.
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
         self._pixels = PixelBudget(settings.max_decoded)
-        self._figures, self._files = asyncio.Semaphore(FIGURES), asyncio.Semaphore(1)
+        self._figures, self._files = asyncio.Semaphore(MAX_FIGURES), asyncio.Semaphore(1)
         self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
         self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
         self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
@@ -89,7 +89,7 @@ class Service:
 
     @property
     def problem(self) -> str | None:
-        """Return why the next request would be rejected; None if it would be accepted."""
+        """Return the reason why the next request would be rejected; None if it would be accepted."""
         settings = self.settings
         if not self._started or self.closing.is_set():
             return "starting or stopping"
@@ -115,19 +115,19 @@ class Service:
         self._decoders.shutdown(wait=True)
         self._drawer.shutdown(wait=True)
 
-    async def score(self, asked: Sequence[Asked], *, kind: Literal["alone", "set"]) -> list[Scores | str]:
+    async def score(self, items: Sequence[RequestItem], *, kind: Literal["alone", "set"]) -> list[Scores | str]:
         """Return the scores of every image's captions, or an error if the image cannot be read."""
-        with self._accept(len(asked)):
-            return await gather_all(self._score(item, kind) for item in asked)
+        with self._accept(len(items)):
+            return await gather_all(self._score(item, kind) for item in items)
 
-    async def explain(self, asked: Sequence[Asked], *, together: bool = False) -> list[dict[str, Any]]:
+    async def explain(self, items: Sequence[RequestItem], *, together: bool = False) -> list[dict[str, Any]]:
         """Explain every image's captions as plain values, with errors for those that cannot be read."""
-        with self._accept(len(asked)):
-            return await gather_all(self._explain(item, together) for item in asked)
+        with self._accept(len(items)):
+            return await gather_all(self._explain(item, together) for item in items)
 
     async def figure(
         self,
-        asked: Asked,
+        item: RequestItem,
         draw: Callable[[Explanations | None, dict[int, str]], bytes],
         *,
         together: bool = False,
@@ -135,7 +135,7 @@ class Service:
         """Draw the explanations of an image's captions with `draw`; raises `RowError` for an unreadable image."""
         with self._accept(1):
             async with self._figures:
-                explanations, reasons = await self._explanations(asked, together)
+                explanations, reasons = await self._explanations(item, together)
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
@@ -164,15 +164,15 @@ class Service:
             if not self._accepted and not self.closing.is_set():
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
-    async def _score(self, asked: Asked, kind: Literal["alone", "set"]) -> Scores | str:
-        captions = asked.captions
+    async def _score(self, item: RequestItem, kind: Literal["alone", "set"]) -> Scores | str:
+        captions = item.captions
         try:
-            if asked.refused is not None:
-                raise RowError(asked.refused)
-            async with self._decoded(asked) as image:
+            if item.refused is not None:
+                raise RowError(item.refused)
+            async with self._decoded(item) as image:
                 starts = range(0, len(captions), CAPTIONS)
                 parts_of = (captions[start : start + CAPTIONS] for start in starts)
-                jobs = [Job(image, own, references=asked.references) for own in parts_of]
+                jobs = [Job(image, own, references=item.references) for own in parts_of]
                 parts = await gather_all(
                     self.queue.submit(job, size=len(job.captions), cost=len(job.captions) + (0 if number else IMAGE))
                     for number, job in enumerate(jobs)
@@ -184,29 +184,29 @@ class Service:
         sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
         return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 
-    async def _explain(self, asked: Asked, together: bool) -> dict[str, Any]:
-        count = len(asked.captions)
+    async def _explain(self, item: RequestItem, together: bool) -> dict[str, Any]:
+        count = len(item.captions)
         try:
-            if asked.refused is not None and asked.error is None:
-                return explanation_documents(None, dict.fromkeys(range(count), asked.refused), count)
-            explained = await self._explanations(asked, together)
+            if item.refused is not None and item.error is None:
+                return explanation_documents(None, dict.fromkeys(range(count), item.refused), count)
+            explained = await self._explanations(item, together)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count)
         except RowError as error:
             self.metrics.failed.inc(count)
             return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
 
-    async def _explanations(self, asked: Asked, together: bool) -> tuple[Explanations | None, dict[int, str]]:
-        """Explanations of the captions that can be read, and by index why the others cannot."""
-        captions, step = asked.captions, len(asked.captions) if together else CAPTIONS
+    async def _explanations(self, item: RequestItem, together: bool) -> tuple[Explanations | None, dict[int, str]]:
+        """Return explanations of the readable captions, and the errors of the others by index."""
+        captions, step = item.captions, len(item.captions) if together else CAPTIONS
         # All jobs of an image find its embedding by its name.
-        named = asked
-        if not asked.name and not asked.error:
-            named = replace(asked, name=f"body:{(await asyncio.to_thread(sha256, asked.image)).hexdigest()}")
+        named = item
+        if not item.name and not item.error:
+            named = replace(item, name=f"body:{(await asyncio.to_thread(sha256, item.image)).hexdigest()}")
         jobs = [Job(named, captions[start : start + step], together) for start in range(0, len(captions), step)]
         # An upload is explained for a user who edits its captions.
         parts = await gather_all(
-            self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(asked.name)) for job in jobs
+            self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(item.name)) for job in jobs
         )
         items = [item for explanations, _ in parts for item in explanations]
         reasons = {
@@ -215,12 +215,12 @@ class Service:
         return Explanations(tuple(items)) if items else None, reasons
 
     @asynccontextmanager
-    async def _decoded(self, asked: Asked) -> AsyncIterator[Decoded]:
+    async def _decoded(self, item: RequestItem) -> AsyncIterator[Decoded]:
         """Decode an image for the encoder; its pixels count as in memory until the end of the context."""
         held = min(self.settings.max_pixels, self.settings.max_decoded)
         await self._pixels.take(held)
         try:
-            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, asked.content)
+            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, item.content)
             prepared = min(held, image.prepared.pixels.numel() // 3)
             self._pixels.give(held - prepared)
             held = prepared
@@ -244,8 +244,8 @@ class Service:
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""
-        if isinstance(jobs[0].image, Asked):
-            return [self._explained(job, job.image) for job in jobs if isinstance(job.image, Asked)]
+        if isinstance(jobs[0].image, RequestItem):
+            return [self._explained(job, job.image) for job in jobs if isinstance(job.image, RequestItem)]
         images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
         number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
@@ -255,33 +255,33 @@ class Service:
         scores = iter(self._pipeline.score(list(images.values()), captions, owner, references=references))
         return [list(islice(scores, len(job.captions))) for job in jobs]
 
-    def _explained(self, job: Job, asked: Asked) -> Any:
-        """Explanations of the captions that can be read, and by index why the others cannot; or the image's error."""
+    def _explained(self, job: Job, item: RequestItem) -> Any:
+        """Return explanations of the readable captions and the errors of the others by index, or the image's error."""
         try:
-            with _one_thread() if asked.name in self._latest else nullcontext():
-                image, embedded = self._embedded(asked)
+            with _one_thread() if item.name in self._latest else nullcontext():
+                image, embedded = self._embedded(item)
                 refused = self._pipeline.embed_texts(job.captions).reasons
                 good = [caption for number, caption in enumerate(job.captions) if number not in refused]
                 sets = [good] if job.together and good else [[caption] for caption in good]
-                known = asked.references or None
+                known = item.references or None
                 explained = [explain_embedded(self._pipeline, image, embedded, captions, known) for captions in sets]
         except RowError as error:
             return error
         reasons = {number: str(reason) for number, reason in refused.items()}
         return [item for explanations in explained for item in explanations], reasons
 
-    def _embedded(self, asked: Asked) -> tuple[Image, Embedded]:
+    def _embedded(self, item: RequestItem) -> tuple[Image, Embedded]:
         """Return the image in the size of figures, and its embedding; those of the latest uploads are cached."""
-        if asked.name in self._latest:
-            self._latest.move_to_end(asked.name)
-            return self._latest[asked.name]
+        if item.name in self._latest:
+            self._latest.move_to_end(item.name)
+            return self._latest[item.name]
         # Decoded here, one at a time: an explanation needs the image in full size.
-        image, embedded = embed_image(self._pipeline, asked.content)
+        image, embedded = embed_image(self._pipeline, item.content)
         size = image.size
         image = thumbnail(image, FIGURE_PIXELS)
         trim_memory(size)
-        if asked.name:
-            self._latest[asked.name] = image, embedded
+        if item.name:
+            self._latest[item.name] = image, embedded
             if len(self._latest) > LATEST:
                 self._latest.popitem(last=False)
         return image, embedded
@@ -305,7 +305,7 @@ class PixelBudget:
         self._free, self._given = pixels, asyncio.Event()
 
     async def take(self, pixels: int) -> None:
-        """Wait until so many pixels are free."""
+        """Wait until this number of pixels is free, and take it."""
         while self._free < pixels:
             await self._given.wait()
         self._free -= pixels
@@ -320,7 +320,7 @@ class PixelBudget:
 def trim_memory(size: tuple[int, int] | None = None) -> None:
     """Return free memory to the system if the allocator can (glibc); after an image only if it is large.
 
-    After a large image at once, because the next ones would not reuse its fragmented memory.
+    After a large image this is done at once, because later images would not reuse its fragmented memory.
     """
     if size is None or size[0] * size[1] >= LARGE:
         with suppress(AttributeError, OSError, TypeError):
@@ -350,10 +350,10 @@ class Metrics:
         self.batch = histogram("msdscore_batch_captions", "Captions per call of the encoder.", buckets=sizes)
         self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
         self.failed = counter("msdscore_captions_failed", "Captions without a score.")
-        self._waiting = kinds.Gauge("msdscore_queue", "Jobs that wait.", registry=registry)
+        self._waiting = kinds.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)
         self._text, self._kind = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
 
     def text(self, waiting: int) -> tuple[bytes, str]:
-        """All numbers in Prometheus' text form, and its content type."""
+        """Return all metrics in Prometheus text format, and its content type."""
         self._waiting.set(waiting)
         return self._text(), self._kind

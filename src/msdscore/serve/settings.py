@@ -28,15 +28,15 @@ class ServeSettings:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8000  # 0: any free one
+    port: int = 8000  # 0: any free port
     allow_hosts: tuple[str, ...] = ()  # host names of a reverse proxy
     embed: tuple[str, ...] = ()  # origins whose pages may show the page in a frame
     token: str | None = None  # required from every caller if set
     max_connections: int = 512  # further ones are answered 503 and closed
-    header_timeout: float = 10.0  # seconds for the headers of a request, from the first connection on
+    header_timeout: float = 10.0  # seconds for the headers of a request, counted from the connection
     body_timeout: float = 10.0  # seconds without a byte of an announced body
     max_body: int = 64 << 20  # bytes of one request; a scored file of 100,000 rows has about 40 MB
-    max_held: int = 256 << 20  # bytes of all bodies in memory at one time; more are answered 503
+    max_held: int = 256 << 20  # bytes of all bodies in memory at a time; further ones are answered 503
     max_items: int = 64  # images per request
     max_captions: int = 64  # captions per image
     max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer makes more tokens than bytes
@@ -47,7 +47,7 @@ class ServeSettings:
     max_expanded: int = 512 << 20  # bytes of memory in which a scored file is read
     max_batch: int = 64  # captions per call of the encoder
     max_wait: float = 0.005  # seconds that a request waits for others
-    max_queue: int = 256  # images that wait or are worked on; requests beyond are answered 503
+    max_queue: int = 256  # images that wait or are processed; further requests are answered 503
     timeout: float = 60.0  # seconds per request
     cache: int = 256 << 20  # bytes of embeddings of images and captions
     max_stored: int = 64 << 20  # bytes of uploaded images, and of scored files; the oldest are dropped first

@@ -1,4 +1,4 @@
-// A card per caption: the text is edited in place with its words in colour; one number, one bar, one row of icons.
+// One card per caption: text that is edited in place with coloured words, one number, one bar and one row of icons.
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 
@@ -53,7 +53,7 @@ function Card({ caption, place, shown }) {
 }
 
 const WARNINGS = {
-  "not English": "Not English: this encoder cannot read the caption, so its words and its number say nothing.",
+  "not English": "Not English: this encoder cannot read the caption, so it has no score.",
 };
 const warning = (text) => WARNINGS[text] ?? text[0].toUpperCase() + text.slice(1);
 
@@ -109,7 +109,7 @@ function Headline({ caption }) {
   </div>`;
 }
 
-// The match from 0 to 100 %; the line is there from the start, so that nothing jumps when the answer comes.
+// The match from 0 to 100 %; the bar is drawn from the start, so that the layout does not shift later.
 function Bar({ caption }) {
   const match = caption.result?.readable === false ? null : caption.result?.score.match;
   const kind = caption.result ? headline(caption).kind : "none";
@@ -121,7 +121,7 @@ function Bar({ caption }) {
   </div>`;
 }
 
-// The text field lies over the same text with its words in colour: composing, undo, selection stay the browser's own.
+// The text field overlays the same text with coloured words: input methods, undo and selection work as usual.
 function Editor({ caption, place, shown }) {
   const field = useRef(null);
   useEffect(() => {
@@ -164,7 +164,7 @@ function Editor({ caption, place, shown }) {
   </div>`;
 }
 
-// Words retain their colours while another part of the text changes: those at the start and at the end still match.
+// Words keep their colours while another part of the text changes: the unchanged start and end still match.
 function pieces(caption, shown) {
   const { text, result } = caption;
   if (!result) return text;
@@ -196,10 +196,10 @@ function pieces(caption, shown) {
   return [...nodes, text.slice(end)];
 }
 
-// The caption of a result with its words in colour, to read.
+// The caption of a result with coloured words, read-only.
 export const coloured = ({ caption: text, result }) => pieces({ id: null, text, result }, -1);
 
-// The colours of a word on light and on dark pages; none for those that are neither supported nor in doubt.
+// The colours of a word on light and dark pages; none for a word that is neither supported nor in doubt.
 const colours = (look) =>
   look.back && {
     "--back": look.back,
@@ -246,7 +246,7 @@ export function pin(caption, number) {
   changed();
 }
 
-// Arrow keys move over the text as usual; the word at the cursor shows where it looks.
+// Arrow keys move the cursor as usual; the map of the word at the cursor is shown.
 function walk(event, caption) {
   if (!/^(Arrow|Home|End)/.test(event.key) || !store.isCurrent(caption)) return;
   const at = event.target.selectionStart;
@@ -271,7 +271,7 @@ function write(text, after) {
   return caption;
 }
 
-// Lines that are pasted become captions.
+// Each pasted line becomes a caption.
 function paste(event, caption) {
   const lines = event.clipboardData
     .getData("text")
@@ -300,7 +300,7 @@ function Hints({ caption }) {
   </p>`;
 }
 
-// As if it were typed, so that the browser can undo it; without a word to replace, the text goes to the end.
+// Inserted as if typed, so that the browser can undo it; without a word to replace, the text is appended.
 export function replace(caption, word, text) {
   const field = document.querySelector(`[data-card="${caption.id}"] textarea`);
   field.focus();
@@ -310,13 +310,13 @@ export function replace(caption, word, text) {
 
 const HIDDEN = "msd match reading alpha gamma delta balance candidates soft_msd uncertainty ref_msd".split(" ");
 
-// The parts of the sum by name, as they are added up to MSD.
+// The parts of the sum by name, which add up to MSD.
 function partsOf(caption) {
   const { score, look } = caption.result;
   return [{ name: "similarity", size: score.similarity }, ...look.sum];
 }
 
-// The score as a sum: every number with its own value, and what it adds to MSD.
+// The score as a sum: the value of each number and its contribution to MSD.
 function Numbers({ caption }) {
   const { score } = caption.result;
   const adds = Object.fromEntries(partsOf(caption).map(({ name, size }) => [name, size]));
@@ -343,7 +343,7 @@ function Numbers({ caption }) {
   </table>`;
 }
 
-// Two captions: the words that only one of them has, and how their numbers differ.
+// Two captions: the words that only one of them contains, and the differences of their numbers.
 function Difference() {
   const [first, second] = state.compared.map(store.captionOf).filter((caption) => caption?.result);
   if (!second) return null;

@@ -1,5 +1,5 @@
 "use strict";
-// Swagger UI from the package's own files, on the document of this service; nothing is loaded from elsewhere.
+// Swagger UI for the OpenAPI document of this service; all files are part of the package.
 const root = new URL(".", location.href).href.replace(/\/$/, ""); // with the prefix of a proxy, if there is one
 fetch("openapi.json")
   .then((answer) => answer.json())

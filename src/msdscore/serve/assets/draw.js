@@ -1,4 +1,4 @@
-// Images and maps as every other figure of msdscore draws them: strengths and ramps come from the service.
+// Images and maps, drawn like all figures of msdscore: strengths and colour ramps come from the service.
 let look = {};
 let ramps = {};
 export const load = (loaded) => {
@@ -9,8 +9,8 @@ export const colour = (role, strength) =>
   ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-// For every pixel along one side: the two cells whose centres it lies between, and the share of the second.
-// Cells that lie in padding alone have no width; null marks pixels that the encoder did not see.
+// For every pixel along one side: the two cells with the nearest centres, and the share of the second.
+// Cells that consist of padding have no width; null marks pixels that the encoder did not see.
 function between(cells, length) {
   const real = cells
     .map((cell, number) => ({ number, low: cell[0], high: cell[1], middle: (cell[0] + cell[1]) / 2 }))
@@ -29,7 +29,7 @@ function between(cells, length) {
   });
 }
 
-// The image in light grey tinted by strengths of its patches from −1 to 1; what the encoder did not see is darkened.
+// The image in light grey, tinted by the strengths of its patches from −1 to 1; unseen regions are darkened.
 export function tint(canvas, bitmap, map) {
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
@@ -66,9 +66,9 @@ export function tint(canvas, bitmap, map) {
 }
 
 const SPOT = 160; // pixels of the longer side of a spotlight, which the browser scales smoothly
-const DIM = 0.78; // darkness where a word does not look
+const DIM = 0.78; // opacity of the overlay outside the regions of a word
 
-// Darkness over the photograph, less of it where a word looks; strengths from 0 to 1.
+// A dark overlay that is lighter in the regions of a word; strengths from 0 to 1.
 export function spotlight(canvas, { cells, strength }, ratio) {
   canvas.width = Math.max(1, Math.round(ratio >= 1 ? SPOT : SPOT * ratio));
   canvas.height = Math.max(1, Math.round(ratio >= 1 ? SPOT / ratio : SPOT));
@@ -94,7 +94,7 @@ export function spotlight(canvas, { cells, strength }, ratio) {
   pen.putImageData(image, 0, 0);
 }
 
-// A frame around one patch, light on dark so that it shows on any image.
+// A frame around one patch, light on dark so that it is visible on any image.
 export function frame(canvas, cells, patch) {
   const wide = cells.columns.length,
     column = cells.columns[patch % wide],
@@ -112,7 +112,7 @@ export function frame(canvas, cells, patch) {
   }
 }
 
-// The patch under a place of the image, both as shares of its sides; −1 where the encoder did not look.
+// The patch at a position of the image, in shares of its sides; −1 if the encoder did not see it.
 export function patchAt(cells, x, y) {
   const column = cells.columns.findIndex((cell) => x >= cell[0] && x < cell[1]);
   const row = cells.rows.findIndex((cell) => y >= cell[0] && y < cell[1]);

@@ -1,4 +1,4 @@
-// What is on the page as files: figures drawn by the service, a script with the same numbers, the page itself.
+// Exports: figures drawn by the service, a Python script that reproduces the numbers, and the page as one file.
 import * as store from "./store.js";
 import { figure } from "./service.js";
 
@@ -32,7 +32,7 @@ export async function exported(kind) {
   }
 }
 
-// Letters beyond Latin, Greek and Cyrillic, which the service's machine may have no font for; this one draws them.
+// Letters other than Latin, Greek and Cyrillic, for which the server may have no font; the browser draws them.
 const OTHER = /[\u0530-\u1dff\u2070-\uffff]/;
 const SHARPER = 3; // pixels per point
 
@@ -50,7 +50,7 @@ async function rasterised(image, kind, captions) {
   }
 }
 
-// The reference of the software and what was used, for a paper or a report.
+// A citation of the software with its version and signature.
 export async function cite() {
   const { version, signature } = state.look;
   const text = `@article{msdscore-paper,
@@ -73,7 +73,7 @@ export async function cite() {
 }
 const close = { title: "Close", run: () => say("") };
 
-// A Python literal of any text in ASCII: nothing in a name or a caption can end it or change how the file is read.
+// Any text as a Python literal in ASCII: no name or caption can end it or change the encoding of the file.
 export function quoted(text) {
   const escape = (char) => {
     const code = char.codePointAt(0);
@@ -82,7 +82,7 @@ export function quoted(text) {
   return JSON.stringify(text).replace(/[^\x20-\x7e]/gu, escape);
 }
 
-// Text of the user is in literals only, and not in the first two lines, in which Python looks for an encoding.
+// User text appears only in literals, and not in the first two lines, where Python looks for an encoding.
 function script() {
   const captions = good();
   const scorer = state.version?.scorer ?? "Scorer()";
@@ -113,7 +113,7 @@ padding:0 1rem}img{max-width:100%;max-height:60vh}.t{font-size:1.2rem}.t span{bo
 section{border-top:1px solid #8888}td,th{text-align:left;padding-right:1rem;font-weight:400}strong{font-size:1.4rem}
 footer{font-size:.8rem;overflow-wrap:anywhere}`;
 
-// The whole state in one file that needs nothing else: the image, the captions with their colours, the numbers.
+// The page as one self-contained file: the image, the coloured captions and the numbers.
 async function page() {
   const url = await new Promise((done) => {
     const reader = new FileReader();

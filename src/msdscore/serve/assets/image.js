@@ -1,4 +1,4 @@
-// The image: its maps with their legend, where a word looks, which words mention a region, and the examples.
+// The image with its maps and their legend, the regions of a word, the words of a region, and the examples.
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
@@ -9,7 +9,7 @@ const LONGEST = 720;
 const ALSO = 6; // words that are probably also in the image
 const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words mention it.";
 const LOST = "The image of these captions is not in this browser.";
-const UNSHOWN = "This browser cannot show the image; it is scored all the same.";
+const UNSHOWN = "This browser cannot show the image, but it is scored.";
 
 const mapNames = () => [
   "image",
@@ -18,7 +18,7 @@ const mapNames = () => [
 const titleOf = (name) =>
   name === "image" ? "image" : (store.shownCaptions()[0]?.result.look.maps[name]?.title ?? state.look.titles[name]);
 
-// Where the word that is pointed at looks, from 0 at its weakest region to 1 at its strongest.
+// The map of the word under the pointer, from 0 at its weakest region to 1 at its strongest.
 function spotlightOf(caption) {
   const shown = caption && store.shownWord();
   const spread = shown?.caption === caption ? caption?.result.look.spreads[shown.number] : null;
@@ -31,7 +31,7 @@ function spotlightOf(caption) {
   };
 }
 
-// The map that was picked, on the scale of all captions.
+// The selected map, on the common scale of all captions.
 function mapOf(caption) {
   const map = caption?.result.look.maps[state.map];
   if (!map) return null;
@@ -91,7 +91,7 @@ function Stage({ caption, paired }) {
   const { bitmap } = state.image;
   const share = Math.min(1, LONGEST / Math.max(bitmap.width, bitmap.height));
   const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * share)));
-  // A word shows the photograph in its colours, whatever map was picked.
+  // For a word, the photograph is shown in colour whatever map is selected.
   const drawn = spot ? null : map;
   const key = JSON.stringify([state.image.key, drawn?.role, drawn?.strength, patch, width]);
   useEffect(() => {
@@ -183,7 +183,7 @@ function unpin() {
   changed();
 }
 
-// Words that are probably in the image and not in the caption that was edited last, else the best one.
+// Words that are probably in the image and missing from the caption that was edited last, else from the best one.
 function Also() {
   const edited = store.captionOf(state.active);
   const caption = edited && store.isCurrent(edited) ? edited : store.inOrder().find(store.isCurrent);

@@ -1,4 +1,4 @@
-// Image files: opened in this browser, made small enough for the service, stored for a reload and for Back.
+// Image files: opened in the browser, reduced to the limits of the service, stored for a reload and for Back.
 const DAY = 24 * 60 * 60 * 1000;
 const KNOWN = /^image\/(jpeg|png|webp|gif|bmp|tiff|x-ms-bmp)$/; // formats that the service reads
 const QUALITY = 0.92;
@@ -48,7 +48,7 @@ export async function keep(key, file) {
     for (const old of (await done(stored.getAllKeys())).filter(isOld)) stored.delete(old);
     await done(stored.put(file, key));
   } catch {
-    // A private window: Back still finds the image, a reload asks for it.
+    // In a private window, Back still works, but after a reload the image must be chosen again.
   }
 }
 

@@ -1,4 +1,4 @@
-// The page: everything is drawn again from the state after each change; keyed nodes stay where they are.
+// The page: rendered from the state after each change; keyed nodes are reused.
 import { html, render, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
@@ -65,7 +65,7 @@ function App() {
 
 const TOY = "This is the toy encoder: it knows only colours and positions.";
 
-// A line at the top while the service works, and how far it is with many captions.
+// A progress bar at the top while the service is working.
 function Progress() {
   const { working, opening } = state;
   const many = working?.total > 1;
@@ -90,7 +90,7 @@ function viewImage() {
   if (state.view === "file") history.back();
 }
 
-// Light or dark as the system says, until one of them is picked here.
+// Light or dark as set in the system, unless chosen here.
 const THEME = "msdscore-theme";
 const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -102,7 +102,7 @@ function Theme() {
     try {
       localStorage.setItem(THEME, other);
     } catch {
-      // A browser that stores nothing: the choice lasts until a reload.
+      // Without storage, the choice lasts until a reload.
     }
     changed();
   };
@@ -119,7 +119,7 @@ function applyTheme() {
     const theme = localStorage.getItem(THEME);
     if (theme) document.documentElement.dataset.theme = theme;
   } catch {
-    // As the system says.
+    // Without storage, the setting of the system is used.
   }
   dark.addEventListener("change", changed);
 }
@@ -218,7 +218,7 @@ function listen() {
   store.watchPointer();
 }
 
-// Cards that change places retain the focus: a node that is moved would lose it.
+// Cards keep the focus when they are reordered: a node that is moved would lose it.
 function drawOn(root) {
   const { activeElement } = document;
   render(html`<${App} />`, root);
@@ -236,7 +236,7 @@ async function start() {
   store.onChange(() => drawOn(root));
   listen();
   changed();
-  if (location.hash === "#file") history.replaceState(null, "", "#"); // its file is gone with the reload
+  if (location.hash === "#file") history.replaceState(null, "", "#"); // after a reload the file must be chosen again
   await store.restore();
   state.version = await service.version().catch(() => null);
 }

@@ -1,4 +1,4 @@
-// Many images: a scored file with its tiles, histogram, filters and worst rows, or images that are scored here.
+// Many images: a scored file with tiles, histogram, filters and worst rows, or images that are scored in the page.
 import { html, useEffect, useState } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
@@ -17,7 +17,7 @@ const parts = (path) =>
     .split(/[\\/]/)
     .filter((part) => part && part !== ".");
 
-// Files by their bare names, so that a row looks at few of them.
+// Files by their base names, so that only a few are compared for each row.
 export function indexed(files) {
   const index = new Map();
   for (const file of files) {
@@ -28,7 +28,7 @@ export function indexed(files) {
   return index;
 }
 
-// The file of a row's image: its path must end as the row's does, by more than the bare name if there are folders.
+// The file of a row's image: the ends of both paths must match, including folders if there are any.
 export function fileOf(image, index) {
   const wanted = parts(image);
   let best = { length: 0, files: [] };
@@ -49,7 +49,7 @@ const view = {
   table: null,
   images: new Map(),
   results: new Map(), // explanations of its rows, by number
-  scored: null, // rows that are scored here: { row, file, caption, result, problem }
+  scored: null, // rows that are scored in the page: { row, file, caption, result, problem }
   start: 0,
   by: "",
   ...ALL,
@@ -65,7 +65,7 @@ function change(values) {
 
 // A scored file ---------------------------------------------------------------------------------
 
-// The file is sent once; later questions name it. A slow answer never overwrites a newer one.
+// The file is sent once; later requests refer to it by name. A late response never overwrites a newer one.
 async function read(values) {
   change({ start: 0, ...values });
   const number = ++asked;
@@ -85,7 +85,7 @@ export function openRows(file) {
   if (file) read({ file, name: null, table: null, scored: null, results: new Map(), by: "", ...ALL });
 }
 
-// The words of rows in sight are coloured if their images are here.
+// The words of visible rows are coloured if their images were chosen.
 function colourRows() {
   const { table, results } = view;
   for (const row of table.rows) {
@@ -98,7 +98,7 @@ function colourRows() {
   explainAll(explained, () => view.table === table);
 }
 
-// Images that are scored here --------------------------------------------------------------------
+// Images that are scored in the page --------------------------------------------------------------------
 
 const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
 const stem = (name) => name.replace(/\.[^.]*$/, "");
@@ -178,7 +178,7 @@ async function imageOf(file) {
   return prepared.get(file);
 }
 
-// One row at a time by each of a few workers, while they are wanted; rows that changed since are explained again.
+// A few workers explain one row at a time while they are needed; rows that changed meanwhile are explained again.
 async function explainAll(rows, wanted) {
   const due = () => rows.find((row) => row.caption.trim() && row.at !== row.caption && !row.busy);
   const work = async () => {
@@ -211,7 +211,7 @@ function cells(row) {
   return [row.file.name, row.caption, match, reading, msd, similarity, warnings.join("; "), row.problem ?? ""];
 }
 
-// A cell that a spreadsheet would read as a formula is made a text.
+// Cells that a spreadsheet would evaluate as formulas are written as text.
 const safe = (value) => (typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
 const csvCell = (value) => (/[",\n\r]/.test(safe(value)) ? `"${safe(value).replaceAll('"', '""')}"` : safe(value));
 
@@ -292,7 +292,7 @@ function Invitation() {
   </div>`;
 }
 
-// How many captions are good, doubtful and poor; each tile is a filter.
+// Numbers of good, doubtful and poor captions; each tile is a filter.
 function Tiles({ counts, onPick, picked }) {
   const total = Math.max(
     1,
@@ -337,7 +337,7 @@ function ScoredFile({ table }) {
           }}
         />
       </label>
-      <span class="small">Those in sight are sent to colour their words.</span>
+      <span class="small">Visible images are sent to the service to colour the words.</span>
     </p>
     ${table.readings && html`<${Tiles} counts=${table.readings} picked=${picked} onPick=${pick} />`}
     <${Filters} table=${table} />
@@ -417,7 +417,7 @@ const openCard = async (file, caption) => {
   scrollTo(0, 0);
 };
 
-// A row of a file: its number in the order of the view, and the match if that is another one.
+// A row of a file: the number by which the view is sorted, and the match if that is another one.
 function shownRow(row, by) {
   const { result, problem } = row.explained ?? {};
   const { match } = row;
@@ -428,7 +428,7 @@ function shownRow(row, by) {
   return { number: value, verdict, other, kind, result, notes: [row.error, problem, ...row.warnings] };
 }
 
-// A row that is scored here, with the headline of a card.
+// A row that is scored in the page, with the headline of a card.
 function shownHere(row) {
   const current = row.result && row.at === row.caption;
   const shown = current ? store.headline(row) : { number: "", verdict: "", kind: "none" };
@@ -436,7 +436,7 @@ function shownHere(row) {
   return { ...shown, number: row.busy ? "…" : shown.number, result: current && row.result, notes, editable: !current };
 }
 
-// One row: image, caption with its words in colour, number.
+// One row: image, caption with coloured words, number.
 function Row({ row, number, verdict, other, kind, result, notes, editable }) {
   const { caption, file } = row;
   const edit = (event) => {

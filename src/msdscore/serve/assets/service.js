@@ -1,4 +1,4 @@
-// Requests to the service that the page came from; its only state is the token.
+// Requests to the service that served the page; the token is the only state.
 const BUSY_TRIES = 4;
 const TOKEN = "msdscore-token"; // its key in this tab's storage
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
@@ -18,7 +18,7 @@ let token = "";
 try {
   token = sessionStorage.getItem(TOKEN) ?? "";
 } catch {
-  // A browser that stores nothing: the token is asked for again after a reload.
+  // Without storage, the token must be entered again after a reload.
 }
 export const hasToken = () => Boolean(token);
 export function useToken(text) {
@@ -58,7 +58,7 @@ async function call(path, { body, json, signal } = {}) {
 
 const read = async (path, options) => (await call(path, options)).json();
 
-// The image is sent once; the service names it by its content.
+// The image is sent once; its name is the hash of its content.
 async function nameOf(image, signal) {
   if (!image.id) {
     const form = new FormData();
@@ -68,7 +68,7 @@ async function nameOf(image, signal) {
   return image.id;
 }
 
-// One answer per caption, each scored alone; at most `max_items` captions. `references` are captions by people.
+// One result per caption, each scored separately; at most `max_items` captions. `references` are captions by people.
 export async function explain(image, captions, signal, { again = true, references = [] } = {}) {
   const name = await nameOf(image, signal);
   const items = captions.map((caption) => ({ image: name, captions: [caption], references }));
@@ -100,7 +100,7 @@ export const look = () => read("assets/look.json");
 export const samples = () => read("samples/samples.json");
 export const sample = async (name) => (await call(`samples/${name}`)).blob();
 
-// The file of a view is sent if the service has not seen it, else its name.
+// The file of a view is sent once; later requests send its name.
 export async function rows(view, fields, again = true) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);

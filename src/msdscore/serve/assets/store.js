@@ -1,12 +1,12 @@
-// The state of the page: one image, its captions, and the answers of the service about them.
+// The state of the page: one image, its captions, and the responses of the service.
 import * as service from "./service.js";
 import * as images from "./images.js";
 
-const PAUSE = 60; // milliseconds without a key before the service is asked
-const BATCH = 16; // captions per request, so that the first answers of many come early
+const PAUSE = 60; // milliseconds without a key press before a request is sent
+const BATCH = 16; // captions per request, so that the first results of many arrive early
 const REMEMBERED = 400; // milliseconds between two changes of the address; Safari allows 100 in ten seconds
-const LONGEST_WAIT = 15_000; // milliseconds between two tries to reach the service
-const UNDONE = 8000; // milliseconds for which a removal can be taken back
+const LONGEST_WAIT = 15_000; // longest time in milliseconds between two attempts to reach the service
+const UNDONE = 8000; // milliseconds during which a removal can be undone
 
 export const state = {
   view: "image", // or "file": a scored file, or many images
@@ -14,7 +14,7 @@ export const state = {
   references: "", // captions of the image by people, one per line
   captions: [], // { id, text, scored, result, error, before, numbers }
   order: [], // ids of captions as they are shown
-  typing: false, // a field has the focus: cards stay at their positions
+  typing: false, // a field has the focus: cards are not reordered
   active: null, // id of the caption that was edited last
   map: "image",
   word: null, // { id, number } that the mouse points at
@@ -24,7 +24,7 @@ export const state = {
   look: null,
   version: null,
   samples: [],
-  opening: false, // an image is on its way
+  opening: false, // an image is being loaded
   working: null, // { done, total } captions of the present run
   message: null, // { text, wrong, action: { title, run } }
   spoken: "",
@@ -50,7 +50,7 @@ export function say(text, wrong = false, action = null) {
   changed();
 }
 
-// Said to those who hear the page; what they see says it in another way.
+// Announced by screen readers; the page shows the same in another way.
 export function tell(text) {
   state.spoken = text;
   changed();
@@ -71,14 +71,14 @@ export const inOrder = () => state.order.map(captionOf).filter(Boolean);
 export const isCurrent = (caption) => Boolean(caption.result) && caption.scored === caption.text;
 const isDue = (caption) => Boolean(caption.text.trim()) && caption.scored !== caption.text;
 
-// The word whose map is shown: the one under the mouse, else the one that was pinned.
+// The word whose map is shown: the one under the mouse, else the pinned one.
 export function shownWord() {
   const word = state.word ?? state.pinned;
   const caption = word && captionOf(word.id);
   return caption?.result?.words[word.number] ? { ...word, caption } : null;
 }
 
-// The captions whose maps are shown: the two that are compared, or the one that is pointed at, else the first.
+// The captions whose maps are shown: the two that are compared, or the one under the pointer, else the first.
 export function shownCaptions() {
   const compared = state.compared.map(captionOf).filter((caption) => caption?.result);
   if (compared.length === 2 && state.map !== "image") return compared;
@@ -92,7 +92,7 @@ export function shownCaptions() {
 export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
-// The number of a card: the match if the encoder is calibrated, else MSD; null for a text it cannot read.
+// The number of a card: the match if the encoder is calibrated, else MSD; null for a caption that it cannot read.
 export function shownValue(caption) {
   const { readable, score } = caption.result;
   return readable === false ? null : (score.match ?? score.msd);
@@ -106,7 +106,7 @@ export function headline(caption) {
   return { number: percent(score.match), verdict: `${score.reading} match`, kind: score.reading };
 }
 
-// How far the number of a card moved with the last edit, in its own unit.
+// The change of a card's number by the last edit, in its unit.
 export function moved(caption) {
   if (caption.before === null || shownValue(caption) === null) return "";
   const change = shownValue(caption) - caption.before;
@@ -116,8 +116,8 @@ export function moved(caption) {
   return points ? `${sign}${Math.abs(points)} points` : "";
 }
 
-// Best first by the number that is shown, but never under a finger or a mouse that is down: its click would miss.
-// Cards without a number stay where they are.
+// Sorted by the shown number, best first, but not while a mouse button or finger is down: the click would miss.
+// Cards without a number are not moved.
 let pressed = false;
 export function watchPointer() {
   document.addEventListener("pointerdown", () => (pressed = true), true);
@@ -207,12 +207,12 @@ export function compare(caption, on) {
   changed();
 }
 
-// Scoring: only captions that changed are sent, and an answer counts only for the text that it was made for.
+// Scoring: only changed captions are sent, and a response is used only if the text is still the same.
 export async function score() {
   running?.abort();
   clearTimeout(timer);
   const { image } = state;
-  // The one that is being edited first.
+  // The caption that is being edited comes first.
   const due = inOrder()
     .filter(isDue)
     .sort((a, b) => (b.id === state.active) - (a.id === state.active));
@@ -268,11 +268,11 @@ let tries = 0;
 let waiting = null;
 let again = null;
 
-// What fails because the service or the network is away is tried again until it is back.
+// Requests that fail because the service or the network is unavailable are retried until they succeed.
 export function failed(error, action) {
   state.needsToken ||= error.status === 401;
   if (!error.passes) {
-    again = action; // a token that is entered tries it too
+    again = action; // also retried when a token is entered
     return say(error.message, true);
   }
   again = action;
@@ -298,7 +298,7 @@ function reached() {
 
 // Images ------------------------------------------------------------------------------------------
 
-let choice = 0; // of an image; a slower answer about an earlier one is dropped
+let choice = 0; // number of the chosen image; late responses for earlier ones are dropped
 
 export async function open(file, { captions = null, sample = null, key = null, push = true } = {}) {
   if (!file) return;
@@ -308,7 +308,7 @@ export async function open(file, { captions = null, sample = null, key = null, p
   changed();
   const prepared = await images.prepare(file, state.look.limits);
   if (mine !== choice) return;
-  // Captions that wait for their image, from an address that somebody shared, are retained.
+  // Captions from a shared address that have no image yet are preserved.
   const texts = state.image || captions ? null : state.captions.map((caption) => caption.text);
   const image = { file, ...prepared, sample, id: null, error: null, key: key ?? `image-${Date.now()}` };
   if (push && (state.image || state.view !== "image")) {
@@ -345,7 +345,7 @@ export async function openSample(sample, captions = sample.captions, push = true
   }
 }
 
-// The address has the sample and the captions, so that it can be shared, reloaded and gone back to.
+// The address contains the sample and the captions, so that it can be shared and works with reload and Back.
 function address() {
   const fields = new URLSearchParams();
   fields.set(state.image.sample ? "sample" : "image", state.image.key);
@@ -356,7 +356,7 @@ function address() {
 let remembering = null;
 let remembered = -Infinity;
 
-// At once, or as soon as enough time has passed since the last change.
+// Immediately, or as soon as enough time has passed since the last change.
 function remember() {
   const left = remembered + REMEMBERED - performance.now();
   if (left <= 0) rememberNow();
@@ -384,7 +384,7 @@ export function viewFile() {
 }
 
 export async function restore(push = false) {
-  clearTimeout(remembering); // it was about another address
+  clearTimeout(remembering); // it was for another address
   remembering = null;
   if (location.hash === "#file") {
     state.view = "file";
