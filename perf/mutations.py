@@ -117,13 +117,13 @@ def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
         # Annotations, error messages and decorators are not logic; module constants only run at import.
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             return
-        if isinstance(node, ast.keyword) and node.arg == "strict":  # of `zip`: an assertion
-            return
         if inside:
             found.extend(_changes(node))
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
                 continue
+            if name == "keywords" and getattr(getattr(node, "func", None), "id", "") == "zip":
+                continue  # strict= is an assertion
             within = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
