@@ -68,7 +68,7 @@ class Tracer:
     def pytest_runtest_makereport(self, item, call) -> None:
         if call.when == "call" and call.excinfo is None:
             by_file: dict[str, list[int]] = defaultdict(list)
-            for name, number in self.lines:
+            for name, number in tuple(self.lines):  # other threads may still add lines
                 by_file[str(Path(name).relative_to(SOURCE))].append(number)
             row = {"test": item.nodeid, "seconds": call.duration, "lines": by_file}
             self.file.write(json.dumps(row) + "\n")
