@@ -12,6 +12,7 @@ from coloured_pairs import two_coloured
 from msdscore.cli import progress, tables
 from msdscore.cli.app import app
 from msdscore.cli.progress import log_lines
+from msdscore.errors import shortened
 from msdscore.lab.benchmarks.results.grids import Grid
 
 COLUMNS = ("metric", *(f"figure number {number}" for number in range(8)))
@@ -147,3 +148,12 @@ def test_more_failed_rows_than_are_listed_are_counted(capsys):
 )
 def test_durations_have_two_units_at_most(seconds, text):
     assert progress.duration(seconds) == text
+
+
+def test_names_of_messages_have_at_most_120_characters():
+    assert shortened("x" * 120) == "x" * 120
+    text = shortened("a" * 100 + "b" * 100)
+    assert len(text) == 120
+    assert text.startswith("aaa")
+    assert text.endswith("bbb")
+    assert " … " in text

@@ -83,6 +83,9 @@ def test_figures_of_any_image_are_filled_without_overlap(size):
     item = explain(LONG, size)
     assert_clean(figure([item]))
     assert_clean(word_figure(item))
+    shown = next(axes for axes in figure([item]).axes if axes.images).get_window_extent()
+    shape = min(max(size[1] / size[0], 0.4), 1.6)  # extreme formats are squeezed
+    assert shown.height / shown.width == pytest.approx(shape, rel=0.01)
 
 
 @pytest.mark.parametrize("caption", [MISSING, "dog " * 200, "a dog and a cat $x^2$ − naïve"])
@@ -98,6 +101,8 @@ def test_a_figure_has_the_caption_the_maps_the_sum_and_the_remarks_in_this_order
     assert texts(drawn)[:4] == words
     lefts = [placed[word][0] for word in words]
     assert lefts == sorted(lefts)
+    for (one, _, _), (other, _, _) in itertools.pairwise(legend([item])):
+        assert 0.05 < placed[other][0] - placed[one][2] < 0.16
     maps = list(maps_of([item])[0].values())
     steps = [f"{step.name} {step.size:+.3f}".replace("-", "−") for step in waterfall(item)]
     rows = [

@@ -430,6 +430,13 @@ def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets
     known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the change were where no mark looks
     write_shard(scores.replace_schema_metadata(None), str(parquets / "scores/00000.parquet"), known)
     assert "row 0 has not the caption that was scored" in msdscore(*command, "--overwrite").stderr
+    pq.write_table(pq.read_table(path).rename_columns(["uid", "image", "other", "width"]), path)
+    write_shard(
+        scores.replace_schema_metadata(None),
+        str(parquets / "scores/00000.parquet"),
+        replace(facts, fingerprint=stores.mark(str(path))),
+    )
+    assert "has no caption column any more" in msdscore(*command, "--overwrite").stderr
     path.unlink()
     assert "the scored file does not exist" in msdscore(*command, "--overwrite").stderr
     assert not (parquets / "kept/00000.parquet").exists()
@@ -696,3 +703,11 @@ def test_names_of_missing_score_files_are_named_in_the_error(tmp_path):
     assert answer.returncode == 2
     assert "no.parquet" in answer.stderr
     assert "folder" not in answer.stderr
+
+
+def test_rows_of_a_file_without_a_signature_have_none(tmp_path):
+    pq.write_table(pa.table({"key": ["a", "b"], "msd": [0.1, 0.9]}), tmp_path / "a.parquet")
+    select([str(tmp_path / "a.parquet")], Rule(keep=Quota.parse("1")), str(tmp_path / "kept.parquet"))
+    kept = pq.read_table(tmp_path / "kept.parquet")
+    assert kept.to_pylist() == [{"key": "b", "msd": 0.9}]
+    assert not kept.schema.metadata
