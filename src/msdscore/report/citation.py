@@ -25,7 +25,8 @@ _SOFTWARE = """@software{{msdscore,
 
 def bibtex(signatures: Sequence[str] = ()) -> str:
     """Return the entries to cite: software, paper, and each encoder in the signatures of a result."""
-    keys = [PAPER, *(key for name in _encoders(signatures) for key in _citations(name))]
+    encoders = [name for signature in signatures for name in _ENCODER.findall(signature)]
+    keys = [PAPER, *(key for name in encoders for key in _citations(name))]
     note = "; ".join(map(_tex, signatures)) or "MSD-E, the default score, is defined by this software"
     entries = _entries()
     return "\n\n".join(
@@ -81,10 +82,6 @@ def signatures_in(result: str) -> list[str]:
     if not signatures:
         raise InputError(f"{result}: has no signature; expected an output of msdscore score, bench or study")
     return list(dict.fromkeys(signatures))
-
-
-def _encoders(signatures: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name for signature in signatures for name in _ENCODER.findall(signature)))
 
 
 def _citations(encoder: str) -> tuple[str, ...]:
