@@ -235,8 +235,8 @@ def _value(text: str) -> Any:
 def byte_count(text: str) -> int:
     """Parse a number of bytes such as `500MB`, `2.5 GB` or `1T`.
 
-    >>> byte_count("500MB"), byte_count("2.5 gb"), byte_count("12")
-    (500000000, 2500000000, 12)
+    >>> byte_count("500MB"), byte_count("2.5 gb"), byte_count("1")
+    (500000000, 2500000000, 1)
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)b?", text.strip().lower())
     if match is None or float(match[1]) <= 0:
