@@ -1,4 +1,4 @@
-# The service with the embedded default encoder, from the package registry alone.
+# The service with the default encoder; all packages come from the package registry.
 #   docker build -t msdscore .
 #   docker run --read-only --tmpfs /tmp -p 8000:8000 -e MSDSCORE_TOKEN=… msdscore
 FROM python:3.11-slim AS build
@@ -16,5 +16,5 @@ ENV PATH=/opt/msdscore/bin:$PATH PYTHONUNBUFFERED=1
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
   CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
-# Outside the container's own address a token is required: give MSDSCORE_TOKEN, or the start is refused.
+# 0.0.0.0 is reachable from outside of the container, so MSDSCORE_TOKEN is required.
 ENTRYPOINT ["msdscore", "serve", "--host", "0.0.0.0"]

@@ -1,4 +1,4 @@
-# Every target makes or reuses .venv by itself; nothing but Python 3.11 or later is needed beforehand.
+# Every target creates or reuses .venv; only Python 3.11 or later is required.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,25 +10,25 @@ ASSETS := $(wildcard src/msdscore/*/assets)
 .PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
 
 help:
-	@echo "make demo      score real photographs and draw the page"
-	@echo "make test      run the tests"
-	@echo "make test-all  run the slow ones too: training, clusters, notebooks"
-	@echo "make test-transformers4   the encoders' tests on transformers 4.57"
-	@echo "make check     format, lint, types, floors"
-	@echo "make bench     speed, as ratios against the textbook loop"
-	@echo "make evidence  figures on human judgements (DATA=folder ROWS=rows.jsonl)"
-	@echo "make paper     every table and figure of the paper (ENCODER=name DATA=folder [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
-	@echo "make reproduce published figures with real checkpoints (DATA=folder ARGS='--local folder')"
-	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
-	@echo "make docs      the documentation as HTML in build/docs"
-	@echo "make notebooks executes the notebooks of the documentation and stores them"
-	@echo "make release   wheel, source, list of parts and licences in dist"
-	@echo "make clean     remove the environment and everything that was built"
+	@echo "make demo      score sample photographs and write a page"
+	@echo "make test      run the fast tests"
+	@echo "make test-all  also run the slow tests: training, clusters, notebooks"
+	@echo "make test-transformers4   run the encoder tests with transformers 4.57"
+	@echo "make check     check format, lint, types and import layers"
+	@echo "make bench     measure the speed relative to a plain loop"
+	@echo "make evidence  measure agreement with human judgements (DATA=folder ROWS=rows.jsonl)"
+	@echo "make paper     run all tables and figures of the paper (ENCODER=name DATA=folder [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
+	@echo "make reproduce compare with published values of real checkpoints (DATA=folder ARGS='--local folder')"
+	@echo "make train-mini train the shipped encoder (ARGS='--data rows.jsonl --images folder -o run')"
+	@echo "make docs      build the documentation in build/docs"
+	@echo "make notebooks execute and store the notebooks of the documentation"
+	@echo "make release   build wheel, source, SBOM and licences in dist"
+	@echo "make clean     remove the environment and all build outputs"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What the demo needs, and no package of tests, checks and integrations.
+# Only the dependencies of the demo.
 $(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[demo]'
 	touch $@
@@ -45,7 +45,7 @@ demo: $(VENV)/demo-ready
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# Training to the end, clusters, notebooks and hostile loads too.
+# Also training runs, clusters, notebooks and stress tests.
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m slow
 
@@ -79,14 +79,14 @@ bench: setup
 	$(BIN)/python perf/scoring.py
 	$(BIN)/python perf/mini.py
 
-# Files that are there are not made again; a benchmark that is not under DATA is left out of the page.
+# Existing result files are not computed again; benchmarks that are missing in DATA are omitted from the page.
 JUDGED := sugarcrepe flickr8k-expert composite pascal50s thumb long-captions rsicd
 COMPARED := -m cosine -m precision -m information -m doubt -m msd -m max-sim-cal -m length -m shorter --samples 300
 ROWS ?=
 evidence: setup
 	mkdir -p build/evidence
 	for name in $(JUDGED); do test -f build/evidence/$$name.json || $(BIN)/msdscore bench $$name --root $(DATA) \
-	  $(COMPARED) --cache build/cache -o build/evidence || echo "$$name: left out"; done
+	  $(COMPARED) --cache build/cache -o build/evidence || echo "$$name: skipped"; done
 	study() { file=build/evidence/$$1.json; shift; test -f $$file || \
 	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
 	study form form --root $(DATA) --samples 300; \
@@ -97,8 +97,8 @@ evidence: setup
 	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
 	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
 
-# Every table and figure of the paper for any encoder; a finished step is not run again. Its page is OUT/paper.md;
-# `make paper-docs` writes the numbers of mini into docs/paper.md.
+# Tables and figures of the paper for any encoder; finished steps are not repeated. The page is OUT/paper.md;
+# `make paper-docs` writes the results of mini into docs/paper.md.
 ENCODER ?= mini
 OUT ?= build/paper/$(ENCODER)
 paper: setup
@@ -108,7 +108,7 @@ paper: setup
 paper-docs: setup
 	$(BIN)/python tools/paper_page.py --results $(OUT) --output docs/paper.md
 
-# Goes on where it was stopped; weights come from the hub, or from folders that ARGS names.
+# Resumes an interrupted run; weights come from the hub, or from folders in ARGS.
 reproduce: setup
 	$(BIN)/python tools/reproduce run --data $(DATA) --output build/reproduce $(ARGS)
 
@@ -124,7 +124,7 @@ docs: setup
 	$(PIP) --editable '.[docs]'
 	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
 
-# The list of parts and their licences is that of an environment with what users install, not of this one.
+# SBOM and licences are those of an environment with the packages that users install.
 RELEASE := .venv-release
 release: setup
 	rm -rf dist $(RELEASE)

@@ -24,28 +24,28 @@ SHAPES = ("square", "circle")
 
 
 def captions_of(colour: str, shape: str) -> list[str]:
-    """Two captions of one image."""
+    """Return two captions of one image."""
     return [f"a {colour} {shape}", f"the {shape} is {colour}"]
 
 
 def draw(colour: str, shape: str) -> Image.Image:
-    """A shape on grey ground."""
-    picture = Image.new("RGB", (40, 32), "grey")
-    pen = ImageDraw.Draw(picture)
+    """Draw a shape on a grey background."""
+    image = Image.new("RGB", (40, 32), "grey")
+    pen = ImageDraw.Draw(image)
     if shape == "square":
         pen.rectangle((8, 6, 24, 22), fill=colour)
     else:
         pen.ellipse((16, 10, 36, 30), fill=colour)
-    return picture
+    return image
 
 
 def things() -> list[tuple[str, str, str]]:
-    """File name, colour and shape of all eight images."""
+    """Return file name, colour and shape of all eight images."""
     return [(f"{colour}-{shape}.png", colour, shape) for colour in COLOURS for shape in SHAPES]
 
 
 def make_rows(folder: Path) -> Path:
-    """Images and `rows.jsonl` with lists of captions."""
+    """Write images and `rows.jsonl` with lists of captions."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, colour, shape in things():
@@ -60,7 +60,7 @@ def source(rows: Path, **more: Any) -> DataSource:
 
 
 def recipe(**tables: Any) -> Recipe:
-    """A recipe over the toy encoder, which needs no weights; `tables` are laid over it."""
+    """Return a recipe for the toy encoder, which needs no weights, updated with `tables`."""
     values: dict[str, Any] = {
         "name": "tiny",
         "image": {"source": "toy"},
@@ -79,7 +79,7 @@ def read_curves(run: Path) -> list[dict]:
 
 
 def frozen_mini(*changes: str) -> Recipe:
-    """The recipe `mini` without the settings of its trainer: heads over frozen towers."""
+    """Return the recipe `mini` without trainer settings: heads on frozen towers."""
     values = plain(load_mini(changes=changes))
     for table, kind in (("loss", LossSpec), ("sample", SampleSpec), ("train", TrainSpec)):
         values[table] = {field.name: values[table][field.name] for field in fields(kind)}
@@ -87,7 +87,7 @@ def frozen_mini(*changes: str) -> Recipe:
 
 
 def read_samples(session: Session, rows: DataSource) -> tuple[list[Sample], TowerFeatures]:
-    """Samples of all eight images as a session sees them first, and its towers."""
+    """Return the samples of all eight images in the first epoch of a session, and its towers."""
     reader = SampleReader(open_pairs(rows), session.recipe)
     source = TowerFeatures(*session.towers, session.recipe.train.tower_batch)
     return [reader.sample(item, 0) for item in range(8)], source
@@ -101,7 +101,7 @@ def projected(
     dtype: torch.dtype = torch.float64,
     requires_grad: bool = False,
 ) -> Embeddings:
-    """Aligned unit vectors of random items with one to `points` points each."""
+    """Return aligned unit vectors of random items with one to `points` points each."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, points + 1, (batch,), generator=generator)
     mask = torch.arange(points) < lengths.unsqueeze(1)

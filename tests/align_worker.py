@@ -1,4 +1,4 @@
-"""A training run in a process of its own, to be killed or to be one of several."""
+"""A training run in a separate process, which is killed or is one of several."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from msdscore.lab.align.run.train import train
 
 
 def main(recipe: str, rows: str, run: str, pause: str) -> None:
-    """Train by a recipe file, with a pause after every step."""
+    """Train from a recipe file, with a pause after every step."""
 
     def wait(_: object) -> None:
         time.sleep(float(pause))

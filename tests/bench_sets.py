@@ -1,4 +1,4 @@
-"""Small benchmarks in the rows form, whose images the toy encoder can tell apart."""
+"""Small benchmarks as rows, with images that the toy encoder can distinguish."""
 
 import io
 import json
@@ -12,15 +12,15 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black
 
 
 def encoded(colour: str, size: int = 24) -> bytes:
-    """A plain image as PNG bytes."""
+    """Return a PNG of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", (size, size), colour).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def write_pictures(path: Path, pictures: dict[str, bytes]) -> None:
-    cells = [{"bytes": data, "path": name} for name, data in pictures.items()]
-    pq.write_table(pa.table({"file_name": list(pictures), "image": cells}), path, row_group_size=3)
+def write_images(path: Path, images: dict[str, bytes]) -> None:
+    cells = [{"bytes": data, "path": name} for name, data in images.items()]
+    pq.write_table(pa.table({"file_name": list(images), "image": cells}), path, row_group_size=3)
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
@@ -28,9 +28,9 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def make_sugarcrepe(folder: Path, *, broken: bool = False) -> Path:
-    """Two subsets over eight colours: the wrong caption names the next colour, or says more than is there."""
+    """Write two subsets over eight colours: the wrong caption names the next colour, or an absent object."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {f"{colour}.png": encoded(colour) for colour in COLOURS}
+    images = {f"{colour}.png": encoded(colour) for colour in COLOURS}
     rows = []
     for place, colour in enumerate(COLOURS):
         other = COLOURS[(place + 1) % len(COLOURS)]
@@ -42,15 +42,15 @@ def make_sugarcrepe(folder: Path, *, broken: bool = False) -> Path:
              "negative_caption": f"a {colour} square and a {other} ball"},
         ]  # fmt: skip
     if broken:
-        pictures["red.png"] = b"not a picture"
+        images["red.png"] = b"not an image"
         rows[2]["negative_caption"] = "..."
-    write_pictures(folder / "sugarcrepe.images.parquet", pictures)
+    write_images(folder / "sugarcrepe.images.parquet", images)
     write_rows(folder / "sugarcrepe.jsonl", rows)
     return folder
 
 
 def make_expert(folder: Path) -> Path:
-    """Three captions an image, rated 4, 2 and 1."""
+    """Write three captions per image, rated 4, 2 and 1."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for place, colour in enumerate(COLOURS):
@@ -59,6 +59,6 @@ def make_expert(folder: Path) -> Path:
             {"image": f"{colour}.png", "caption": caption, "caption_id": f"{place}#{k}", "expert": ratings}
             for k, (caption, ratings) in enumerate(zip(captions, ([4, 4, 3], [2, 3, 2], [1, 1, 1]), strict=True))
         ]
-    write_pictures(folder / "flickr8k_expert.images.parquet", {f"{c}.png": encoded(c) for c in COLOURS})
+    write_images(folder / "flickr8k_expert.images.parquet", {f"{c}.png": encoded(c) for c in COLOURS})
     write_rows(folder / "flickr8k_expert.jsonl", rows)
     return folder

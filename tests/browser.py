@@ -1,4 +1,4 @@
-"""A real headless Chromium for tests, where one is installed, driven through its debugging pipe."""
+"""Headless Chromium for tests, controlled through its debugging pipe."""
 
 import json
 import os
@@ -27,7 +27,7 @@ FLAGS = (
 
 
 class Browser:
-    """One page of a running Chromium; messages are JSON with a zero byte after each."""
+    """One page of a running Chromium; messages are JSON, each followed by a zero byte."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._in, self._out = reading, writing
@@ -39,7 +39,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Ask the browser, and wait for its answer."""
+        """Call a method of the browser and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         self._out.write(json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
@@ -50,7 +50,7 @@ class Browser:
         return answer["result"]
 
     def open(self, place: Path | str) -> None:
-        """Open a file or an address and wait until it is loaded; a page that is open is left for a moment."""
+        """Open a file or an address and wait until it is loaded; the current page is left first."""
         self.complaints.clear()
         address = place.as_uri() if isinstance(place, Path) else place
         if self.run("return location.href.split('#')[0]") == address.partition("#")[0]:
@@ -60,7 +60,7 @@ class Browser:
         self._loaded()
 
     def reload(self) -> None:
-        """Load the page again."""
+        """Reload the page."""
         self.call("Page.reload")
         self._loaded()
 
@@ -69,41 +69,41 @@ class Browser:
             self._note(event)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value that a function body returns; `arguments` is what was given."""
+        """Return the value of a function body, which is called with `arguments`."""
         call = f"(function () {{ {script} }})(...{json.dumps(arguments)})"
         answer = self.call("Runtime.evaluate", expression=call, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Press the mouse at one place of the view and let it go at another."""
+        """Press the mouse button at one position and release it at another."""
         steps = (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))
         for kind, (x, y) in steps:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def mouse_click(self, selector: str) -> None:
-        """Click in the middle of an element with the mouse itself, whatever lies above it."""
+        """Click at the centre of an element with the mouse, even if another element covers it."""
         script = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); "
         x, y = self.run(script + "return [b.x + b.width / 2, b.y + b.height / 2];", selector)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def wait(self, condition: str, *, seconds: float = 30) -> None:
-        """Wait until an expression is true in the page."""
+        """Wait until a JavaScript expression is true."""
         until = time.monotonic() + seconds
         while not self.run(f"return Boolean({condition})"):
-            assert time.monotonic() < until, f"waited {seconds} s in vain for {condition}; {self.complaints}"
+            assert time.monotonic() < until, f"timed out after {seconds} s waiting for {condition}; {self.complaints}"
             time.sleep(0.03)
 
     def view(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Show pages in a window of this size, in light or dark colours."""
+        """Set the window size and the colour scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def hover(self, selector: str, *, across: float = 0.5, down: float = 0.5) -> None:
-        """Move the mouse over an element, to a place given as shares of its width and height."""
+        """Move the mouse over an element, to a position relative to its width and height."""
         script = "const e = document.querySelector(arguments[0]); e.scrollIntoView({ block: 'nearest' }); "
         box = self.run(script + "const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height];", selector)
         x, y = box[0] + across * box[2], box[1] + down * box[3]
@@ -114,17 +114,17 @@ class Browser:
         self.run("document.querySelector(arguments[0]).click()", selector)
 
     def type(self, text: str) -> None:
-        """Type text where the focus is."""
+        """Type text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def compose(self, *steps: str, result: str) -> None:
-        """Type through an input method: what it shows step by step, then what is chosen."""
+        """Type through an input method: its intermediate texts, then the result."""
         for text in steps:
             self.call("Input.imeSetComposition", text=text, selectionStart=len(text), selectionEnd=len(text))
         self.call("Input.insertText", text=result)
 
     def tap(self, selector: str) -> None:
-        """Touch the middle of an element."""
+        """Touch the centre of an element."""
         script = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); "
         x, y = self.run(script + "return [b.x + b.width / 2, b.y + b.height / 2];", selector)
         self.call("Emulation.setTouchEmulationEnabled", enabled=True)
@@ -133,7 +133,7 @@ class Browser:
         self.call("Emulation.setTouchEmulationEnabled", enabled=False)
 
     def press(self, key: str, *commands: str) -> None:
-        """Press a key by its name, such as ArrowRight; `commands` are what an editor does for it, such as undo."""
+        """Press a key by its name, such as ArrowRight; `commands` are its editing commands, such as undo."""
         codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "Tab": 9}
         codes |= {"End": 35, "Home": 36, "Enter": 13}
         code = codes.get(key) or ord(key.upper())
@@ -142,18 +142,18 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **given)
 
     def choose(self, selector: str, *files: Path) -> None:
-        """Give files to a field for files."""
+        """Select files in a file input."""
         found = self.call("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")
         self.call("DOM.setFileInputFiles", files=[str(file) for file in files], objectId=found["result"]["objectId"])
 
     def screenshot(self, path: Path) -> None:
-        """Write what the window shows as a PNG."""
+        """Save a screenshot of the window as PNG."""
         path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def _read(self) -> Any:
         held = bytearray()
         while (byte := self._in.read(1)) != b"\0":
-            assert byte, "the browser has gone"
+            assert byte, "the browser has exited"
             held += byte
         return json.loads(held)
 
@@ -166,13 +166,13 @@ class Browser:
 
 @contextmanager
 def chromium(width: int = 1280, height: int = 900) -> Iterator[Browser]:
-    """A running browser; skips the test where none is installed."""
+    """Start a browser; skip the test if none is installed."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("no Chromium on the PATH; on Debian: apt-get install chromium")
     commands, answers = os.pipe(), os.pipe()
 
-    def hand_over() -> None:  # the browser reads from descriptor 3 and writes to 4
+    def pass_descriptors() -> None:  # the browser reads from descriptor 3 and writes to 4
         kept = os.dup(commands[0]), os.dup(answers[1])
         for descriptor, place in zip(kept, (3, 4), strict=True):
             os.dup2(descriptor, place, inheritable=True)
@@ -180,7 +180,7 @@ def chromium(width: int = 1280, height: int = 900) -> Iterator[Browser]:
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         arguments = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(arguments, preexec_fn=hand_over, pass_fds=(3, 4), **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen(arguments, preexec_fn=pass_descriptors, pass_fds=(3, 4), **quiet)  # type: ignore[call-overload]
         os.close(commands[0])
         os.close(answers[1])
         try:
@@ -192,7 +192,7 @@ def chromium(width: int = 1280, height: int = 900) -> Iterator[Browser]:
 
 
 def axe() -> str:
-    """The newest axe-core at hand: installed by npm into build/, else the one that a Python package brings."""
+    """Return axe-core: installed by npm into build/, else from a Python package."""
     own = Path(__file__).parents[1] / "build" / "node_modules" / "axe-core" / "axe.min.js"
     if own.is_file():
         return own.read_text(encoding="utf-8")
@@ -203,7 +203,7 @@ def axe() -> str:
 
 
 def serious(browser: Browser) -> list[Any]:
-    """What axe finds wrong with the page as it stands, as impact, rule and places."""
+    """Return the accessibility violations that axe finds on the page: impact, rule and elements."""
     browser.run(axe().replace("\u2028", " ") + "; return 1;")
     violations = browser.run(
         "return axe.run(document, { resultTypes: ['violations'] }).then(r => r.violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html).slice(0, 3)]))"

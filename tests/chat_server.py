@@ -1,4 +1,4 @@
-"""A chat endpoint on a socket of this machine."""
+"""A local chat endpoint for tests."""
 
 import json
 import threading
@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class ChatServer:
-    """Answers with what `say` makes of a request; `replies` (code, content, headers) go first."""
+    """Answer requests with `reply_to`, after the queued `replies` (code, content, headers)."""
 
     def __init__(self):
         self.asked, self.headers, self.replies = [], [], []
@@ -33,11 +33,11 @@ class ChatServer:
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
-    def say(self, body):
-        return "a picture"
+    def reply_to(self, body):
+        return "an image"
 
     def completion(self, body):
-        return self.completion_of(self.say(body))
+        return self.completion_of(self.reply_to(body))
 
     @staticmethod
     def completion_of(text):

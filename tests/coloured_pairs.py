@@ -1,4 +1,4 @@
-"""Images of two colours with a caption that names both and one that names a wrong one, as a benchmark in rows form."""
+"""Images of two colours with a correct caption and one with a wrong colour, as a benchmark of rows."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ COLOURS = {
 
 
 def two_coloured(left: str, right: str, size: tuple[int, int] = (96, 64)) -> Image.Image:
-    """An image whose left and right half have one colour each."""
-    picture = Image.new("RGB", size, COLOURS[left])
-    ImageDraw.Draw(picture).rectangle((size[0] // 2, 0, *size), fill=COLOURS[right])
-    return picture
+    """Return an image whose left and right half have one colour each."""
+    image = Image.new("RGB", size, COLOURS[left])
+    ImageDraw.Draw(image).rectangle((size[0] // 2, 0, *size), fill=COLOURS[right])
+    return image
 
 
 def write_pairs(folder: Path, count: int, seed: int = 0) -> Path:
-    """`sugarcrepe.jsonl` with its images in `images/`; the wrong captions change one colour."""
+    """Write `sugarcrepe.jsonl` and its images in `images/`; wrong captions change one colour."""
     rng = np.random.default_rng(seed)
     (folder / "images").mkdir(parents=True)
     rows = []

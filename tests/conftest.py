@@ -1,10 +1,10 @@
-"""What all tests share: shapes in annotations are checked while they run, and examples are the same in every run."""
+"""Shared test configuration: runtime checks of shape annotations, and deterministic hypothesis examples."""
 
 import os
 
-# As many threads as shards are scored with: setting another number later changes last digits for the whole process.
+# The number of threads that shards are scored with; changing it later would change the last digits in this process.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-# Threads that wait do not spin: two processes of two threads each share two cores.
+# Waiting threads must not spin, because two processes with two threads each share two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
@@ -13,12 +13,12 @@ from jaxtyping import install_import_hook
 
 install_import_hook("msdscore.core", "beartype.beartype")
 
-# Timing is not a property of the code under test on a shared machine.
+# No deadline: timing is unreliable on a shared machine.
 settings.register_profile("msdscore", deadline=None, derandomize=True)
 settings.load_profile("msdscore")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _home(tmp_path_factory):
-    """What is kept between runs stays out of the user's own folder."""
+    """Redirect the user folder to a temporary one."""
     os.environ["MSDSCORE_HOME"] = str(tmp_path_factory.mktemp("home"))

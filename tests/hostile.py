@@ -1,11 +1,11 @@
-"""A pickle that runs code, and a parser that lists the tags of a page: for tests of untrusted inputs."""
+"""Helpers for tests of untrusted inputs: a pickle that runs code, and a parser that lists the tags of a page."""
 
 from html.parser import HTMLParser
 from pathlib import Path
 
 
 class Bomb:
-    """Creates a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -15,7 +15,7 @@ class Bomb:
 
 
 class Tags(HTMLParser):
-    """All tags and attributes that a browser would see."""
+    """Parser that collects all tags and attributes."""
 
     def __init__(self):
         super().__init__()

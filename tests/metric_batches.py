@@ -1,4 +1,4 @@
-"""Batches for metrics, built as the runner builds them."""
+"""Batches for metrics, as the runner builds them."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from msdscore.scorer import Scorer
 
 
 def make_batch(
-    pictures: list[Image.Image | None],
+    images: list[Image.Image | None],
     cases: list[tuple[int, tuple[str, ...]]],
     *,
     references: list[tuple[str, ...]] | None = None,
@@ -20,14 +20,14 @@ def make_batch(
     whole: bool = True,
     names: tuple[str, ...] = (),
 ) -> Cases:
-    """A batch of (image number, candidate captions)."""
+    """Return a batch of (image index, candidate captions)."""
     texts = tuple(dict.fromkeys(text for _, captions in cases for text in captions))
-    owner = np.array([picture for picture, _ in cases], dtype=np.int64)
+    owner = np.array([image for image, _ in cases], dtype=np.int64)
     return Cases(
         ids=tuple(f"item/{number}" for number in range(len(cases))),
         texts=texts,
         captions=np.array([[texts.index(text) for text in captions] for _, captions in cases], dtype=np.int64),
-        images=tuple(pictures),
+        images=tuple(images),
         owner=owner,
         group=owner,
         control=np.array(control or [False] * len(cases)),
@@ -38,6 +38,6 @@ def make_batch(
 
 
 def with_vectors(batch: Cases, scorer: Scorer, *, mixtures: bool = True) -> Cases:
-    decoded = [ImageError("no picture") if one is None else scorer.pipeline.decode([one])[0] for one in batch.images]
+    decoded = [ImageError("no image") if one is None else scorer.pipeline.decode([one])[0] for one in batch.images]
     vectors, _ = make_vectors(batch, decoded, scorer.pipeline, mixtures=mixtures)
     return replace(batch, vectors=vectors)

@@ -1,4 +1,4 @@
-"""Random points on the sphere for tests: padded, masked, with clusters."""
+"""Random clustered points on the sphere, padded and masked."""
 
 import torch
 
@@ -8,7 +8,7 @@ from msdscore.core.paper import share
 
 
 def point_set(points, mask, keys):
-    """One side of a comparison; pooled vectors take no part in it."""
+    """Return one side of a comparison; pooled vectors are not used."""
     return Embeddings(points, mask, points[:, 0], keys=keys)
 
 
@@ -18,7 +18,7 @@ def directions(generator, *shape, dtype=torch.float64):
 
 
 def ragged(sizes, dim, *, seed=0, dtype=torch.float64, extra=0, garbage=3.0):
-    """One item a size, clustered, with finite garbage in the padding."""
+    """Return one clustered item per size, with finite garbage in the padding."""
     generator = torch.Generator().manual_seed(seed)
     width = max(sizes) + extra
     points = garbage * torch.randn(len(sizes), width, dim, generator=generator, dtype=torch.float64)
@@ -37,6 +37,6 @@ def take(side, index):
 
 
 def terms(points, mask, *, own, other):
-    """Each real point's share of KL(own‖other), straight from the formula."""
+    """Return the term of each real point of KL(own‖other), from the formula."""
     solid = real_points(points, mask)
     return share(log_density(own, solid) - log_density(other, solid), mask)

@@ -1,7 +1,7 @@
-"""The method as a plain textbook loop: one pair at a time, no batches, no masks, no Gram matrices.
+"""Reference implementation of the method: one pair at a time, without batches, masks or Gram matrices.
 
-It is the judge of `msdscore.core` and the yardstick of `perf/`. Read it beside METHOD: Algorithm 1 of the paper, then
-the two divergences as means of differences of log densities.
+Tests compare `msdscore.core` with it. It follows Algorithm 1 of the paper, then computes the two divergences as means of
+differences of log densities.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ def normalise(vectors):
 
 
 def fit(points, seeds, kappa=20.0, iterations=20):
-    """EM from given seeds: the first half starts the components, the second half revives dead ones."""
+    """Run EM from seeds: the first half initialises the components, the second half restarts dead ones."""
     size, components = len(points), len(seeds) // 2
     means = points[seeds[:components]].copy()
     weights = np.full(components, 1.0 / components, dtype=points.dtype)
@@ -43,7 +43,7 @@ def divergence_terms(points, own, other, kappa=20.0):
 
 
 def divergences(patches, tokens, patch_seeds, token_seeds, kappa=20.0, iterations=20):
-    """Coverage and support of one pair."""
+    """Return coverage and support of one pair."""
     image = fit(patches, patch_seeds, kappa, iterations)
     text = fit(tokens, token_seeds, kappa, iterations)
     coverage = divergence_terms(patches, image, text, kappa).sum()
@@ -52,7 +52,7 @@ def divergences(patches, tokens, patch_seeds, token_seeds, kappa=20.0, iteration
 
 
 def farthest_first(points, count, near_tie=1e-4):
-    """The first point, then each time the first of the points least like the chosen ones."""
+    """Return the first point, then repeatedly the point that is least similar to the selected ones."""
     chosen = [0]
     while len(chosen) < min(count, len(points)):
         nearest = (points @ points[chosen].T).max(axis=1)

@@ -1,4 +1,4 @@
-"""The service for tests: bodies, a client in the same process, a server on a socket."""
+"""Helpers for tests of the service: request bodies, an in-process client, a server on a socket."""
 
 import base64
 import threading
@@ -26,19 +26,19 @@ def image_bytes(colour: str = "red", *, size: tuple[int, int] = (64, 48)) -> byt
     return buffer.getvalue()
 
 
-def asked(colour: str = "red", captions: tuple[str, ...] = ("a red square", "a blue square")) -> dict[str, Any]:
+def request_body(colour: str = "red", captions: tuple[str, ...] = ("a red square", "a blue square")) -> dict[str, Any]:
     return {"image": base64.b64encode(image_bytes(colour)).decode(), "captions": list(captions)}
 
 
 def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings: Any) -> Any:
-    """A client of an application in this process."""
+    """Return a client of an application in this process."""
     testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
     app = create_app(pipeline or SPEC.build(), ServeSettings(**settings), spec=SPEC)
     return testclient.TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
 
 
 def behind(app: Any, prefix: str) -> Any:
-    """An application that a proxy calls without the prefix that callers use."""
+    """Return an application behind a proxy that strips a path prefix."""
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -51,7 +51,7 @@ def behind(app: Any, prefix: str) -> Any:
 
 @contextmanager
 def served(pipeline: Pipeline | None = None, *, prefix: str = "", **settings: Any) -> Iterator[str]:
-    """The address of a server on a free port; behind a proxy with a prefix, if there is one."""
+    """Yield the address of a server on a free port, optionally behind a proxy with a prefix."""
     pytest.importorskip("uvicorn", reason="needs the extra serve")
     given = ServeSettings(**{"port": 0} | settings)
     app = create_app(pipeline or SPEC.build(), given, spec=SPEC)

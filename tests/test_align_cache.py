@@ -1,4 +1,4 @@
-"""Cached features: what is written comes back, seeds share it, and one run makes it for all."""
+"""Cached features: round trip, sharing between seeds, and concurrent runs."""
 
 import threading
 from dataclasses import replace
@@ -33,7 +33,7 @@ def written(path, matrices, dtype="float32"):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.data())
-def test_matrices_come_back_padded_in_any_order(tmp_path_factory, heights, data):
+def test_matrices_are_read_padded_in_any_order(tmp_path_factory, heights, data):
     matrices = [torch.randn(height, 3) for height in heights]
     store = written(tmp_path_factory.mktemp("store") / "some", matrices)
     numbers = data.draw(st.lists(st.integers(0, len(heights) - 1), min_size=1, max_size=8))
@@ -45,7 +45,7 @@ def test_matrices_come_back_padded_in_any_order(tmp_path_factory, heights, data)
         assert not batch[row][~mask[row]].any()
 
 
-def test_a_batch_is_written_as_its_items_one_by_one(tmp_path):
+def test_writing_a_batch_equals_writing_its_items(tmp_path):
     vectors = torch.randn(4, 5, 2)
     mask = torch.arange(5) < torch.tensor([[5], [0], [2], [4]])
     writer = MatrixWriter(tmp_path / "batch", "float16")
@@ -64,7 +64,7 @@ def test_values_beyond_the_dtype_are_rejected(tmp_path):
     writer.close()
 
 
-def test_seeds_share_one_cache_and_learn_different_weights(tmp_path):
+def test_seeds_share_a_cache_and_train_different_weights(tmp_path):
     rows, seen = source(make_rows(tmp_path / "data")), []
     options = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32", on_event=seen.append)
     for seed in (0, 1):
@@ -75,7 +75,7 @@ def test_seeds_share_one_cache_and_learn_different_weights(tmp_path):
     assert kept[0] != kept[1]
 
 
-def test_a_run_waits_for_the_one_that_makes_its_features(tmp_path):
+def test_run_waits_for_features_of_a_concurrent_run(tmp_path):
     rows, small = source(make_rows(tmp_path / "data")), recipe(train={"batch": 8})
     options = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     train(small, rows, tmp_path / "first", options=options)
@@ -90,26 +90,24 @@ def test_a_run_waits_for_the_one_that_makes_its_features(tmp_path):
     assert (tmp_path / "second" / "report.json").is_file()
 
 
-def test_light_moves_the_mean_and_the_distances_from_it():
-    picture = draw("red", "square")
-    before = np.asarray(picture, float)
+def test_brightness_and_contrast_change_mean_and_spread():
+    image = draw("red", "square")
+    before = np.asarray(image, float)
     for view in range(1, 20):
-        lit = np.asarray(
-            make_view(picture, SampleSpec(views=20, crop=1.0, brightness=0.2), (), item=0, view=view), float
-        )
-        # The crop may cut the border, so the grey ground is compared, not the mean.
+        lit = np.asarray(make_view(image, SampleSpec(views=20, crop=1.0, brightness=0.2), (), item=0, view=view), float)
+        # The crop may remove the border, so the grey background is compared instead of the mean.
         shift = lit[0, 0] - before[0, 0]
         assert np.ptp(shift) == 0
         assert abs(shift[0]) <= 0.2 * before.mean() + 1
 
 
-def test_a_cpu_is_not_asked_for_other_kernels():
+def test_cpu_does_not_select_deterministic_kernels():
     with ordered_sums(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_two_runs_on_a_gpu_have_the_same_bits(tmp_path):
+def test_gpu_runs_are_bitwise_reproducible(tmp_path):
     rows, small = source(make_rows(tmp_path / "data")), recipe(train={"batch": 8}, sample=VIEWS)
     for name in ("one", "two"):
         train(small, rows, tmp_path / name, options=replace(CPU, device="cuda", cache=str(tmp_path / "cache")))

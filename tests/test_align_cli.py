@@ -1,4 +1,4 @@
-"""The three commands of the aligner, one after the other, on a tiny checkpoint."""
+"""The aligner commands in sequence, on a tiny checkpoint."""
 
 import json
 
@@ -30,11 +30,11 @@ def test_train_eval_export_and_score(tmp_path):
     assert table[1].split()[-3:] == [f"{value:.1f}" for value in judged["cosine"]["image_to_text"]]
     assert table[4].split()[-3:] == [f"{value:.1f}" for value in judged["local"]["text_to_image"]]
     assert "load it with --encoder" in call("align", "export", run, encoder)
-    picture = next((tmp_path / "data").rglob("*.png"))
-    scores = json.loads(call("score", picture, "a red square", "-e", encoder, "--json"))
+    image = next((tmp_path / "data").rglob("*.png"))
+    scores = json.loads(call("score", image, "a red square", "-e", encoder, "--json"))
     assert "enc:encoder@" in scores["signature"]
 
 
-def test_a_recipe_that_does_not_exist_is_rejected(tmp_path):
+def test_unknown_recipe_is_rejected(tmp_path):
     result = CliRunner().invoke(app, ["align", "train", "--recipe", "papr", "--data", "x.jsonl", "-o", str(tmp_path)])
     assert "unknown recipe 'papr'. Did you mean 'paper'" in str(result.exception)

@@ -1,4 +1,4 @@
-"""Every data format gives the same pairs; bad rows are counted; any order can be made again."""
+"""Data formats yield the same pairs, bad rows are counted, and orders are reproducible."""
 
 import io
 import json
@@ -64,20 +64,20 @@ def single_captions(folder):
     return source(folder / "single.jsonl")
 
 
-def picture_table(folder):
-    """Rows apart from a Parquet file of images, as Hugging Face stores an Image feature."""
+def image_table(folder):
+    """Write rows and a separate Parquet file of images, in the format of the Hugging Face Image feature."""
     (folder / "apart").mkdir()
     rows = make_rows(folder / "apart")
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    pictures = [{"bytes": png(colour, shape), "path": name} for name, colour, shape in things()]
-    table = pa.table({"file_name": [name for name, _, _ in things()], "image": pa.array(pictures, kind)})
-    pq.write_table(table, folder / "pictures.parquet", row_group_size=3)
+    images = [{"bytes": png(colour, shape), "path": name} for name, colour, shape in things()]
+    table = pa.table({"file_name": [name for name, _, _ in things()], "image": pa.array(images, kind)})
+    pq.write_table(table, folder / "images.parquet", row_group_size=3)
     for name, _, _ in things():
         (folder / "apart" / name).unlink()
-    return source(rows, images=(str(folder / "pictures.parquet"),))
+    return source(rows, images=(str(folder / "images.parquet"),))
 
 
-def table_with_pictures(folder):
+def table_with_images(folder):
     table = pa.table(
         {
             "image": pa.array([png(colour, shape) for _, colour, shape in things()], pa.binary()),
@@ -104,11 +104,11 @@ def put(shard, name, content):
     shard.addfile(member, io.BytesIO(content))
 
 
-FORMATS = [llava, coco, single_captions, picture_table, table_with_pictures, shards]
+FORMATS = [llava, coco, single_captions, image_table, table_with_images, shards]
 
 
 @pytest.mark.parametrize("make", FORMATS, ids=lambda make: make.__name__)
-def test_every_format_gives_the_same_images_and_captions(make, tmp_path):
+def test_all_formats_yield_the_same_images_and_captions(make, tmp_path):
     make_rows(tmp_path)
     pairs = open_pairs(make(tmp_path))
     assert len(pairs) == 8
@@ -123,7 +123,7 @@ def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
     with tarfile.open(tmp_path / "shard-002.tar", "w") as shard:
         put(shard, "a.b/x.jpg", png("red", "square"))
         put(shard, "a.b/x.txt", b" a red square \n")
-        put(shard, "a.b/y.txt", b"a caption without a picture")
+        put(shard, "a.b/y.txt", b"a caption without an image")
     for pattern in (str(tmp_path / "*.tar"), str(tmp_path)):
         pairs = open_pairs(DataSource((pattern,), format="shards"))
         assert len(pairs) == 9
@@ -133,7 +133,7 @@ def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
     assert len(set(pairs.blocks.tolist())) == 3
 
 
-def test_rows_without_image_or_caption_are_counted_and_supplied_negatives_are_kept(tmp_path):
+def test_incomplete_rows_are_counted_and_supplied_negatives_are_read(tmp_path):
     rows = [
         {"image": "a.png", "captions": ["a dog", " "], "negatives": ["a cat"]},
         {"captions": ["nothing"]},
@@ -148,7 +148,7 @@ def test_rows_without_image_or_caption_are_counted_and_supplied_negatives_are_ke
     assert any("a row without an image" in reason for reason in pairs.reasons)
 
 
-def test_useless_inputs_are_rejected_in_one_line(tmp_path):
+def test_invalid_inputs_are_rejected(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
     (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
@@ -163,7 +163,7 @@ def test_useless_inputs_are_rejected_in_one_line(tmp_path):
         source(tmp_path / "empty.jsonl", format="xml")
 
 
-def test_an_epoch_shows_everything_once_and_neighbouring_blocks_together():
+def test_an_epoch_contains_each_item_once_and_mixes_neighbouring_blocks():
     blocks = np.repeat(np.arange(10), 5)
     first = epoch_order(blocks, seed=1, epoch=0, window=2)
     assert sorted(first.tolist()) == list(range(50))
@@ -172,7 +172,7 @@ def test_an_epoch_shows_everything_once_and_neighbouring_blocks_together():
     assert all(len(set(blocks[part].tolist())) == 2 for part in np.split(first, 5))
 
 
-def test_batches_are_the_same_wherever_reading_starts(tmp_path):
+def test_batches_do_not_depend_on_the_start_step(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
     reader = SampleReader(pairs, recipe(sample={"views": 3}, train={"batch": 4}))
 
@@ -203,7 +203,7 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
         check_batch(4, 8, World(0, 3))
 
 
-def test_hard_negatives_say_something_else_and_repeat_for_a_seed():
+def test_hard_negatives_differ_from_captions_and_depend_on_the_seed():
     caption, banned = "A red car next to two dogs", {"blue", "cat"}
     found = make_negatives(caption, banned, 3, stream(0, "x"))
     assert len(set(found)) == 3
@@ -228,20 +228,20 @@ def test_supplied_negatives_come_first(tmp_path):
     assert len(negatives(negatives=1, negative_source="rules")) == 1
 
 
-def test_light_changes_a_view_within_its_limits():
-    picture = Image.new("RGB", (40, 40), (100, 100, 100))
-    picture.paste((140, 140, 140), (0, 0, 40, 20))
+def test_brightness_and_contrast_stay_within_their_limits():
+    image = Image.new("RGB", (40, 40), (100, 100, 100))
+    image.paste((140, 140, 140), (0, 0, 40, 20))
     spec = recipe(sample={"views": 50, "crop": 1.0, "contrast": 0.25, "brightness": 0.2}).sample
-    views = [np.asarray(make_view(picture, spec, (), item=3, view=view), float) for view in range(50)]
-    assert np.array_equal(views[0], np.asarray(picture))
+    views = [np.asarray(make_view(image, spec, (), item=3, view=view), float) for view in range(50)]
+    assert np.array_equal(views[0], np.asarray(image))
     spreads = {round(view.max() - view.min()) for view in views if view.max() > view.min()}
-    # The two greys lie 40 apart; rounding to whole values adds one.
+    # The two greys differ by 40; rounding adds one.
     assert len(spreads) > 5
     assert min(spreads) >= 40 * 0.75 - 1
     assert max(spreads) <= 40 * 1.25 + 1
 
 
-def test_an_image_with_few_captions_shows_some_twice(tmp_path):
+def test_captions_are_repeated_if_an_image_has_too_few(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
     reader = SampleReader(pairs, recipe(sample={"captions": 3}))
     for epoch in range(3):

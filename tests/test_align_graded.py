@@ -1,4 +1,4 @@
-"""Graded relevance, grounded negatives, several captions an image and unrolled divergences against plain loops."""
+"""Graded relevance, grounded negatives, several captions per image and unrolled divergences against plain loops."""
 
 import math
 from random import Random
@@ -20,7 +20,7 @@ def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_graded_loss_is_the_plain_loop_globally_and_centred():
+def test_graded_loss_equals_a_plain_loop():
     similarity, wanted = numbers(3, 6, seed=1), numbers(3, 6, seed=2)
     gain, offset = torch.tensor(1.3, dtype=torch.float64), torch.tensor(-0.2, dtype=torch.float64)
     plain = sum((1.3 * float(similarity[i, j]) - 0.2 - float(wanted[i, j])) ** 2 for i in range(3) for j in range(6))
@@ -33,7 +33,7 @@ def test_graded_loss_is_the_plain_loop_globally_and_centred():
     assert float(found) == pytest.approx(100 * total / 18, rel=1e-12)
 
 
-def test_graded_loss_has_the_gradient_it_should():
+def test_graded_loss_passes_gradcheck():
     similarity = numbers(2, 4).requires_grad_()
     gain, offset = numbers(1, seed=3)[0].requires_grad_(), numbers(1, seed=4)[0].requires_grad_()
     wanted = numbers(2, 4, seed=5)
@@ -41,7 +41,7 @@ def test_graded_loss_has_the_gradient_it_should():
     assert torch.autograd.gradcheck(lambda s, a: graded_loss(centred(s), wanted, a), (similarity, gain))
 
 
-def test_grounded_negatives_and_their_bias_are_the_plain_loops():
+def test_grounded_negatives_and_their_bias_equal_plain_loops():
     table, owner, scale = numbers(3, 4), torch.tensor([0, 2, 2, 1]), torch.tensor(2.5, dtype=torch.float64)
     grounded, bias = 0.0, 0.0
     for n in range(4):
@@ -53,14 +53,14 @@ def test_grounded_negatives_and_their_bias_are_the_plain_loops():
     assert float(bias_loss(table, scale)) == pytest.approx(bias, rel=1e-12)
 
 
-def test_a_preference_that_no_image_changes_earns_nothing_and_costs_its_bias():
+def test_preference_independent_of_the_image_has_no_gain_and_costs_its_bias():
     table, owner, scale = numbers(3, 4), torch.tensor([0, 2, 2, 1]), torch.tensor(2.5, dtype=torch.float64)
     shifted = table + torch.tensor([1.0, 2.0, -3.0, 0.5])
     assert torch.allclose(grounded_loss(shifted, owner, scale), grounded_loss(table, owner, scale))
     assert float(bias_loss(centred(table), scale)) == pytest.approx(0.0, abs=1e-20)
 
 
-def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperature_only():
+def test_grounded_negatives_pass_gradcheck_and_bias_does_not_train_the_temperature():
     table, scale = numbers(3, 4).requires_grad_(), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     owner = torch.tensor([0, 2, 2, 1])
     assert torch.autograd.gradcheck(lambda t, s: grounded_loss(t, owner, s), (table, scale))
@@ -69,7 +69,7 @@ def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperatur
     assert scale.grad is None
 
 
-def test_several_captions_an_image_share_its_part_of_the_contrast():
+def test_captions_of_one_image_share_its_contrastive_weight():
     logits, owner = numbers(3, 6), owners(3, 6, torch.device("cpu"))
     excluded = same_images(torch.tensor([4, 7, 4]), 2)
     wanted = 0.0
@@ -82,7 +82,7 @@ def test_several_captions_an_image_share_its_part_of_the_contrast():
     assert excluded[0].tolist() == [False, False, False, False, True, True]
 
 
-def test_each_direction_has_its_table_and_coverage_may_skip_patches():
+def test_each_direction_has_a_table_and_coverage_may_skip_patches():
     images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
     of_images = FitSettings(components=3, iterations=3)
     of_texts = FitSettings(components=2, iterations=3)
@@ -103,7 +103,7 @@ CAPTIONS = ["Two dogs chase a red ball on the beach .", "A man in a black hat is
 
 
 @pytest.mark.parametrize("caption", CAPTIONS)
-def test_a_negative_changes_one_word_of_its_class_or_swaps_two(caption):
+def test_negative_replaces_a_word_of_the_same_class_or_swaps_two(caption):
     banned, chance = words_of(CAPTIONS), Random(0)
     for changed in (made for _ in range(40) for made in make_negatives(caption, banned, 2, chance)):
         before, after = caption.lower().split(), changed.lower().split()
@@ -112,13 +112,13 @@ def test_a_negative_changes_one_word_of_its_class_or_swaps_two(caption):
             assert differing[0] == differing[1][::-1]
             continue
         ((old, new),) = differing
-        # A word such as orange is of two classes, so all classes of the new word count.
+        # A word such as orange belongs to two classes, so all classes of the new word are checked.
         own = MOVABLE if CLASS_OF[old] in MOVABLE else (CLASS_OF[old],)
         assert any(new in CLASSES[name] for name in own)
         assert not {new, stem(new)} & banned
 
 
-def test_frequent_words_are_drawn_more_often():
+def test_frequent_words_are_sampled_more_often():
     captions = ["a red dog"] * 400
     weights = class_weights(captions)
     assert weights == {"red": 21.0, "dog": 21.0}

@@ -1,4 +1,4 @@
-"""Joined encoders: similarities are means, shared stages are computed once, weights in bytes stay near."""
+"""Joined encoders: mean similarities, shared stages, and int8 weights."""
 
 import json
 import shutil
@@ -25,12 +25,12 @@ from msdscore.lab.align.run.session import TrainOptions
 from msdscore.lab.align.run.train import train
 
 CAPTIONS = ["a red square", "two green circles on a table"]
-PICTURES = [draw(colour, shape) for _, colour, shape in things()[:3]]
+IMAGES = [draw(colour, shape) for _, colour, shape in things()[:3]]
 
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
-    """Two tiny encoders of one recipe, trained with two seeds."""
+    """Train two tiny encoders of one recipe with two seeds."""
     folder = tmp_path_factory.mktemp("members")
     rows = source(make_rows(folder / "data"))
     for seed in (0, 1):
@@ -41,12 +41,12 @@ def members(tmp_path_factory):
 
 
 def _similarities(encoder):
-    pictures, texts = prepare_and_encode(encoder, PICTURES), encoder.encode_texts(CAPTIONS)
-    local = torch.einsum("ind,jmd->injm", pictures.points, texts.points)
-    return local, pictures.pooled @ texts.pooled.T
+    images, texts = prepare_and_encode(encoder, IMAGES), encoder.encode_texts(CAPTIONS)
+    local = torch.einsum("ind,jmd->injm", images.points, texts.points)
+    return local, images.pooled @ texts.pooled.T
 
 
-def test_similarities_of_a_joined_encoder_are_the_means_of_its_members(members, tmp_path):
+def test_joined_encoder_averages_the_similarities_of_its_members(members, tmp_path):
     made = load_encoder(str(join(members, tmp_path / "joined", dtype="float32")), device="cpu")
     first, second = (_similarities(load_encoder(str(folder), device="cpu")) for folder in members)
     assert not torch.allclose(first[0], second[0], atol=1e-2)
@@ -54,14 +54,14 @@ def test_similarities_of_a_joined_encoder_are_the_means_of_its_members(members, 
         assert torch.allclose(found, (one + other) / 2, atol=1e-5)
 
 
-def test_bytes_move_similarities_by_little(members, tmp_path):
+def test_int8_weights_change_similarities_little(members, tmp_path):
     exact = _similarities(load_encoder(str(join(members, tmp_path / "wide", dtype="float32")), device="cpu"))
     small = _similarities(load_encoder(str(join(members, tmp_path / "small")), device="cpu"))
     for one, other in zip(exact, small, strict=True):
         assert 0 < (one - other).abs().max() < 0.02
 
 
-def test_what_cannot_be_joined_says_why(members, tmp_path):
+def test_incompatible_encoders_are_rejected(members, tmp_path):
     with pytest.raises(ConfigError, match="at least 2"):
         join(members[:1], tmp_path / "one")
     with pytest.raises(ConfigError, match="expected the folder of an exported encoder"):
@@ -83,20 +83,20 @@ def test_what_cannot_be_joined_says_why(members, tmp_path):
         join(members, members[0], overwrite=True)
 
 
-def test_what_an_earlier_export_left_is_not_mixed_in(members, tmp_path):
+def test_files_of_an_earlier_export_are_removed(members, tmp_path):
     out = join(members, tmp_path / "out")
     for name in ("bank.safetensors", "trunk-7.safetensors"):  # of other weights
         (out / name).write_bytes(b"old")
     with pytest.raises(RunError):
         join(members, out)
-    assert (out / "bank.safetensors").read_bytes() == b"old"  # a refusal removes nothing
+    assert (out / "bank.safetensors").read_bytes() == b"old"  # a rejected export removes nothing
     join(members, out, overwrite=True)
     assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "SHA256SUMS"}
     assert load_encoder(str(out), device="cpu").bank is None
 
 
-def test_weights_of_other_backbones_are_no_tuned_stages(members, tmp_path):
-    """Of a tower of kind timm they are the backbone's own file, the same for all members."""
+def test_backbone_weights_are_not_treated_as_tuned_stages(members, tmp_path):
+    """For a timm tower they are the backbone's file, which all members share."""
     folders = []
     for number, member in enumerate(members):
         folders.append(tmp_path / str(number))
@@ -109,14 +109,14 @@ def test_weights_of_other_backbones_are_no_tuned_stages(members, tmp_path):
     assert not made["image"].get("branches")
 
 
-def test_the_command_joins(members, tmp_path):
+def test_join_command_writes_an_encoder(members, tmp_path):
     result = CliRunner().invoke(app, ["align", "join", *map(str, members), "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "load it with --encoder" in result.output
     assert load_encoder(str(tmp_path / "out"), device="cpu").signature.startswith("out@")
 
 
-def test_joined_vectors_have_the_mean_of_the_products():
+def test_joined_vectors_have_the_mean_dot_product():
     generator = torch.Generator().manual_seed(0)
     sides = [[torch.randn(2, 3, dim, generator=generator) for dim in (4, 5)] for _ in range(2)]
     pooled = [[torch.nn.functional.normalize(part[:, 0], dim=-1) for part in side] for side in sides]
@@ -131,7 +131,7 @@ def test_joined_vectors_have_the_mean_of_the_products():
     assert torch.allclose(joined[0].pooled.norm(dim=-1), torch.ones(2), atol=1e-6)
 
 
-def test_features_of_branches_are_parted_in_order():
+def test_branch_features_are_split_in_order():
     vectors, mask = torch.arange(12.0).view(1, 2, 6), torch.ones(1, 2, dtype=torch.bool)
     first, second = split_features(Features(vectors, mask), 2)
     assert first.points[0, 0].tolist() == [0, 1, 2]
@@ -140,7 +140,7 @@ def test_features_of_branches_are_parted_in_order():
 
 
 def _networks(changed):
-    """Random networks that differ from the first in the given parts."""
+    """Return random networks that differ from the first in the given parts."""
     torch.manual_seed(0)
     first = Lite2().eval()
     for parameter in first.parameters():
@@ -158,7 +158,7 @@ def _networks(changed):
     ("changed", "shared"),
     [(["stages.3.0.layers.0.weight"], 3), (["stages.6.0.layers.0.weight", "head.bias"], 5), ([], 5)],
 )
-def test_shared_stages_are_found_and_change_no_map(changed, shared):
+def test_shared_stages_are_detected_and_do_not_change_features(changed, shared):
     networks = _networks(changed)
     pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -170,26 +170,26 @@ def test_shared_stages_are_found_and_change_no_map(changed, shared):
         assert networks[1].stages[0] is networks[0].stages[0]
 
 
-def test_another_stem_is_rejected():
+def test_different_stem_is_rejected():
     with pytest.raises(WeightsError, match="one stem"):
         share_stages(_networks(["stem.weight"]))
 
 
-def test_branches_are_for_mini_only():
+def test_branches_need_a_mini_image_tower():
     with pytest.raises(ConfigError, match="branches need an image tower of kind 'mini'"):
         ImageTowerSpec(kind="timm", source="resnet18", branches=("a.safetensors", "b.safetensors"))
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 7), st.floats(1e-6, 1e6))
-def test_a_number_in_bytes_is_off_by_half_a_step_at_most(rows, columns, scale):
+def test_int8_error_is_at_most_half_a_step(rows, columns, scale):
     tensor = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows * 10 + columns)) * scale
     found = widened(packed({"weight": tensor}))["weight"]
     steps = tensor.abs().amax(dim=1, keepdim=True) / 127
     assert ((found - tensor).abs() <= steps * 0.5001).all()
 
 
-def test_rows_of_zeros_stay_zero_and_scales_of_others_are_kept():
+def test_zero_rows_stay_zero_in_int8():
     tensors = {"weight": torch.zeros(2, 3), "bias": torch.ones(2), "norm.scale": torch.full((3,), 2.0)}
     found = widened(packed(tensors))
     assert set(found) == set(tensors)

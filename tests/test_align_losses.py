@@ -1,4 +1,4 @@
-"""The terms of the loss against plain loops, closed forms and their gradients."""
+"""Loss terms against plain loops, closed forms and gradients."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from msdscore.lab.align.recipe import TrainSpec
 from point_sets import terms
 
 
-def test_info_nce_is_the_papers_formula():
+def test_info_nce_equals_the_formula_of_the_paper():
     logits = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     none = torch.zeros(4, 4, dtype=torch.bool)
     wanted = 0.0
@@ -35,7 +35,7 @@ def test_info_nce_is_the_papers_formula():
     assert float(info_nce(logits, none)) == pytest.approx(wanted / 8, abs=1e-12)
 
 
-def test_an_image_twice_in_a_batch_is_not_its_own_negative():
+def test_repeated_image_is_not_its_own_negative():
     logits = torch.randn(3, 3, dtype=torch.float64)
     excluded = same_images(torch.tensor([4, 7, 4]))
     changed = logits.clone()
@@ -43,7 +43,7 @@ def test_an_image_twice_in_a_batch_is_not_its_own_negative():
     assert torch.equal(info_nce(logits, excluded), info_nce(changed, excluded))
 
 
-def test_token_table_is_the_best_patch_of_each_image(monkeypatch):
+def test_token_table_is_the_maximum_over_patches(monkeypatch):
     images, texts = projected(3, 4, seed=1), projected(3, 5, seed=2)
     tokens = texts.points[texts.mask]
     wanted = torch.stack(
@@ -68,12 +68,12 @@ def test_caption_table_is_the_mean_over_tokens():
             assert float(found[image, text]) == pytest.approx(float(sum(own)) / len(own), abs=1e-12)
 
 
-def test_word_loss_is_the_plain_loop():
+def test_word_loss_equals_a_plain_loop():
     table = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     owner = torch.tensor([0, 0, 1, 2, 2])
     words = torch.tensor([1, 2, 2, 3, 4])
-    pictures = torch.tensor([[1, 2, 9], [2, 4, -1], [3, 4, -1]])
-    absent = absent_words(words, pictures)
+    images = torch.tensor([[1, 2, 9], [2, 4, -1], [3, 4, -1]])
+    absent = absent_words(words, images)
     assert absent.tolist() == [
         [False, True, True],
         [False, False, True],
@@ -91,7 +91,7 @@ def test_word_loss_is_the_plain_loop():
     assert float(found) == pytest.approx(total / 10, abs=1e-12)
 
 
-def test_word_loss_of_words_that_are_everywhere_is_zero_with_a_zero_gradient():
+def test_word_loss_of_words_in_all_images_is_zero_with_zero_gradient():
     table = torch.randn(2, 2, requires_grad=True)
     loss = word_loss(table, torch.tensor([0, 1]), torch.zeros(2, 2, dtype=torch.bool), torch.tensor(1.0))
     loss.backward()
@@ -99,7 +99,7 @@ def test_word_loss_of_words_that_are_everywhere_is_zero_with_a_zero_gradient():
     assert torch.allclose(table.grad, torch.zeros(2, 2), atol=1e-6)
 
 
-def test_missing_hard_negatives_cost_nothing():
+def test_missing_hard_negatives_have_zero_loss():
     loss = negatives_loss(
         torch.tensor([0.3, 0.3]),
         torch.tensor([[0.3, 9.0], [9.0, 9.0]]),
@@ -110,7 +110,7 @@ def test_missing_hard_negatives_cost_nothing():
 
 
 @pytest.mark.parametrize("direction", ["support", "coverage"])
-def test_kl_table_is_the_scores_own_divergence(direction):
+def test_kl_table_equals_the_divergence_of_the_score(direction):
     images, texts = projected(3, 6, seed=1), projected(3, 5, seed=2)
     of_images = FitSettings(components=3, iterations=4)
     of_texts = FitSettings(components=2, iterations=4)
@@ -128,7 +128,7 @@ def test_kl_table_is_the_scores_own_divergence(direction):
             assert float(found[i, j]) == pytest.approx(-float(wanted), abs=1e-9)
 
 
-def test_kl_gradients_pass_through_every_step_of_em():
+def test_kl_gradients_flow_through_all_em_iterations():
     fitting = FitSettings(components=2, iterations=3)
     images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
 
@@ -139,7 +139,7 @@ def test_kl_gradients_pass_through_every_step_of_em():
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
 
 
-def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
+def test_token_table_has_the_gradient_of_the_maximum(monkeypatch):
     images = projected(3, 6, seed=3, requires_grad=True)
     texts = projected(2, 4, seed=4)
     tokens = texts.points[texts.mask].requires_grad_(True)
@@ -154,7 +154,7 @@ def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
         assert torch.allclose(table(tokens, images.points), plain, atol=1e-12)
 
 
-def test_only_matrices_decay():
+def test_weight_decay_applies_only_to_matrices():
     class Parts(torch.nn.Module):
         def __init__(self):
             super().__init__()

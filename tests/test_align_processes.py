@@ -1,4 +1,4 @@
-"""Runs across processes: killed and resumed bit for bit, and two processes that learn what one learns."""
+"""Training in several processes: bitwise resume after a kill, and equality of one and two processes."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def start(recipe_, rows, run, *, pause=0.0, **environment):
     file = run.with_suffix(".toml")
     file.write_text(dump_recipe(recipe_), encoding="utf-8")
     command = [sys.executable, str(TESTS / "align_worker.py"), str(file), str(rows), str(run), str(pause)]
-    # The worker imports align_data, which needs the recipes of tools/train_mini; pytest's own path does not reach it.
+    # The worker imports align_data, which needs tools/train_mini; pytest's path is not inherited.
     path = os.pathsep.join(filter(None, [str(TESTS.parent / "tools"), os.environ.get("PYTHONPATH")]))
     settings = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": path}
     return subprocess.Popen(command, env={**os.environ, **settings, **environment}, cwd=TESTS)
@@ -38,13 +38,13 @@ def start(recipe_, rows, run, *, pause=0.0, **environment):
 def wait_for(path, process, seconds=60):
     end = time.monotonic() + seconds
     while not path.exists():
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.poll() is None, "the run finished before it could be killed"
         assert time.monotonic() < end, f"{path} never came"
         time.sleep(0.02)
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumed_gives_the_same_bits(tmp_path):
+def test_resume_after_kill_gives_identical_weights(tmp_path):
     rows = make_rows(tmp_path / "data")
     small = recipe(
         heads={"image": {"kind": "mlp", "hidden": 16, "dropout": 0.3}, "text": {"kind": "linear", "dropout": 0.2}},
@@ -73,7 +73,7 @@ def test_a_killed_run_resumed_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_learns(tmp_path):
+def test_two_processes_train_the_same_weights_as_one(tmp_path):
     rows = make_rows(tmp_path / "data")
     clip, llama = make_tiny_clip(tmp_path / "clip"), make_tiny_llama(tmp_path / "llama")
     small = recipe(
@@ -94,7 +94,7 @@ def test_two_processes_learn_what_one_learns(tmp_path):
     ]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     alone, both = read_curves(tmp_path / "alone"), read_curves(tmp_path / "both")
-    # Before any step the two losses are the same sum in another order.
+    # Before the first step, the two losses are the same sum in a different order.
     assert both[0]["loss"] == pytest.approx(alone[0]["loss"], rel=1e-5)
     for one, two in zip(alone, both, strict=True):
         assert one.keys() == two.keys()

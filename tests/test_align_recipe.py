@@ -1,4 +1,4 @@
-"""Recipes: shipped ones load, settings are checked, changes apply, TOML comes back the same."""
+"""Recipes: loading, validation, changes and TOML round trips."""
 
 import tomllib
 from dataclasses import replace
@@ -19,7 +19,7 @@ def test_shipped_recipes_survive_a_round_trip(name):
     assert read_spec(Recipe, tomllib.loads(dump_recipe(loaded))) == loaded
 
 
-def test_the_recipe_of_mini_is_only_known_to_its_trainer():
+def test_recipe_mini_is_only_available_in_its_trainer():
     mini = load_mini()
     assert read_spec(MiniRecipe, tomllib.loads(dump_recipe(mini))) == mini
     with pytest.raises(UnknownNameError, match="unknown recipe 'mini'. Known: paper, paper-llama"):
@@ -28,7 +28,7 @@ def test_the_recipe_of_mini_is_only_known_to_its_trainer():
         load_recipe("paper", changes=["loss.evidence=1"])
 
 
-def test_the_other_reading_takes_text_tokens_from_the_language_model():
+def test_paper_llama_uses_text_tokens_of_the_language_model():
     llama, paper = load_recipe("paper-llama"), load_recipe("paper")
     assert (llama.text.kind, llama.text.source) == ("embeddings", paper.lm.source)
     assert (llama.heads.image.kind, llama.heads.text.kind, llama.lm.prefix) == ("linear", "none", "head")
@@ -36,7 +36,7 @@ def test_the_other_reading_takes_text_tokens_from_the_language_model():
     assert replace(llama.lm, prefix="linear") == paper.lm
 
 
-def test_paper_recipe_is_the_papers_setting():
+def test_paper_recipe_has_the_settings_of_the_paper():
     paper = load_recipe("paper")
     assert (paper.image.source, paper.text.source) == ("clip-l14", "clip-l14")
     assert (paper.heads.image.kind, paper.heads.text.kind, paper.heads.pool) == ("linear", "linear", "mean")
@@ -44,7 +44,7 @@ def test_paper_recipe_is_the_papers_setting():
     assert "llama-7b" in paper.lm.source
 
 
-def test_no_reconstruction_is_one_switch():
+def test_no_reconstruction_disables_the_language_model():
     ablated = load_recipe("paper", no_reconstruction=True)
     assert ablated.loss.reconstruction == 0.0
     assert ablated == load_recipe("paper").without_reconstruction()
@@ -58,7 +58,7 @@ def test_changes_are_parsed_as_toml_values_or_texts():
     assert changed.train.lr == 1.0
 
 
-def test_texts_with_quotes_and_unicode_survive(tmp_path):
+def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
     odd = recipe(description='says "ü\\\n" \x7f')
     path = tmp_path / "odd.toml"
     path.write_text(dump_recipe(odd), encoding="utf-8")
@@ -86,7 +86,7 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
     ],
 )
-def test_mistakes_answer_in_one_line(change, kind, message, tmp_path):
+def test_invalid_changes_are_rejected(change, kind, message, tmp_path):
     small = tmp_path / "small.toml"
     small.write_text(
         dump_recipe(
@@ -99,7 +99,7 @@ def test_mistakes_answer_in_one_line(change, kind, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_recipes_and_broken_files(tmp_path):
+def test_unknown_recipes_and_invalid_files_are_rejected(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
         load_recipe("papr")
     with pytest.raises(InputError, match="no such recipe file 'none.toml'; included recipes are paper, paper-llama"):

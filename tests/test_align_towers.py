@@ -1,4 +1,4 @@
-"""Frozen towers of all kinds, and the heads on them: shapes, places, padding, and what cannot work."""
+"""Frozen towers and heads: shapes, positions, padding and invalid settings."""
 
 import pytest
 import torch
@@ -57,18 +57,18 @@ def towers(image, text, **options):
 
 
 def seen(tower):
-    return tower.features(prepare_all(tower.prepare, PICTURES))
+    return tower.features(prepare_all(tower.prepare, IMAGES))
 
 
 TOY_TEXT = TextTowerSpec(source="toy")
 TOY_IMAGE = ImageTowerSpec(source="toy")
-PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
+IMAGES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
 
 
 def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_image(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
     image, _ = towers(spec, TOY_TEXT)
-    found = image.features(prepare_all(image.prepare, PICTURES))
+    found = image.features(prepare_all(image.prepare, IMAGES))
     assert found.points.shape == (2, 9, 48 + 64 + 256)
     assert found.whole is None
     layout = found.layout[1]
@@ -77,16 +77,16 @@ def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_image(timm
     assert layout.boxes[-1].tolist() == [60, 20, 90, 30]
 
 
-def test_timm_global_path_has_levels_and_grid_of_its_own(timm_weights):
+def test_timm_global_path_has_separate_levels_and_grid(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride8",), global_levels=("final", "stride16"))
     image, text = towers(spec, TOY_TEXT, whole=True)
-    found = image.features(prepare_all(image.prepare, PICTURES[:1]))
+    found = image.features(prepare_all(image.prepare, IMAGES[:1]))
     assert found.points.shape == (1, 64, 32)
     assert found.whole.points.shape == (1, 4, 256 + 48)
     assert tower_dims(image, text)[0] == SideDims(32, 304)
 
 
-def test_timm_transformers_work_too(folder):
+def test_timm_vision_transformer_tower(folder):
     import timm
 
     path = folder / "vit.safetensors"
@@ -96,7 +96,7 @@ def test_timm_transformers_work_too(folder):
     assert found.points.shape == (2, 4, 128)
 
 
-def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
+def test_timm_weights_with_other_names_are_matched_by_order(folder, timm_weights):
     import timm
     from safetensors.torch import load_file
 
@@ -120,7 +120,7 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     from msdscore.encoders.vision.preprocessing import prepare_image, read_preprocessing, stack_pixels
 
     steps = read_preprocessing(preprocessor(find_checkpoint(clip)))
-    pixels = stack_pixels([prepare_image(picture, steps) for picture in PICTURES], steps, torch.device("cpu"))
+    pixels = stack_pixels([prepare_image(image, steps) for image in IMAGES], steps, torch.device("cpu"))
     with torch.no_grad():
         states = CLIPModel.from_pretrained(clip).vision_model(pixel_values=pixels, output_hidden_states=True)
     wanted = torch.cat([states.hidden_states[-1][:, 1:], states.hidden_states[0][:, 1:]], dim=-1)
@@ -147,7 +147,7 @@ def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
     assert torch.allclose(found.pooled[0], sentence, atol=1e-5)
 
 
-def test_padding_that_a_checkpoint_asks_for_is_left_out(tmp_path, bert):
+def test_padding_of_the_tokenizer_is_masked(tmp_path, bert):
     from shutil import copytree
 
     from tokenizers import Tokenizer
@@ -162,7 +162,7 @@ def test_padding_that_a_checkpoint_asks_for_is_left_out(tmp_path, bert):
     assert torch.equal(plain.points, padded.points)
 
 
-def test_long_captions_are_read_in_windows(bert):
+def test_long_captions_are_windowed(bert):
     _, text = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))
     caption = "a red square on the left. " * 6
     found = text.features([caption, "a circle"])
@@ -172,7 +172,7 @@ def test_long_captions_are_read_in_windows(bert):
     assert torch.allclose(alone.points[0], found.points[1, :2], atol=1e-5)
 
 
-def test_content_words_only_stay_on_the_local_path(bert):
+def test_local_path_contains_only_content_words(bert):
     spec = TextTowerSpec(kind="transformers", source=bert, words="content")
     every = TextTowerSpec(kind="transformers", source=bert)
     captions = ["the red square is on a circle", "of the"]
@@ -197,7 +197,7 @@ def test_words_of_subword_tokens_are_whole_words():
     assert content_tokens("", []) == ()
 
 
-def test_any_registered_encoder_is_a_tower(clip):
+def test_registered_encoder_is_a_tower(clip):
     image, text = towers(ImageTowerSpec(source=clip), TextTowerSpec(source=clip), whole=True)
     assert tower_dims(image, text) == (SideDims(24, 24, 24), SideDims(24, 24, 24))
     assert files_sha256(image.files) == files_sha256(text.files) != ""
@@ -223,7 +223,7 @@ def test_any_registered_encoder_is_a_tower(clip):
         (lambda w: ImageTowerSpec(source=""), ConfigError, "a tower needs a source"),
     ],
 )
-def test_towers_that_cannot_work_say_why(timm_weights, make, kind, message):
+def test_invalid_towers_are_rejected(timm_weights, make, kind, message):
     with pytest.raises(kind, match=message):
         towers(make(timm_weights), TOY_TEXT)
 
@@ -235,14 +235,14 @@ def test_levels_beyond_the_layers_are_rejected(bert):
         TextTowerSpec(kind="transformers", source=bert, levels=("final",))
 
 
-def test_packages_are_found_without_running_them():
+def test_package_files_are_found_without_importing_the_package():
     assert locate("package:PIL/Image.py").endswith("PIL/Image.py")
     assert locate("clip-l14") == "clip-l14"
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "attention"])
 @given(extra=st.integers(0, 4), garbage=st.floats(-1e3, 1e3))
-def test_padding_never_changes_a_head(kind, extra, garbage):
+def test_heads_ignore_padding(kind, extra, garbage):
     torch.manual_seed(0)
     head = make_head(HeadSpec(kind=kind, hidden=8, heads=2, norm=True), 6, 5).eval()
     points = torch.randn(2, 3, 6)
@@ -260,7 +260,7 @@ def test_padding_never_changes_a_head(kind, extra, garbage):
     assert torch.allclose(plain[mask], padded[:, :3][mask], atol=1e-5)
 
 
-def test_an_item_without_points_is_zero_and_never_nan():
+def test_item_without_points_gives_zeros():
     spec = HeadsSpec(dim=4, text=HeadSpec(kind="attention", hidden=8, heads=2))
     heads = AlignedHeads(spec, SideDims(6), SideDims(6)).eval()
 
@@ -277,6 +277,6 @@ def test_an_item_without_points_is_zero_and_never_nan():
         ({"hidden": 10, "heads": 4}, "hidden a multiple of heads, got 10, 1 and 4"),
     ],
 )
-def test_heads_that_cannot_work_say_why(settings, message):
+def test_invalid_head_settings_are_rejected(settings, message):
     with pytest.raises(ConfigError, match=message):
         HeadSpec(kind="attention", **settings)

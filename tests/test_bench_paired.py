@@ -1,4 +1,4 @@
-"""Two metrics on the same items: by hand, under the null, and across result files."""
+"""Paired comparisons of two metrics: by hand, under the null hypothesis, and across result files."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_differences_of_accuracies_by_hand(crepe):
     assert found.items == 16
 
 
-def test_what_cannot_be_tested_has_no_p_value(tmp_path):
+def test_p_value_is_missing_if_the_test_is_undefined(tmp_path):
     expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("constant", "length"))
     sides = [open_side(f"{expert}:{label}") for label in ("constant", "constant", "length")]
     for found in (compare_sides(*sides[:2], how=HOW), compare_sides(*sides[1:], how=HOW)):
@@ -76,7 +76,7 @@ def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
         open_side("nowhere.json:file:x")
 
 
-def test_pairs_of_one_image_are_not_independent_pairs(crepe):
+def test_pairs_of_one_image_are_resampled_together(crepe):
     found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:length"), how=HOW)
     assert {d.name: d.tests[-1].method for d in found.differences[1:]} == {
         "accuracy/replace_att": "McNemar, exact", "accuracy/add_att": "McNemar, exact",
@@ -91,7 +91,7 @@ def test_a_metric_does_not_differ_from_itself(crepe):
         assert difference.tests[0].p_value == 1
 
 
-def test_lower_is_better_is_turned(crepe):
+def test_scores_are_negated_if_lower_is_better(crepe):
     straight = compare_sides(open_side(f"{crepe}:support"), open_side(f"{crepe}:cosine"), how=HOW)
     figure = read_result(crepe).metric("support").figure("accuracy/all")
     assert straight.differences[-1].first == pytest.approx(figure.value)
@@ -109,14 +109,14 @@ def test_differences_of_correlations(tmp_path):
     assert [test.method for test in first.tests] == ["cluster bootstrap", "cluster permutation"]
     assert first.tests[0].p_value < 0.05
     assert first.tests[1].p_value < 0.05
-    assert first.adjusted == first.tests[0].p_value  # two taus are one question
+    assert first.adjusted == first.tests[0].p_value  # the two taus are one family
     items, table = load("flickr8k-expert", root).items, open_side(f"{output}:cosine").table
     scores = np.repeat([row[0] for row in table.column("cosine").to_pylist()], 3)
     ratings = [rating for item in items for rating in item.ratings]
     assert second.first == pytest.approx(scipy_stats.kendalltau(scores, ratings).statistic)
 
 
-def test_missing_scores_and_items_are_left_out_and_counted(tmp_path, crepe):
+def test_missing_scores_and_items_are_excluded_and_counted(tmp_path, crepe):
     root = make_sugarcrepe(tmp_path)
     items = load("sugarcrepe", root).items
     write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:9]])
@@ -131,7 +131,7 @@ def test_missing_scores_and_items_are_left_out_and_counted(tmp_path, crepe):
     assert "4 items that only one result has, left out" in notes
 
 
-def test_results_that_cannot_be_compared(tmp_path, crepe):
+def test_incomparable_results_are_rejected(tmp_path, crepe):
     with pytest.raises(ConfigError, match=r"crepe.json has several metrics; name one, as in .*crepe.json:cosine"):
         open_side(str(crepe))
     with pytest.raises(InputError, match=r"nowhere: no such file; expected a result"):
@@ -176,7 +176,7 @@ def test_tables_in_every_format(crepe):
         render(grids, "html")
 
 
-def test_columns_of_a_table_are_chosen_and_its_file_names_the_format(crepe, tmp_path):
+def test_table_columns_and_output_file(crepe, tmp_path):
     words = ["table", str(crepe), "-o", str(tmp_path / "t.tex"), "--columns", "accuracy/mean,interval,wrong image"]
     assert CliRunner().invoke(app, words).exit_code == 0
     text = (tmp_path / "t.tex").read_text()
@@ -186,7 +186,7 @@ def test_columns_of_a_table_are_chosen_and_its_file_names_the_format(crepe, tmp_
     assert "unknown column 'accuracy'" in str(wrong.exception)
 
 
-def test_two_ways_of_counting_never_share_a_table(crepe):
+def test_protocols_have_separate_tables(crepe):
     from dataclasses import replace
 
     result = read_result(crepe)
@@ -205,7 +205,7 @@ def test_two_ways_of_counting_never_share_a_table(crepe):
     assert {row[1] for row in grid.rows if row[0] == "length"} == {"–"}
 
 
-def test_items_come_back_from_their_table(tmp_path):
+def test_items_survive_a_round_trip(tmp_path):
     from pathlib import Path
 
     battle = Battle(

@@ -1,4 +1,4 @@
-"""Benchmark runs end to end with the toy encoder: figures, controls, crashes, and what is not hidden."""
+"""Benchmark runs end to end with the toy encoder: statistics, controls, crashes and reported failures."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
+from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images, write_rows
 from msdscore.encoders import backbone
 from msdscore.encoders.registry import built_in, load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
@@ -29,18 +29,18 @@ METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
 
 
 class CountingEncoder:
-    """The toy encoder, noting what goes through it."""
+    """The toy encoder, counting its inputs."""
 
     def __init__(self) -> None:
         self._toy = load_encoder("toy")
-        self.pictures: list[int] = []
+        self.images: list[int] = []
         self.captions: list[str] = []
 
     def __getattr__(self, name):
         return getattr(self._toy, name)
 
     def encode_images(self, images):
-        self.pictures.append(len(images))
+        self.images.append(len(images))
         return self._toy.encode_images(images)
 
     def encode_texts(self, texts):
@@ -49,12 +49,12 @@ class CountingEncoder:
 
 
 class Counting(Scorer):
-    """A scorer that counts what goes through its encoder."""
+    """A scorer that counts the inputs of its encoder."""
 
     def __init__(self, encoder=None) -> None:
         super().__init__(encoder or CountingEncoder(), "short")
 
-    pictures = property(lambda self: self.encoder.pictures)
+    images = property(lambda self: self.encoder.images)
     captions = property(lambda self: self.encoder.captions)
 
 
@@ -71,7 +71,7 @@ def run(plan, folder, scorer, **more):
     return run_benchmark(plan, folder / "out" / f"{plan.name}.json", lambda: scorer and scorer.pipeline, **more)
 
 
-def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
+def test_run_writes_statistics_controls_and_scores(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
     assert (result.items, result.images, result.failed) == (16, 8, 0)
     cosine, constant = result.metric("cosine"), result.metric("constant")
@@ -95,8 +95,8 @@ def test_scores_equal_those_of_the_scorer_with_true_and_wrong_images(tmp_path, s
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
     run(plan(tmp_path, seed=3, batch_images=3), tmp_path, scorer)
     table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
-    strangers = wrong_images(items, seed=3)
-    for column, images in (("soft-msd", [item.image for item in items]), ("soft-msd@wrong", strangers)):
+    swapped = wrong_images(items, seed=3)
+    for column, images in (("soft-msd", [item.image for item in items]), ("soft-msd@wrong", swapped)):
         for item, image, found in zip(items, images, table.column(column).to_pylist(), strict=True):
             expected = [row["soft_msd"] for row in scorer.rank(image.read(), item.captions).rows()]
             np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -104,11 +104,11 @@ def test_scores_equal_those_of_the_scorer_with_true_and_wrong_images(tmp_path, s
 
 def test_every_image_and_caption_is_encoded_once(tmp_path, scorer):
     run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
-    assert scorer.pictures == [8]
+    assert scorer.images == [8]
     assert len(scorer.captions) == len(set(scorer.captions)) == 16
     small = Counting()
     run(plan(tmp_path, batch_images=3), tmp_path / "small", small)
-    assert small.pictures == [4, 3, 1]  # one stranger beyond the batch, who is remembered when his turn comes
+    assert small.images == [4, 3, 1]  # one wrong image outside of the batch, which is cached for its own batch
     assert len(small.captions) == len(set(small.captions)) == 16
 
 
@@ -137,14 +137,14 @@ def test_a_finished_run_is_read_without_its_encoder(tmp_path, scorer):
     same = again("one")
     assert loaded == []
     assert (same.metrics, same.encoder, same.made.device) == (first.metrics, first.encoder, first.made.device)
-    # Another scorer, one that is not known, and a further metric have to be looked at.
+    # Another scorer, an unknown one, and an additional metric load the encoder.
     again("two")
     again(None)
     again("one", metrics=(*METRICS, "coverage"))
     assert loaded == ["two", None, "one"]
 
 
-def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path, monkeypatch):
+def test_stamp_depends_on_settings_and_files(tmp_path, monkeypatch):
     monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     spec = ScorerSpec(encoder=str(tmp_path), device="cpu")
@@ -156,13 +156,13 @@ def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path, monkeypatc
     assert ScorerSpec(encoder="toy").stamp() is None
 
 
-def test_a_stopped_run_resumes_where_it_stopped(tmp_path):
+def test_interrupted_run_resumes(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, batch_images=2), tmp_path / "whole", Counting())
 
     class Dying(CountingEncoder):
         def encode_images(self, images):
-            if len(self.pictures) == 2:
+            if len(self.images) == 2:
                 raise KeyboardInterrupt
             return super().encode_images(images)
 
@@ -172,24 +172,24 @@ def test_a_stopped_run_resumes_where_it_stopped(tmp_path):
     again = Counting()
     done: list[tuple[int, int]] = []
     result = run(plan(tmp_path, batch_images=2), tmp_path, again, progress=lambda *now: done.append(now))
-    assert len(again.pictures) == 2
+    assert len(again.images) == 2
     assert done[-1] == (16, 16)
     assert result == whole
 
 
-def test_another_protocol_counts_finished_scores_again_into_a_file_of_its_own(tmp_path, scorer):
+def test_another_protocol_evaluates_existing_scores_into_another_file(tmp_path, scorer):
     official = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
-    count = len(scorer.pictures)
+    count = len(scorer.images)
     result = run(plan(tmp_path, protocol="authors"), tmp_path, scorer)
     assert result.protocol == "authors"
-    assert len(scorer.pictures) == count
+    assert len(scorer.images) == count
     assert read_result(tmp_path / "out" / "sugarcrepe-authors.json") == result
     assert read_result(tmp_path / "out" / "sugarcrepe.json") == official
     with pytest.raises(UnknownNameError, match="unknown protocol of sugarcrepe 'offical'. Did you mean 'official'"):
         run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
 
 
-def test_another_metric_is_scored_by_itself_and_joins_the_others(tmp_path):
+def test_additional_metric_is_scored_without_the_others(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, metrics=("cosine", "msd", "length")), tmp_path / "whole", Counting())
     run(plan(tmp_path, metrics=("cosine", "length")), tmp_path, Counting())
@@ -200,11 +200,11 @@ def test_another_metric_is_scored_by_itself_and_joins_the_others(tmp_path):
     assert after.column("cosine") == before.column("cosine")
     again = Counting()
     assert run(plan(tmp_path, metrics=("length", "msd")), tmp_path, again).metric("msd") == whole.metric("msd")
-    assert again.pictures == []
+    assert again.images == []
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == []
 
 
-def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
+def test_other_results_are_not_overwritten_by_default(tmp_path, scorer):
     run(plan(make_sugarcrepe(tmp_path), metrics=("msd",)), tmp_path, scorer)
     with pytest.raises(RunError, match=r"belongs to a run with another seed \(0, now 1\); choose another -o or pass"):
         run(plan(tmp_path, metrics=("msd",), seed=1), tmp_path, scorer)
@@ -219,7 +219,7 @@ def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
         run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer.pipeline)
 
 
-def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
+def test_foreign_files_are_not_replaced(tmp_path):
     root, out = make_sugarcrepe(tmp_path / "data"), tmp_path / "out"
     out.mkdir()
 
@@ -237,7 +237,7 @@ def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
         attempt(out / "sugarcrepe.json", overwrite=True)
         for path in out.iterdir():
             path.unlink()
-    for suffix in (".json", ".parquet"):  # the annotations themselves, as `bench composite --root data -o data` would
+    for suffix in (".json", ".parquet"):  # the annotations, which `bench composite --root data -o data` would replace
         (root / f"composite{suffix}").write_text("mine")
         for overwrite in (False, True):
             with pytest.raises(RunError, match=rf"composite{suffix}: is one of the benchmark's files and was not"):
@@ -245,8 +245,8 @@ def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
         (root / f"composite{suffix}").unlink()
 
 
-def loose_pictures(tmp_path, colours=COLOURS):
-    """The same benchmark with its images as files of their own."""
+def write_image_files(tmp_path, colours=COLOURS):
+    """Write the benchmark with images as separate files."""
     make_sugarcrepe(tmp_path)
     (tmp_path / "sugarcrepe.images.parquet").unlink()
     (tmp_path / "images").mkdir(exist_ok=True)
@@ -255,15 +255,15 @@ def loose_pictures(tmp_path, colours=COLOURS):
     return tmp_path
 
 
-def test_images_that_came_or_changed_since_are_scored_again(tmp_path):
+def test_new_and_changed_images_are_scored_again(tmp_path):
     metrics = ("cosine", "msd", "length")
-    first = run(plan(loose_pictures(tmp_path, COLOURS[:5]), metrics=metrics), tmp_path, Counting())
+    first = run(plan(write_image_files(tmp_path, COLOURS[:5]), metrics=metrics), tmp_path, Counting())
     assert (first.items, first.counted, first.failed) == (16, 10, 6)
     assert first.metric("cosine").missing == 6
     same = Counting()
     assert run(plan(tmp_path, metrics=metrics), tmp_path, same) == first
-    assert same.pictures == []  # nothing is tried again while nothing has changed
-    loose_pictures(tmp_path)
+    assert same.images == []  # failed images are not retried unless they change
+    write_image_files(tmp_path)
     second = run(plan(tmp_path, metrics=metrics), tmp_path, Counting())
     assert (second.counted, second.failed) == (16, 0)
     assert second.made.data["images"] != first.made.data["images"]
@@ -274,22 +274,22 @@ def test_images_that_came_or_changed_since_are_scored_again(tmp_path):
     assert third.metric("cosine").figures != whole.metric("cosine").figures
 
 
-def test_the_control_meets_images_that_are_there(tmp_path, scorer):
-    result = run(plan(loose_pictures(tmp_path, COLOURS[:4]), metrics=("cosine", "length")), tmp_path, scorer)
+def test_control_uses_only_readable_images(tmp_path, scorer):
+    result = run(plan(write_image_files(tmp_path, COLOURS[:4]), metrics=("cosine", "length")), tmp_path, scorer)
     cosine = result.metric("cosine")
     assert [figure.n for figure in cosine.figures] == [figure.n for figure in cosine.control] == [8, 4, 4, 8]
     assert [figure.n for figure in result.metric("length").figures] == [8, 4, 4, 8]
-    strangers = wrong_images(load("sugarcrepe", tmp_path).items, 0)
-    assert {image.stem for image in strangers} == set(COLOURS[:4])
+    swapped = wrong_images(load("sugarcrepe", tmp_path).items, 0)
+    assert {image.stem for image in swapped} == set(COLOURS[:4])
 
 
-def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
+def test_all_statistics_use_the_same_items(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path, broken=True)), tmp_path, scorer)
     assert result.failed == 3  # two items of the broken image, one caption without words
     assert any("cannot be decoded" in reason or "not an image" in reason for reason in result.failures)
     assert any("has no words that the encoder can read" in reason for reason in result.failures)
     assert (result.metric("msd").missing, result.metric("length").missing) == (3, 0)
-    # Two more items meet the broken image in the control.
+    # Two more items get the broken image in the control.
     assert {m.figure("accuracy/all").n for m in result.metrics} == {result.counted} == {11}
     assert {f.n for m in result.metrics for f in m.control if f.name == "accuracy/all"} == {11}
     assert any(note.what.startswith("items left out: not scored by every metric") for note in result.notes)
@@ -297,7 +297,7 @@ def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
     assert "only 6 images: intervals are rough" in result_grids([result])[0].notes
 
 
-def test_a_single_pair_is_no_certainty(tmp_path, scorer):
+def test_single_pair_has_no_interval(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
     head = result.metric("cosine").figures[0]
     assert head.value == 1.0
@@ -306,18 +306,18 @@ def test_a_single_pair_is_no_certainty(tmp_path, scorer):
     assert result_grids([expert])[0].rows[0][1:3] == ("–", "–")
 
 
-def test_length_has_a_row_of_its_own_and_matched_length_a_column(tmp_path, scorer):
+def test_length_is_a_row_and_matched_length_a_column(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
     assert result.length is not None
     assert not result.length.longer_wins
     assert result.length.figures[0].value == 0.5  # longer captions of add_att are wrong, those of replace_att as long
     matched = result.metric("cosine").matched
-    assert (matched.n, matched.value) == (8, 1.0)  # replace_att alone is of equal length
+    assert (matched.n, matched.value) == (8, 1.0)  # only replace_att has captions of equal length
     rated = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("cosine", "length")), tmp_path, scorer)
     assert rated.metric("cosine").matched.name == "tau_c"
 
 
-def test_a_result_says_how_it_was_made(tmp_path, scorer):
+def test_result_contains_command_versions_and_data(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), command="msdscore bench sugarcrepe"), tmp_path, scorer)
     made = read_result(tmp_path / "out" / "sugarcrepe.json").made
     assert made == result.made
@@ -333,12 +333,12 @@ def test_options_of_the_reader_are_in_the_signature(tmp_path, scorer):
 
 def make_captioned(folder):
     rows = [{"image": f"{colour}.png", "captions": [f"a {colour} square"]} for colour in COLOURS]
-    write_pictures(folder / "rsicd.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
+    write_images(folder / "rsicd.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
     write_rows(folder / "rsicd.jsonl", rows)
     return folder
 
 
-def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
+def test_several_seeds_give_mean_and_standard_deviation(tmp_path, scorer):
     made = plan(make_captioned(tmp_path), name="rsicd", metrics=("cosine", "random"), seeds=3)
     result = run(made, tmp_path, scorer)
     single = [
@@ -359,7 +359,7 @@ def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
         run(plan(make_sugarcrepe(tmp_path), seeds=2), tmp_path, scorer)
 
 
-def test_a_result_says_that_its_images_are_of_a_domain_the_encoder_was_not_trained_for(tmp_path, scorer):
+def test_result_notes_a_domain_outside_of_the_training_data(tmp_path, scorer):
     made = plan(make_captioned(tmp_path), name="rsicd", metrics=("cosine",))
     result = run(made, tmp_path, scorer)
     told = "items from remote sensing, which encoder toy is not known to be trained for: match and colours are not calibrated for it"
@@ -372,20 +372,20 @@ def test_a_result_says_that_its_images_are_of_a_domain_the_encoder_was_not_train
         assert not benchmark.domain or any(benchmark.domain in encoder.domains for encoder in built_in())
 
 
-def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):
+def test_limit_is_spread_over_the_subsets(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=5), tmp_path, scorer)
     assert result.items == 5
     assert {figure.name for figure in result.metrics[0].figures} >= {"accuracy/replace_att", "accuracy/add_att"}
     assert [(note.what, note.count) for note in result.notes] == [("items left out by --limit", 11)]
 
 
-def test_one_image_has_no_control_and_says_so(tmp_path, scorer):
+def test_single_image_has_no_control(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
     assert result.metrics[0].control == ()
     assert "no wrong-image control: all items have the same image" in [note.what for note in result.notes]
 
 
-def test_ratings_with_the_candidate_set_of_an_image(tmp_path, scorer):
+def test_soft_msd_uses_all_captions_of_an_image(tmp_path, scorer):
     metrics = ("cosine", "msd", "soft-msd", "soft-msd,set=image", "constant")
     result = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=metrics), tmp_path, scorer)
     assert result.metric("cosine").figures[0].name == "tau_c"
@@ -397,18 +397,18 @@ def test_ratings_with_the_candidate_set_of_an_image(tmp_path, scorer):
     assert np.isnan(result.metric("constant").figures[0].value)
 
 
-def test_metrics_that_do_not_fit_the_benchmark_are_rejected_before_any_work(tmp_path, scorer):
+def test_incompatible_metrics_are_rejected_before_scoring(tmp_path, scorer):
     make_expert(tmp_path)
     with pytest.raises(ConfigError, match="metric rank-agg chooses between two captions, but flickr8k-expert rates"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("rank-agg",)), tmp_path, scorer)
     with pytest.raises(InputError, match="metric refclipscore needs references, but the items of flickr8k-expert have"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("refclipscore",)), tmp_path, scorer)
-    assert not scorer.pictures
+    assert not scorer.images
     with pytest.raises(ConfigError, match="limit must be at least 1, got 0"):
         plan(tmp_path, limit=0)
 
 
-def test_scores_from_a_file_stand_next_to_the_others(tmp_path, scorer):
+def test_scores_from_a_file_are_added_to_the_result(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
     write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:-1]])
     label = f"file:{tmp_path / 'given.jsonl'},partial=true"
@@ -421,7 +421,7 @@ def test_scores_from_a_file_stand_next_to_the_others(tmp_path, scorer):
     assert "file:given.jsonl@" in given.signature
 
 
-def test_references_of_the_wrong_image_make_the_control(tmp_path):
+def test_control_of_reference_metrics_uses_references_of_the_wrong_image(tmp_path):
     pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
     rows = {"HC": []}
     for place, colour in enumerate(COLOURS):
@@ -440,15 +440,15 @@ def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
     for size in (1, 2, 3, 7, 100):
         found = list(item_batches(items, seed=5, control=True, size=size))
         assert sorted(number for batch in found for number in batch.items) == list(range(20))
-        strangers = wrong_images(items, seed=5)
+        swapped = wrong_images(items, seed=5)
         for batch in found:
             for number, own, other in zip(batch.items, batch.owner, batch.stranger, strict=True):
                 assert image_key(batch.images[own]) == image_key(items[number].image)
-                assert image_key(batch.images[other]) == image_key(strangers[number])
+                assert image_key(batch.images[other]) == image_key(swapped[number])
     assert all(not batch.stranger for batch in item_batches(items, seed=5, control=False))
 
 
-def test_a_result_that_cannot_be_read(tmp_path):
+def test_unreadable_results_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"nowhere.json: cannot be read"):
         read_result(tmp_path / "nowhere.json")
     (tmp_path / "other.json").write_text("{}")
@@ -459,14 +459,14 @@ def test_a_result_that_cannot_be_read(tmp_path):
         read_result(tmp_path / "half.json")
 
 
-def test_a_result_lists_its_metrics_on_request_for_another(tmp_path, scorer):
+def test_unknown_metric_of_a_result_lists_the_known_ones(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), metrics=("cosine", "length")), tmp_path, scorer)
     with pytest.raises(InputError, match="has no metric 'msd'; it has cosine, length"):
         result.metric("msd")
     assert replace(result, items=3).items == 3
 
 
-def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
+def test_judge_decides_ties_of_battles(tmp_path):
     rows, verdicts = [], []
     for number, winner in enumerate(["GPT-4o-0806", "LLaVA-1.5-7B", "equal", "bad", "GPT-4o-0806"]):
         rows.append(
@@ -486,7 +486,7 @@ def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
     assert judged.judged
     assert not scored.judged
     head = judged.figure("agreement/all")
-    assert (head.value, head.ties) == (0.8, 3)  # a threshold would have made two ties, as people did
+    assert (head.value, head.ties) == (0.8, 3)  # a threshold would have resulted in two ties, as in the human votes
     assert scored.figure("agreement/all").value == 0.4
 
 
@@ -498,20 +498,20 @@ def test_a_limit_keeps_the_ratings_of_an_image_together(tmp_path):
     counts = Counter(item.image.name for item in some)
     assert sorted(counts.values()) == [1, 3, 3]
     images = list(dict.fromkeys(item.image.name for item in whole))
-    # Seven of 24 ratings are a part of three of eight images, spread evenly.
+    # Seven of 24 ratings come from three of eight images, evenly spread.
     assert list(counts) == [images[0], images[2], images[5]]
     assert len({item.id for item in some}) == 7
     assert set(some) <= set(whole)
     assert len(prepare_work(replace(made, limit=23), lambda: None).item_set.items) == 23
 
 
-def test_images_replaced_during_a_run_are_rejected_and_scored_again(tmp_path, scorer):
+def test_images_changed_during_a_run_are_rejected_and_scored_again(tmp_path, scorer):
     root = make_sugarcrepe(tmp_path)
     others = {f"{colour}.png": encoded(other) for colour, other in zip(COLOURS, reversed(COLOURS), strict=True)}
 
     def replace_at_the_end(done, total):
         if done:
-            write_pictures(root / "sugarcrepe.images.parquet", others)
+            write_images(root / "sugarcrepe.images.parquet", others)
 
     small = plan(root, batch_images=2)
     with pytest.raises(RunError, match="images were changed during the run; run again"):
@@ -523,7 +523,7 @@ def test_images_replaced_during_a_run_are_rejected_and_scored_again(tmp_path, sc
     assert table.equals(pq.read_table(tmp_path / "clean" / "sugarcrepe.parquet"))
 
 
-def test_an_image_of_equal_size_and_time_is_scored_again(tmp_path, scorer):
+def test_changed_image_with_equal_size_and_time_is_scored_again(tmp_path, scorer):
     root = tmp_path / "set"
     root.mkdir()
     for colour in ("red", "blue", "green"):
@@ -540,19 +540,19 @@ def test_an_image_of_equal_size_and_time_is_scored_again(tmp_path, scorer):
     ]
     write_rows(root / "sugarcrepe.jsonl", rows)
     run(plan(root, control=False), tmp_path, scorer)
-    before, seen = (root / "red.bmp").stat(), sum(scorer.pictures)
+    before, seen = (root / "red.bmp").stat(), sum(scorer.images)
     Image.new("RGB", (32, 32), "orange").save(root / "red.bmp")
     os.utime(root / "red.bmp", ns=(before.st_atime_ns, before.st_mtime_ns))
     run(plan(root, control=False), tmp_path, scorer)
-    assert sum(scorer.pictures) == seen + 1
+    assert sum(scorer.images) == seen + 1
 
 
 def test_a_file_of_references_is_joined_by_image(tmp_path):
-    """Items without references are left out; an item's caption is not among its references, however it is written."""
+    """Items without references are excluded; an item's caption is removed from its references, ignoring case."""
     rows = [{"image": f"{colour}.png", "caption": f"a {colour} square", "human": 1 + number}
             for number, colour in enumerate(["red", "green", "blue"])]  # fmt: skip
     write_rows(tmp_path / "composite.jsonl", rows)
-    write_pictures(tmp_path / "composite.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
+    write_images(tmp_path / "composite.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
     lists = {"red": ["A red square.", "a red box"], "green": ["a green thing", "green grass"]}
     (tmp_path / "people.json").write_text(json.dumps(lists))
     plan = BenchmarkPlan(

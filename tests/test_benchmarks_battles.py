@@ -1,4 +1,4 @@
-"""Readers of battle benchmarks, on small files in the exact released formats with their traps."""
+"""Readers of battle benchmarks, on small files in the released formats."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_caparena_reads_every_verdict(tmp_path: Path) -> None:
     )
 
 
-def test_caparena_refuses_an_unknown_verdict(tmp_path: Path) -> None:
+def test_caparena_rejects_an_unknown_verdict(tmp_path: Path) -> None:
     (tmp_path / "caparena_annots_eval.json").write_text(json.dumps([_row("a.jpg", "tie")]))
     with pytest.raises(InputError, match=r"row 0: expected winner to be one of .*equal, skip, bad, got 'tie'"):
         load("caparena", tmp_path)
@@ -67,7 +67,7 @@ def _auto(root: Path, answers: dict[str, str], name: str = "result.json") -> Non
     (root / name).write_text(json.dumps(answers))
 
 
-def test_caparena_auto_meets_its_fixed_opponents(tmp_path: Path) -> None:
+def test_caparena_auto_pairs_captions_with_fixed_opponents(tmp_path: Path) -> None:
     _auto(tmp_path, {f"test_{k}.jpg": f"mine {k}" for k in range(3)})
     items = load("caparena-auto", tmp_path, system="Mine").items
     assert [(item.id, item.captions, item.level) for item in items] == [
@@ -79,7 +79,7 @@ def test_caparena_auto_meets_its_fixed_opponents(tmp_path: Path) -> None:
     assert items[0].references == ("h0",)
 
 
-def test_caparena_auto_leaves_a_system_out_against_itself(tmp_path: Path) -> None:
+def test_caparena_auto_skips_a_system_against_itself(tmp_path: Path) -> None:
     _auto(tmp_path, {f"test_{k}.jpg": "x" for k in range(3)}, name="GPT-4o-0806.json")
     reading = load("caparena-auto", tmp_path, captions=tmp_path / "GPT-4o-0806.json")
     assert [item.id for item in reading.items] == ["test_1.jpg", "test_2.jpg"]
@@ -120,7 +120,7 @@ def test_docent_reads_three_aspects_and_finds_the_image(tmp_path: Path) -> None:
     assert image_source(load("docent", tmp_path).items[0].image) == b"painting"
 
 
-def test_docent_refuses_unknown_labels_and_names_missing_files(tmp_path: Path) -> None:
+def test_docent_rejects_unknown_labels_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"test-\*\.parquet or .*, found nothing there; get it from https://hugg"):
         load("docent", tmp_path)
     _docent(tmp_path / "test-0.parquet", [("better", "equal", "equal")])

@@ -1,4 +1,4 @@
-"""Readers of pairwise benchmarks, on small files in the exact released formats with their traps."""
+"""Readers of pairwise benchmarks, on small files in the released formats."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def crepe(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sugarcrepe_keeps_keys_with_gaps(crepe: Path) -> None:
+def test_sugarcrepe_accepts_keys_with_gaps(crepe: Path) -> None:
     items = load("sugarcrepe", crepe).items
     assert len(items) == 15
     swapped = [item for item in items if item.subset == "swap_obj"]
@@ -45,13 +45,13 @@ def test_sugarcrepe_keeps_keys_with_gaps(crepe: Path) -> None:
     assert swapped[2].captions == ("right 9", "wrong 9")
 
 
-def test_sugarcrepe_takes_the_image_folder_that_exists(crepe: Path) -> None:
+def test_sugarcrepe_uses_the_existing_image_folder(crepe: Path) -> None:
     (crepe / "images" / "val2017").mkdir(parents=True)
     items = load("sugarcrepe", crepe, subsets=["add_att"]).items
     assert items[0].image == crepe / "images" / "val2017" / "000000000001.jpg"
 
 
-def test_a_missing_file_is_named_with_its_source(crepe: Path) -> None:
+def test_missing_file_error_names_file_and_source(crepe: Path) -> None:
     (crepe / "data" / "swap_obj.json").unlink()
     with pytest.raises(InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found nothing") as caught:
         load("sugarcrepe", crepe)
@@ -59,7 +59,7 @@ def test_a_missing_file_is_named_with_its_source(crepe: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_broken_file_is_named(crepe: Path) -> None:
+def test_invalid_file_error_names_the_file(crepe: Path) -> None:
     (crepe / "data" / "add_att.json").write_text('{"0": ')
     with pytest.raises(InputError, match=r"add_att\.json is not valid JSON"):
         load("sugarcrepe", crepe)
@@ -68,7 +68,7 @@ def test_a_broken_file_is_named(crepe: Path) -> None:
         load("sugarcrepe", crepe)
 
 
-def _pictures(path: Path, key: str, names: list[str], **more: Any) -> None:
+def _write_images(path: Path, key: str, names: list[str], **more: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     cells = [{"bytes": f"picture {name}".encode(), "path": name} for name in names]
     pq.write_table(pa.table({key: names, "image": cells, **more}), path, row_group_size=2)
@@ -82,8 +82,8 @@ def test_sugarcrepe_rows_form_reads_images_from_parquet(tmp_path: Path) -> None:
     texts = {"caption": "right \u2028 line", "negative_caption": "wrong"}
     rows = [{"subset": "add_att", "key": str(k), "image": f"{k}.jpg", **texts} for k in (0, 3, 4)]
     _rows(tmp_path / "half_sugarcrepe.jsonl", rows)
-    _pictures(tmp_path / "half_sugarcrepe.images-0.parquet", "file_name", ["4.jpg", "9.jpg", "0.jpg"])
-    _pictures(tmp_path / "half_sugarcrepe.images-1.parquet", "file_name", ["3.jpg"])
+    _write_images(tmp_path / "half_sugarcrepe.images-0.parquet", "file_name", ["4.jpg", "9.jpg", "0.jpg"])
+    _write_images(tmp_path / "half_sugarcrepe.images-1.parquet", "file_name", ["3.jpg"])
     for root in (tmp_path, tmp_path / "half_sugarcrepe.jsonl"):
         items = load("sugarcrepe", root).items
         assert [item.id for item in items] == ["add_att/0", "add_att/3", "add_att/4"]
@@ -95,7 +95,7 @@ def test_sugarcrepe_rows_form_reads_images_from_parquet(tmp_path: Path) -> None:
         ]
 
 
-def test_a_chosen_subset_is_read_by_itself_in_either_form(crepe: Path, tmp_path: Path) -> None:
+def test_subset_option_in_both_formats(crepe: Path, tmp_path: Path) -> None:
     assert {item.subset for item in load("sugarcrepe", crepe, subsets="add_att").items} == {"add_att"}
     texts = {"image": "a.jpg", "caption": "right", "negative_caption": "wrong"}
     _rows(tmp_path / "sugarcrepe.jsonl", [{"subset": s, "key": "1", **texts} for s in ("add_att", "swap_obj")])
@@ -104,7 +104,7 @@ def test_a_chosen_subset_is_read_by_itself_in_either_form(crepe: Path, tmp_path:
         load("sugarcrepe", tmp_path, subsets="swap_ob")
 
 
-def test_rows_form_reads_without_images_and_refuses_double_keys(tmp_path: Path) -> None:
+def test_rows_are_read_without_images_and_duplicate_ids_are_rejected(tmp_path: Path) -> None:
     row = {"subset": "s", "key": "1", "image": "a.jpg", "caption": "x", "negative_caption": "y"}
     _rows(tmp_path / "sugarcrepe.jsonl", [row])
     assert load("sugarcrepe", tmp_path).items[0].image == tmp_path / "a.jpg"
@@ -116,7 +116,7 @@ def test_rows_form_reads_without_images_and_refuses_double_keys(tmp_path: Path) 
         load("sugarcrepe", tmp_path)
 
 
-def test_an_empty_image_cell_is_named(tmp_path: Path) -> None:
+def test_empty_image_cell_is_rejected(tmp_path: Path) -> None:
     _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
@@ -146,7 +146,7 @@ _PASCAL = {
 }
 
 
-def test_pascal_json_puts_the_chosen_caption_first(tmp_path: Path) -> None:
+def test_pascal_json_puts_the_preferred_caption_first(tmp_path: Path) -> None:
     _dump(tmp_path / "pascal_50s.json", _PASCAL)
     items = load("pascal50s", tmp_path).items
     assert [(item.subset, item.positive, item.negative) for item in items] == [
@@ -168,7 +168,7 @@ def _cell(text: str) -> Any:
 
 
 def _mats(root: Path, wins: list[int]) -> None:
-    """Pairs as MATLAB structures; `wins` says how many of the 48 votes go to the first caption of each."""
+    """Write pairs as MATLAB structures; `wins` is the number of the 48 votes for the first caption of each."""
     root.mkdir(parents=True, exist_ok=True)
     pairs = np.empty((1, len(wins)), dtype=[("im", object), ("a", object), ("b", object)])
     votes = np.empty((1, 48 * len(wins)), dtype=[(name, object) for name in "ABCW"])
@@ -194,7 +194,7 @@ def test_pascal_mat_files_decide_by_majority(tmp_path: Path) -> None:
     assert all(text.startswith("reference 0 ") for text in items[0].references)
 
 
-def test_pascal_draws_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
+def test_pascal_ties_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
     _mats(tmp_path, [24])
     chosen = {load("pascal50s", tmp_path, seed=seed).items[0].captions[0] for seed in range(12)}
     assert chosen == {"first 0", "second 0"}
@@ -204,7 +204,7 @@ def test_pascal_draws_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tmp_path: Path) -> None:
+def test_pascal_references_are_drawn_five_times_for_reference_metrics(tmp_path: Path) -> None:
     pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
     _mats(tmp_path, [30, 10])
 
@@ -216,7 +216,7 @@ def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tm
     assert drawn.seeds == 5
     assert drawn.metric("rouge-l").figures[0].spread is not None
     assert len(list(tmp_path.glob("rouge-l.seed-*.parquet"))) == 5
-    assert run("length").seeds == 1  # nothing that is drawn matters to it
+    assert run("length").seeds == 1  # it does not depend on the draws
 
 
 @pytest.mark.parametrize(("asked", "draws"), [(1, 5), (48, 1)])
@@ -228,7 +228,7 @@ def test_pascal_has_up_to_48_references(tmp_path: Path, asked: int, draws: int) 
         load("pascal50s", tmp_path, references=49)
 
 
-def test_pascal_json_finds_images_at_the_paths_it_names(tmp_path: Path) -> None:
+def test_pascal_json_finds_images_at_their_paths(tmp_path: Path) -> None:
     named = {"HI": [{**_PASCAL["HI"][0], "image": "VOC2012/JPEGImages/2008_1.jpg"}]}
     _dump(tmp_path / "pascal_50s.json", named)
     for place in ("VOC2012/JPEGImages", "VOCdevkit/VOC2010/JPEGImages", "JPEGImages"):
@@ -239,7 +239,7 @@ def test_pascal_json_finds_images_at_the_paths_it_names(tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_foil_groups_by_annotation_and_keeps_every_foil(tmp_path: Path) -> None:
+def test_foil_groups_by_annotation_and_reads_every_foil(tmp_path: Path) -> None:
     _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
     coco = [{"image_id": 5, "caption": text} for text in ("a dog  runs", "other", "third")]
     _dump(tmp_path / "annotations" / "captions_val2014.json", {"annotations": coco})
@@ -262,7 +262,7 @@ def _foil() -> dict[str, Any]:
     return {"images": names, "annotations": [dict(zip(keys, row, strict=True)) for row in texts]}
 
 
-def test_foil_can_draw_one_pair_an_image(tmp_path: Path) -> None:
+def test_foil_can_sample_one_pair_per_image(tmp_path: Path) -> None:
     _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
     drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
     assert all([image_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
@@ -276,7 +276,7 @@ def _piece(valid: int, foil: int, **more: Any) -> dict[str, Any]:
     return {**row, "mturk": votes, **more}
 
 
-def test_valse_keeps_confirmed_pairs_only(tmp_path: Path) -> None:
+def test_valse_reads_only_confirmed_pairs(tmp_path: Path) -> None:
     for piece in VALSE_PIECES:
         _dump(tmp_path / "data" / f"{piece.replace('counting-', 'counting_')}.json", {"k_0": _piece(3, 0)})
     mixed = {"k_4": _piece(2, 1), "k_9": _piece(1, 2), "k_10": _piece(3, 0, caption=["listed"]), "k_11": {}}
@@ -296,7 +296,7 @@ def test_valse_keeps_confirmed_pairs_only(tmp_path: Path) -> None:
 def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:
     names = [f"rsicd_images/airport_{k}.jpg" for k in range(6)]
     captions = [[f"airport {k} .", f"again  {k}"] for k in range(5)] + [[]]
-    _pictures(tmp_path / "data" / "test-00000-of-00001.parquet", "filename", names, captions=captions)
+    _write_images(tmp_path / "data" / "test-00000-of-00001.parquet", "filename", names, captions=captions)
     reading = load("rsicd", tmp_path, seed=1)
     assert [item.positive for item in reading.items] == [f"airport {k} ." for k in range(5)]
     for own, item in enumerate(reading.items):
@@ -310,7 +310,7 @@ def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:
 
 def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> None:
     names = [f"ROCOv2_test_{k}" for k in range(4)]
-    _pictures(
+    _write_images(
         tmp_path / "default" / "test" / "0000.parquet",
         "image_id",
         names,
@@ -319,7 +319,7 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
     )
     items = load("rocov2", tmp_path).items
     assert [item.id for item in items] == names
-    # The same caption in other case is no negative.
+    # The same caption in another case is not a negative.
     assert items[0].negative in ("mri", "x-ray")
     assert image_source(items[3].image) == b"picture ROCOv2_test_3"
     with pytest.raises(InputError, match=r"validation-\*\.parquet, found nothing there; get it from https"):
@@ -332,8 +332,8 @@ def test_retrieval_pairs_need_other_captions() -> None:
         draw_pairs(same, seed=0)
 
 
-def test_parquet_files_with_other_columns_are_named(tmp_path: Path) -> None:
-    _pictures(tmp_path / "test-0.parquet", "name", ["a"])
+def test_parquet_files_with_other_columns_are_rejected(tmp_path: Path) -> None:
+    _write_images(tmp_path / "test-0.parquet", "name", ["a"])
     with pytest.raises(InputError, match="is missing the columns filename, captions; it has name, image"):
         load("rsicd", tmp_path)
     (tmp_path / "test-0.parquet").write_bytes(b"no parquet")

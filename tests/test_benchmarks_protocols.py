@@ -1,4 +1,4 @@
-"""Protocols: official and authors' figures by hand on small sets, controls, and joins."""
+"""Protocols: official and authors' statistics by hand on small datasets, controls and joins."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ def _pairs(subsets: list[str]) -> list[Pair]:
     return [Pair(f"{s}/{k}", Path(f"{k // 2}.jpg"), "p", "n", s) for k, s in enumerate(subsets)]
 
 
-def test_pair_figures_count_ties_as_wrong_and_nan_as_missing() -> None:
+def test_pair_accuracy_counts_ties_as_wrong_and_nan_as_missing() -> None:
     items = _pairs(["x", "x", "x", "x", "y", "y"])
     scores = np.array([[1, 0], [1, 1], [0, 1], [_NAN, 1], [2, 1], [2, 1]])
     figures = _by_name(evaluate(benchmark("sugarcrepe"), items, scores, how=_QUICK))
@@ -52,7 +52,7 @@ def test_intervals_resample_images() -> None:
     assert whole.interval.low < 0.85
 
 
-def test_pascal_ties_are_half_officially_and_wrong_for_the_authors() -> None:
+def test_pascal_ties_count_half_in_official_and_zero_in_authors() -> None:
     items, scores = _pairs(["HC", "HC", "HI", "MM"]), [[1, 1], [1, 0], [1, 0], [0, 1]]
     official = _by_name(evaluate(benchmark("pascal50s"), items, scores, how=_QUICK))
     authors = _by_name(evaluate(benchmark("pascal50s"), items, scores, protocol="authors", how=_QUICK))
@@ -86,7 +86,7 @@ def _rated(rng: np.random.Generator, n: int) -> list[Rated]:
     ]
 
 
-def test_expert_figures_are_scipys_on_single_and_averaged_ratings() -> None:
+def test_expert_correlations_equal_scipy_on_single_and_mean_ratings() -> None:
     rng = np.random.default_rng(0)
     items = _rated(rng, 60)
     scores = np.array([np.mean(item.ratings) for item in items]) + rng.normal(size=60)
@@ -100,7 +100,7 @@ def test_expert_figures_are_scipys_on_single_and_averaged_ratings() -> None:
     assert figures["tau_b"].value == pytest.approx(scipy_stats.kendalltau(repeated, single).statistic)
     averaged = scipy_stats.kendalltau(scores[kept], means, variant="c").statistic
     assert figures["tau_c/averaged"].value == pytest.approx(averaged)
-    assert averaged > expected  # mixing the two up flatters a metric
+    assert averaged > expected  # confusing the two would overstate a metric
     assert (figures["tau_c"].n, figures["tau_c"].missing) == (177, 3)
     assert (figures["tau_c/averaged"].n, figures["tau_c/averaged"].missing) == (59, 1)
     interval = figures["tau_c"].interval
@@ -119,7 +119,7 @@ def test_the_headline_differs_by_benchmark() -> None:
     assert headline == {"flickr8k-expert": "tau_c", "flickr8k-cf": "tau_b", "composite": "tau_c"}
 
 
-def test_composite_pools_its_sources_and_shows_each() -> None:
+def test_composite_has_pooled_and_per_source_correlations() -> None:
     items = _rated(np.random.default_rng(2), 30)
     figures = _by_name(evaluate(benchmark("composite"), items, np.arange(30.0), how=_QUICK))
     assert figures["tau_c"].n == 90
@@ -138,7 +138,7 @@ def _battle(k: int, winner: str | None, first: str, second: str, level: str = "l
 
 
 def _arena(n: int = 400, seed: int = 0) -> tuple[list[Battle], np.ndarray]:
-    """Battles among the fourteen models and the human writer, and scores that follow their order loosely."""
+    """Return battles among the fourteen models and the human writer, and scores that correlate with their order."""
     rng = np.random.default_rng(seed)
     battles, scores = [], []
     for k in range(n):
@@ -188,7 +188,7 @@ def test_caparena_ranking_is_elo_against_the_papers_order() -> None:
     assert (interval.method, interval.seed) == ("Elo bootstrap", 42)
 
 
-def test_caparena_protocols_differ_in_the_known_ways() -> None:
+def test_caparena_protocols_differ_as_documented() -> None:
     battles, scores = _arena()
     figures = {
         protocol: _by_name(evaluate(benchmark("caparena"), battles, scores, protocol=protocol, how=_QUICK))
@@ -200,14 +200,14 @@ def test_caparena_protocols_differ_in_the_known_ways() -> None:
     assert (official.n, official.skipped) == (400 - human, human)
     assert (authors.n, authors.skipped) == (400 - tied, tied)
     assert official.ties == sum(x.winner == "tie" and "human" not in (x.system_a, x.system_b) for x in battles)
-    assert authors.value > official.value  # ties left out make agreement easier
+    assert authors.value > official.value  # excluding ties increases agreement
     for protocol in figures:
         assert figures[protocol]["model/kendall"].n == 14
         assert figures[protocol]["model/kendall"].value > 0.5
     assert figures["posh"]["agreement/all"] == official
 
 
-def test_caparena_paper_counts_peoples_ties_and_ties_scores_up_to_a_ten_thousandth() -> None:
+def test_caparena_paper_counts_human_ties_and_treats_small_differences_as_ties() -> None:
     a, b = HUMAN_ORDER[0], HUMAN_ORDER[2]
     battles = [
         _battle(0, a, a, b),  # 2e-4: first, right
@@ -247,7 +247,7 @@ def test_caparena_authors_elo_is_their_shuffled_online_elo(seed: int) -> None:
     assert figures["model/spearman"].value == pytest.approx(expected)
 
 
-def test_a_judge_calls_its_own_ties() -> None:
+def test_judge_decides_ties() -> None:
     a, b = HUMAN_ORDER[0], HUMAN_ORDER[2]
     battles = [_battle(k, winner, a, b) for k, winner in enumerate([a, b, "equal", a])]
     verdicts = [[1, 0], [0.5, 0.5], [0.5, 0.5], [_NAN, _NAN]]
@@ -256,7 +256,7 @@ def test_a_judge_calls_its_own_ties() -> None:
     assert (whole.value, whole.n, whole.ties, whole.missing) == pytest.approx((2 / 3, 3, 2, 1))
 
 
-def test_caparena_of_human_battles_only_has_no_figure() -> None:
+def test_caparena_of_human_battles_only_has_no_statistic() -> None:
     figures = evaluate(benchmark("caparena"), [_battle(0, "human", "human", "x")], [[1, 0]], how=_QUICK)
     assert all(np.isnan(figure.value) for figure in figures)
 
@@ -330,20 +330,22 @@ def test_docent_paper_counts_every_aspect_with_and_without_ties() -> None:
     assert (figures["overall_quality/binary accuracy"].value, figures["overall_quality/binary accuracy"].n) == (0.5, 2)
     assert figures["mistakes/binary accuracy"].value == 0.5
     assert figures["omissions/binary accuracy"].value == 0.5
-    assert figures["mistakes/accuracy with ties"].value == pytest.approx(2 / 3)  # the tie of people is one of ours
+    assert figures["mistakes/accuracy with ties"].value == pytest.approx(
+        2 / 3
+    )  # the human tie is also a tie of the metric
     assert figures["overall_quality/accuracy with ties"].value == pytest.approx(1 / 3)
     for aspect in ("mistakes", "omissions", "overall_quality"):
         assert {f"{aspect}/spearman", f"{aspect}/kendall"} <= figures.keys()
 
 
-def test_wrong_images_are_never_the_own_one() -> None:
+def test_wrong_image_is_never_the_image_of_the_item() -> None:
     items = _pairs(["x"] * 31)
     for seed in range(5):
-        strangers = wrong_images(items, seed)
-        assert all(image_key(own.image) != image_key(other) for own, other in zip(items, strangers, strict=True))
-        assert {image_key(other) for other in strangers} == {image_key(item.image) for item in items}
-        assert strangers[0] == strangers[1]  # two pairs of one image
-        assert strangers == wrong_images(items, seed)
+        swapped = wrong_images(items, seed)
+        assert all(image_key(own.image) != image_key(other) for own, other in zip(items, swapped, strict=True))
+        assert {image_key(other) for other in swapped} == {image_key(item.image) for item in items}
+        assert swapped[0] == swapped[1]  # two pairs of one image
+        assert swapped == wrong_images(items, seed)
     assert wrong_images(items, 0) != wrong_images(items, 1)
 
 
@@ -354,7 +356,7 @@ def test_wrong_images_do_not_depend_on_the_order_of_items() -> None:
     assert straight == backwards
 
 
-def test_images_of_one_file_name_in_two_folders_are_two_images() -> None:
+def test_equal_file_names_in_two_folders_are_two_images() -> None:
     items = [Pair(str(k), Path(folder) / "1.jpg", "p", "n") for k, folder in enumerate(("coco", "flickr", "coco"))]
     assert len(set(clusters(items))) == 2
     assert [str(image) for image in wrong_images(items, 0)] == ["flickr/1.jpg", "coco/1.jpg", "flickr/1.jpg"]
@@ -362,14 +364,14 @@ def test_images_of_one_file_name_in_two_folders_are_two_images() -> None:
         wrong_images(items[:1], 0)
 
 
-def test_the_ring_does_not_depend_on_where_the_files_lie() -> None:
+def test_wrong_images_do_not_depend_on_the_data_folder() -> None:
     def ring(root: str) -> list[str]:
         return [image.name for image in image_ring([Pair("", Path(root, f"{k}.jpg"), "p", "n") for k in range(9)], 3)]
 
     assert ring("/a/data") == ring("elsewhere")
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_calls_are_rejected() -> None:
     items = _pairs(["x", "x"])
     with pytest.raises(InputError, match=r"sugarcrepe: expected scores of shape \(2, 2\), got \(2, 3\)"):
         evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 3)))

@@ -1,4 +1,4 @@
-"""Readers of rating benchmarks, on small files in the exact released formats with their traps."""
+"""Readers of rating benchmarks, on small files in the released formats."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ _TOKENS = {
 _EXPERT = [
     ("1.jpg", "2.jpg#0", 1, 1, 2),
     ("1.jpg", "1.jpg#2", 4, 4, 4),  # the image's own caption
-    ("1.jpg", "2.jpg#4", 2, 2, 3),  # another image's, but the same words as an own one
+    ("1.jpg", "2.jpg#4", 2, 2, 3),  # of another image, but identical to one of this image
     ("2.jpg", "1.jpg#1", 1, 2, 1),
     ("1.jpg", "2.jpg#1", 2, 3, 2),
     ("3_x.jpg", "1.jpg#0", 1, 1, 1),
@@ -41,7 +41,7 @@ def raw(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_expert_text_files_drop_own_captions_by_their_words(raw: Path) -> None:
+def test_expert_drops_captions_that_equal_a_reference(raw: Path) -> None:
     reading = load("flickr8k-expert", raw)
     assert [(item.id, item.caption, item.ratings) for item in reading.items] == [
         ("1:0", "a cat .", (1.0, 1.0, 2.0)),
@@ -66,7 +66,7 @@ def _entry(image: str, folder: str, judged: list[tuple[str, float]], references:
     return {"human_judgement": rows, "image_id": image, "image_path": path, "ground_truth": references}
 
 
-def test_expert_json_form_gives_the_same_items(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_expert_json_yields_the_same_items(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("packed")
     from_text = load("flickr8k-expert", raw).items
     packed: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def test_expert_json_form_gives_the_same_items(raw: Path, tmp_path_factory: pyte
     }
 
 
-def test_expert_json_form_needs_three_ratings_a_caption(tmp_path: Path) -> None:
+def test_expert_json_needs_three_ratings_per_caption(tmp_path: Path) -> None:
     two = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2)], [])
     (tmp_path / "flickr8k.json").write_text(json.dumps({"1": two}))
     with pytest.raises(InputError, match="expected 3 ratings per caption, got 2 ratings in all"):
@@ -93,7 +93,7 @@ def test_expert_json_form_needs_three_ratings_a_caption(tmp_path: Path) -> None:
         load("flickr8k-expert", tmp_path)
 
 
-def test_expert_rows_form_has_the_ids_of_the_text_files(raw: Path, tmp_path: Path) -> None:
+def test_expert_rows_have_the_ids_of_the_text_files(raw: Path, tmp_path: Path) -> None:
     rows = [
         {"image": f"{i.id.split(':')[0]}.jpg", "caption": i.caption, "caption_id": "z#0", "expert": [1, 2, 3]}
         for i in load("flickr8k-expert", raw).items
@@ -105,14 +105,14 @@ def test_expert_rows_form_has_the_ids_of_the_text_files(raw: Path, tmp_path: Pat
     assert items[0].ratings == (1.0, 2.0, 3.0)
 
 
-def test_crowdflower_keeps_own_captions_but_not_as_references(raw: Path) -> None:
+def test_crowdflower_removes_rated_captions_from_the_references(raw: Path) -> None:
     items = load("flickr8k-cf", raw).items
     assert [(item.id, item.caption, item.ratings) for item in items] == [
         ("1:0", "the dog", (1.0,)),
         ("1:1", "a cat .", (0.333333333333,)),
         ("2:0", "a dog runs .", (0.0,)),
     ]
-    # The rated own caption leaves the references of every caption of its image.
+    # A rated caption is removed from the references of all captions of its image.
     assert items[1].references == ("a dog runs .", "dog", "brown dog", "a pet")
     assert len(items[2].references) == 5
 
@@ -125,7 +125,7 @@ def test_crowdflower_json_keys_keep_their_suffix(tmp_path: Path) -> None:
     assert items[0].image == tmp_path / "Flicker8k_Dataset" / "1.jpg"
 
 
-def test_a_rating_that_is_missing_is_no_judgement(tmp_path: Path) -> None:
+def test_items_without_rating_are_dropped(tmp_path: Path) -> None:
     judged = [("a", 1.0), ("b", float("nan")), ("c", 0.5), ("d", 0.0)]
     (tmp_path / "crowdflower_flickr8k.json").write_text(json.dumps({"1.jpg": _entry("1.jpg", "x", judged, [])}))
     items = load("flickr8k-cf", tmp_path).items
@@ -135,7 +135,7 @@ def test_a_rating_that_is_missing_is_no_judgement(tmp_path: Path) -> None:
         assert {figure.name: (figure.value, figure.n) for figure in figures}["tau_b"] == (1.0, known)
 
 
-def test_missing_flickr8k_files_are_named(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_missing_flickr8k_files_are_rejected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or .*flickr8k\.json, found nothing"):
         load("flickr8k-expert", empty)
@@ -146,7 +146,7 @@ def test_missing_flickr8k_files_are_named(raw: Path, tmp_path_factory: pytest.Te
         load("flickr8k-expert", raw)
 
 
-def test_damaged_flickr8k_files_are_named(raw: Path) -> None:
+def test_damaged_flickr8k_files_are_rejected(raw: Path) -> None:
     (raw / "ExpertAnnotations.txt").write_text("1.jpg\t2.jpg#0\t1\t1\n")
     with pytest.raises(InputError, match=r"line 1: expected 5 tab-separated columns, got 4"):
         load("flickr8k-expert", raw)
@@ -202,6 +202,6 @@ def test_composite_json_form(tmp_path: Path) -> None:
         load("composite", tmp_path)
 
 
-def test_missing_composite_files_are_named(tmp_path: Path) -> None:
+def test_missing_composite_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"8k_correctness\.csv .*found nothing there; get it from https"):
         load("composite", tmp_path)

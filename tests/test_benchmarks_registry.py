@@ -1,4 +1,4 @@
-"""The registry: every row resolves, names are guessed, other packages can add rows."""
+"""Benchmark registry: all rows resolve, unknown names get suggestions, plugins add rows."""
 
 import json
 import re
@@ -38,7 +38,7 @@ NO_ROW = "toy"
 
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
-def test_rows_are_whole(row: Benchmark) -> None:
+def test_rows_are_complete(row: Benchmark) -> None:
     assert callable(resolve(row.reader, row.name))
     for target in filter(None, (row.figures, row.statistics, row.credits, row.rows)):
         assert callable(resolve(target, row.name))
@@ -47,13 +47,13 @@ def test_rows_are_whole(row: Benchmark) -> None:
     assert all((row.title, row.licence, row.size, row.source, row.files, row.citation, row.counting))
 
 
-def test_names_are_unique_and_the_issue_is_covered() -> None:
+def test_names_are_unique_and_expected_benchmarks_exist() -> None:
     names = [row.name for row in registry.built_in()]
     assert len(set(names)) == len(names) == 20
 
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
-def test_a_folder_that_does_not_exist_is_named_itself(row: Benchmark, tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(row: Benchmark, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"/nowhere: no such folder; expected the benchmark's files as --root"):
         registry.load(row.name, tmp_path / "nowhere")
 
@@ -73,7 +73,7 @@ OTHER_JSON = {
 
 
 @pytest.mark.parametrize(("name", "file", "content"), [(name, *case) for name, case in OTHER_JSON.items()])
-def test_other_json_under_the_released_name_is_rejected_in_one_line(name, file, content, tmp_path: Path) -> None:
+def test_files_with_other_json_are_rejected(name, file, content, tmp_path: Path) -> None:
     (tmp_path / file).write_text(json.dumps(content))
     options = {"subsets": "swap_obj"} if name == "sugarcrepe" else {}
     with pytest.raises(InputError, match=rf"{re.escape(file)}.*expected .*, got") as caught:
@@ -82,20 +82,20 @@ def test_other_json_under_the_released_name_is_rejected_in_one_line(name, file, 
 
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
-def test_an_empty_folder_says_what_is_missing_in_one_line(row: Benchmark, tmp_path: Path) -> None:
+def test_empty_folder_error_names_the_missing_files(row: Benchmark, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected .*, found nothing there; get it from \S+") as caught:
         registry.load(row.name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_options_of_a_reader_are_guessed(tmp_path: Path) -> None:
+def test_unknown_reader_options_get_suggestions(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown option of rsicd 'splt'. Did you mean 'split'"):
         registry.load("rsicd", tmp_path, splt="test")
     with pytest.raises(UnknownNameError, match="unknown option of sugarcrepe 'foo'"):
         registry.load("sugarcrepe", tmp_path, foo=1)
 
 
-def test_unknown_names_are_guessed() -> None:
+def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown benchmark 'sugarcrape'\. Did you mean 'sugarcrepe'"):
         registry.benchmark("sugarcrape")
 
@@ -106,14 +106,14 @@ def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
-def test_other_packages_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_plugins_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _install(monkeypatch, f"{__name__}:TOY")
     assert registry.benchmark("toy") == TOY
     assert [row.name for row in registry.benchmarks()][-1] == "toy"
     assert registry.load("toy", tmp_path).items[0].image == tmp_path / "1.jpg"
 
 
-def test_a_wrong_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_plugin_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, f"{__name__}:NO_ROW")
     with (
         pytest.warns(
@@ -124,7 +124,7 @@ def test_a_wrong_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.benchmark("toy")
 
 
-def test_files_without_items_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_without_items_are_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     empty = Benchmark(**{**{f: getattr(TOY, f) for f in TOY.__slots__}, "reader": f"{__name__}:read_nothing"})
     monkeypatch.setattr(registry, "built_in", lambda: (empty,))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])

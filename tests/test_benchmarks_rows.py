@@ -1,4 +1,4 @@
-"""The rows form of every kind, and the readers of THumB, HAT and long captions, on small files."""
+"""Benchmarks as rows, and readers of THumB, HAT and long captions, on small files."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def values(name, items, scores):
 
 
 @pytest.mark.parametrize("given", ["1e999", '"good"', "[1, null]"])
-def test_a_rating_is_a_number(tmp_path, given):
+def test_ratings_must_be_numbers(tmp_path, given):
     (tmp_path / "dev_flickr8k_expert.jsonl").write_text(f'{{"image": "a.jpg", "caption": "x", "expert": {given}}}')
     with pytest.raises(InputError, match=r"row 1: expected a number as rating, got"):
         load("flickr8k-expert", tmp_path)
@@ -60,7 +60,7 @@ def test_ratings_may_be_one_number_or_several(tmp_path):
     assert load("flickr8k-cf", tmp_path).items[0].ratings == (0.5, 1.0)
 
 
-def test_battles_take_letters_names_and_answers(tmp_path):
+def test_battle_winner_is_a_letter_a_name_or_an_answer(tmp_path):
     row = {"image": "a.jpg", "caption_a": "x", "caption_b": "y", "system_a": "one", "system_b": "two"}
     rows = [{**row, "winner": said} for said in ("a", "two", "equal", "bad")]
     write_rows(tmp_path / "caparena.jsonl", [*rows, {**row, "aspects": {"overall_quality": -2}}])
@@ -72,7 +72,7 @@ def test_battles_take_letters_names_and_answers(tmp_path):
         load("caparena", tmp_path)
 
 
-def test_captions_by_themselves_become_pairs_easy_or_hard(tmp_path):
+def test_captions_are_paired_with_easy_or_hard_negatives(tmp_path):
     names = ("airport_1", "airport_2", "beach_1", "beach_2", "farm_1")
     write_rows(tmp_path / "rsicd.jsonl", [{"image": f"{n}.jpg", "captions": [f"the {n}", f"a {n}"]} for n in names])
     easy, hard = load("rsicd", tmp_path, seed=1), load("rsicd", tmp_path, seed=1, negatives="hard")
@@ -86,7 +86,7 @@ def test_captions_by_themselves_become_pairs_easy_or_hard(tmp_path):
         load("rsicd", tmp_path, negatives="hrad")
 
 
-def test_rows_of_one_caption_each_are_joined_by_their_image(tmp_path):
+def test_rows_of_one_image_are_merged(tmp_path):
     rows = [{"image": "a.jpg", "caption": "x"}, {"image": "b.jpg", "caption": "z"}, {"image": "a.jpg", "caption": "y"}]
     write_rows(tmp_path / "rows.jsonl", rows)
     assert [entry.captions for entry in captioned_images(tmp_path / "rows.jsonl")] == [("x", "y"), ("z",)]
@@ -94,14 +94,14 @@ def test_rows_of_one_caption_each_are_joined_by_their_image(tmp_path):
     assert [entry.captions for entry in captioned_images(tmp_path / "rows.jsonl")] == [("x", "y")] * 2
 
 
-def test_the_rows_file_is_found_by_whole_words_of_its_name(tmp_path):
+def test_rows_file_is_found_by_words_of_its_name(tmp_path):
     row = {"image": "a.jpg", "caption": "x", "negative_caption": "y"}
     write_rows(tmp_path / "mysugarcrepes.jsonl", [row])
     with pytest.raises(InputError, match="found nothing there"):
         load("sugarcrepe", tmp_path)
     write_rows(tmp_path / "dev_sugarcrepe.jsonl", [row])
     assert len(load("sugarcrepe", tmp_path)) == 1
-    assert len(load("sugarcrepe", tmp_path / "mysugarcrepes.jsonl")) == 1  # a file may be named itself
+    assert len(load("sugarcrepe", tmp_path / "mysugarcrepes.jsonl")) == 1  # a file may be passed directly
     write_rows(tmp_path / "test_sugarcrepe.jsonl", [row])
     with pytest.raises(
         InputError, match=r"several rows files of sugarcrepe \(dev_sugarcrepe.jsonl, test_sugar.*--root"
@@ -121,7 +121,7 @@ def thumb_rows():
     ]  # fmt: skip
 
 
-def test_thumb_as_it_is_released(tmp_path):
+def test_thumb_in_its_released_format(tmp_path):
     write_rows(tmp_path / "mscoco_THumB-1.0.jsonl", thumb_rows())
     references = [{"seg_id": f"{k}", "set_id": 5 * k, "refs": [f"a  dog {k}", "dogs"]} for k in (1, 0)]
     write_rows(tmp_path / "mscoco_references.json", references)  # JSON Lines despite its name
@@ -160,7 +160,7 @@ def hat_rows():
     ]
 
 
-def test_hat_as_it_is_released(tmp_path):
+def test_hat_in_its_released_format(tmp_path):
     (tmp_path / "hat-trainval.json").write_text(json.dumps(hat_rows()))
     reading = load("hat", tmp_path)
     assert [item.ratings for item in reading.items] == [(0.0,), (1.0,)]
@@ -231,7 +231,7 @@ def test_images_of_one_prompt_are_compared_with_each_other(tmp_path):
     assert [item.ratings for item in items[:3]] == [(0.0,), (0.0,), (1.0,)]
     scores = [[0.1], [0.9], [0.5], [0.3], [0.3], [0.0], [1.0]]
     figures = values("images", items, np.array(scores))
-    assert figures["best"].value == pytest.approx((0 + 0.5) / 2)  # b wins in place of c; d and e share
+    assert figures["best"].value == pytest.approx((0 + 0.5) / 2)  # b wins instead of c; d and e are tied
     assert figures["best"].n == 2
     assert figures["pairs"].value == pytest.approx((1 + 0 + 0.5) / 3)
     scores[1] = [np.nan]
@@ -246,14 +246,14 @@ def test_images_of_one_prompt_are_compared_with_each_other(tmp_path):
         ({"images": ["a.png", "b.png"], "ratings": [1]}, r"expected ratings, one per image \(2\), got \[1\]"),
     ],
 )
-def test_a_row_of_images_that_cannot_be_judged_is_a_one_line_error(tmp_path, row, message):
+def test_invalid_rows_of_images_are_rejected(tmp_path, row, message):
     path = tmp_path / "mine.jsonl"
     write_rows(path, [{"caption": "a dog", **row}])
     with pytest.raises(InputError, match=f"row 1: {message}"):
         load("images", path)
 
 
-def test_soft_msd_compares_the_images_of_a_prompt_in_whatever_batch(tmp_path):
+def test_soft_msd_of_the_images_of_a_prompt_does_not_depend_on_the_batch(tmp_path):
     scorer = Scorer(load_encoder("toy"), "short")
     colours = ("red", "green", "blue", "yellow")
     for colour in colours:

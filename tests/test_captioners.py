@@ -1,4 +1,4 @@
-"""Captioners: local checkpoints of three families and an endpoint, runs that go on, and rows that other commands read."""
+"""Captioners: local checkpoints of three families, endpoints, resumed runs, and rows for other commands."""
 
 import base64
 import io
@@ -37,18 +37,18 @@ def photos(tmp_path: Path) -> Path:
     for colour in COLOURS:
         Image.new("RGB", (20, 16), colour).save(folder / f"{colour}.png")
     Image.new("RGB", (16, 16), "grey").save(folder / "more" / "grey.png")
-    (folder / "broken.jpg").write_bytes(b"no picture")
-    (folder / "notes.txt").write_text("not a picture")
+    (folder / "broken.jpg").write_bytes(b"not an image")
+    (folder / "notes.txt").write_text("not an image")
     return folder
 
 
 class Describer(ChatServer):
-    """Names the colour of the first pixel."""
+    """Endpoint that describes the colour of a pixel."""
 
-    def say(self, body):
+    def reply_to(self, body):
         url = body["messages"][-1]["content"][0]["image_url"]["url"]
-        picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
-        return f" a picture\nof {picture.convert('RGB').getpixel((8, 8))} "
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+        return f" an image\nof {image.convert('RGB').getpixel((8, 8))} "
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def command(*words: object) -> list[str]:
     return ["caption", *map(str, words)]
 
 
-def test_an_endpoint_describes_a_folder_and_failures_say_why(photos, server, tmp_path, monkeypatch) -> None:
+def test_endpoint_captions_a_folder_and_reports_failures(photos, server, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SECRET", "key")
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "vendor/gpt", "--url", server.url, "--key-env", "SECRET", "-o", out, "--json")
@@ -78,7 +78,7 @@ def test_an_endpoint_describes_a_folder_and_failures_say_why(photos, server, tmp
     ]  # fmt: skip
     assert {row["system"] for row in rows} == {"gpt"}
     assert "cannot be decoded" in rows[2]["error"] or "not an image" in rows[2]["error"]
-    assert rows[5]["caption"].startswith("a picture of (2")
+    assert rows[5]["caption"].startswith("an image of (2")
     body = server.asked[0]
     assert [message["role"] for message in body["messages"]] == ["user"]
     assert body["messages"][0]["content"][1]["text"] == "What is it?"
@@ -101,7 +101,7 @@ def test_a_dash_prints_the_rows(photos, server, tmp_path, monkeypatch) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_resumes_where_it_stopped_and_repeats_no_request(photos, server, tmp_path) -> None:
+def test_interrupted_run_resumes_without_repeated_requests(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     server.replies = [(200, server.completion_of("one"), {}), (200, server.completion_of("two"), {}), (401, b"no", {})]
@@ -120,7 +120,7 @@ def test_a_run_resumes_where_it_stopped_and_repeats_no_request(photos, server, t
     assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
 
 
-def test_an_image_that_was_replaced_is_described_again_and_no_other(photos, server, tmp_path) -> None:
+def test_only_changed_images_are_captioned_again(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     assert CliRunner().invoke(app, words).exit_code == 3
@@ -134,16 +134,16 @@ def test_an_image_that_was_replaced_is_described_again_and_no_other(photos, serv
     assert "prompt" in json.loads((tmp_path / "captions.jsonl.run.json").read_text())
 
 
-def test_images_replaced_while_they_are_described_are_rejected(photos, server, tmp_path) -> None:
+def test_images_changed_during_a_run_are_rejected(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
-    say = server.say
+    reply_to = server.reply_to
 
     def replacing(body):
         Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
-        return say(body)
+        return reply_to(body)
 
-    server.say = replacing
+    server.reply_to = replacing
     stopped = CliRunner().invoke(app, words)
     assert "images were changed while they were described; run again" in str(stopped.exception)
     assert not out.exists()
@@ -151,7 +151,7 @@ def test_images_replaced_while_they_are_described_are_rejected(photos, server, t
     assert "165" in rows_of(out)[0]["caption"]
 
 
-def test_an_image_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_stop(photos, server, tmp_path) -> None:
+def test_error_for_one_image_fails_its_row_and_error_for_all_stops_the_run(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--workers", "1")
     server.replies = [(400, b"content policy", {}), (200, server.completion_of("two"), {})]
@@ -166,18 +166,18 @@ def test_an_image_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_s
     assert "unknown parameter" in str(stopped.exception)
 
 
-def test_a_stop_does_not_sit_out_the_waits_between_tries(server) -> None:
+def test_interruption_does_not_wait_for_retries(server) -> None:
     server.replies = [(401, b"no", {})] + [(503, b"busy", {"Retry-After": "60"})] * 20
     writer = endpoint_writer(Endpoint(url=server.url, model="m"), CaptioningSettings(), workers=2)
-    began, before = time.monotonic(), threading.active_count()
+    start, before = time.monotonic(), threading.active_count()
     with pytest.raises(RunError, match="401"):
         writer.write([Image.new("RGB", (8, 8))] * 6, range(6))
-    while threading.active_count() > before and time.monotonic() - began < 20:
+    while threading.active_count() > before and time.monotonic() - start < 20:
         time.sleep(0.05)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - start < 20
 
 
-def test_rows_that_cannot_be_read_are_rows_with_a_reason(photos, server, tmp_path) -> None:
+def test_invalid_rows_are_written_with_an_error(photos, server, tmp_path) -> None:
     (photos / "rows.jsonl").write_text('{"image": "red.png"}\n{broken\n{"image": null}\n')
     out = tmp_path / "captions.jsonl"
     assert (
@@ -190,7 +190,7 @@ def test_rows_that_cannot_be_read_are_rows_with_a_reason(photos, server, tmp_pat
     assert "no image" in none["error"]
 
 
-def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> None:
+def test_output_is_read_by_other_commands(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     CliRunner().invoke(app, command(photos, "-m", "gpt", "--url", server.url, "-o", out))
     with open_rows(out, images=photos) as rows:
@@ -202,7 +202,7 @@ def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> 
     assert {text.source for one in sources for text in one.captions} == {"gpt"}
 
 
-def test_images_out_of_rows_each_once(photos, tmp_path) -> None:
+def test_repeated_images_of_rows_are_captioned_once(photos, tmp_path) -> None:
     data = (photos / "red.png").read_bytes()
     table = pa.table({"file_name": ["a.jpg", "a.jpg", "b.jpg"], "image": [{"bytes": data, "path": None}] * 3})
     pq.write_table(table, tmp_path / "x.images.parquet")
@@ -217,7 +217,7 @@ def test_images_out_of_rows_each_once(photos, tmp_path) -> None:
         list_images(tmp_path / "empty")
 
 
-def test_a_model_that_is_talked_to_answers_its_prompt(photos, tmp_path) -> None:
+def test_chat_model_uses_the_prompt(photos, tmp_path) -> None:
     model = make_talker(tmp_path / "talker", {"What?": "red"}, steps=30)
     out = tmp_path / "captions.parquet"
     made = CliRunner().invoke(
@@ -246,7 +246,7 @@ def make_blip_captioner(folder: Path) -> Path:
 
 
 def make_pair_captioner(folder: Path) -> Path:
-    """A ViT and a BERT decoder with a processor each, as ViT-GPT2 has."""
+    """Write a ViT encoder and a BERT decoder with separate processors, as in ViT-GPT2."""
     from transformers import (
         BertConfig,
         VisionEncoderDecoderConfig,
@@ -270,24 +270,24 @@ def make_pair_captioner(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [make_blip_captioner, make_pair_captioner])
-def test_plain_models_write_the_same_in_any_batch(make, photos, tmp_path) -> None:
+def test_captions_do_not_depend_on_the_batch(make, photos, tmp_path) -> None:
     writer = load_writer(str(make(tmp_path / "model")), GREEDY, device="cpu")
     assert writer.prompt is None
     assert writer.identity.startswith("model@")
-    pictures = [Image.open(photos / f"{colour}.png").convert("RGB") for colour in COLOURS[:3]]
-    together = writer.write(pictures, [0, 0, 0])
-    assert together == [writer.write([one], [0])[0] for one in pictures]
+    images = [Image.open(photos / f"{colour}.png").convert("RGB") for colour in COLOURS[:3]]
+    together = writer.write(images, [0, 0, 0])
+    assert together == [writer.write([one], [0])[0] for one in images]
     drawn = load_writer(str(tmp_path / "model"), CaptioningSettings(most_tokens=6, temperature=1.0), device="cpu")
-    assert drawn.write(pictures[:1], [5]) == drawn.write(pictures[:1], [5])
-    assert len({drawn.write(pictures[:1], [seed])[0] for seed in range(6)}) > 1
+    assert drawn.write(images[:1], [5]) == drawn.write(images[:1], [5])
+    assert len({drawn.write(images[:1], [seed])[0] for seed in range(6)}) > 1
 
 
-def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
+def test_empty_caption_is_an_error_of_the_row(tmp_path) -> None:
     class Silent:
         identity, prompt = "silent", None
 
-        def write(self, pictures, seeds):
-            return [" "] * len(pictures)
+        def write(self, images, seeds):
+            return [" "] * len(images)
 
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     made = caption_images(
@@ -300,7 +300,7 @@ def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
     assert (made.failed, made.reasons) == (1, ("row 0: the captioner returned no text",))
 
 
-def test_wrong_settings_and_checkpoints_are_one_line_errors(tmp_path) -> None:
+def test_invalid_settings_and_checkpoints_are_rejected(tmp_path) -> None:
     with pytest.raises(ConfigError, match="expected a temperature from 0"):
         CaptioningSettings(top_p=0)
     with pytest.raises(ConfigError, match="url must begin with http"):
@@ -309,7 +309,7 @@ def test_wrong_settings_and_checkpoints_are_one_line_errors(tmp_path) -> None:
         load_writer(str(make_tiny_clip(tmp_path / "clip")), GREEDY, device="cpu")
 
 
-def test_a_reply_with_half_a_surrogate_or_nested_without_end_stops_no_run(server, tmp_path) -> None:
+def test_malformed_responses_fail_only_their_row(server, tmp_path) -> None:
     (tmp_path / "one").mkdir()
     Image.new("RGB", (20, 16), "red").save(tmp_path / "one" / "red.png")
     nested = b'{"choices": ' + b"[" * 100_000

@@ -1,4 +1,4 @@
-"""`--cache` of the commands that embed: the second run finds everything, and both say how much."""
+"""`--cache`: hits of a second run, and the reported counts."""
 
 import json
 
@@ -7,20 +7,20 @@ import pytest
 
 from bench_sets import make_sugarcrepe
 from test_cli import msdscore
-from test_scoring import picture
+from test_scoring import make_image
 
 
 @pytest.fixture
 def rows(tmp_path):
     lines = []
     for number in range(4):
-        picture(number).save(tmp_path / f"{number}.png")
+        make_image(number).save(tmp_path / f"{number}.png")
         lines += [{"image": f"{number}.png", "caption": f"a ball number {number}"}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return tmp_path / "rows.jsonl"
 
 
-def test_a_second_run_with_another_kappa_finds_all_vectors(rows, tmp_path):
+def test_run_with_another_kappa_reuses_all_vectors(rows, tmp_path):
     plain = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet")
     assert "cache" not in plain.stderr
     kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "--json")
@@ -37,7 +37,7 @@ def test_a_second_run_with_another_kappa_finds_all_vectors(rows, tmp_path):
     assert "already finished, nothing to do" in again.stderr
 
 
-def test_half_precision_is_another_score_and_a_size_must_be_one(rows, tmp_path):
+def test_half_precision_changes_the_signature_and_invalid_sizes_are_rejected(rows, tmp_path):
     kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "-o", tmp_path / "out.parquet")
     assert msdscore(*kept, "--cache-half").returncode == 0
     assert b"enc:toy@1,kept:float16|" in pq.read_schema(tmp_path / "out.parquet").metadata[b"msdscore"]
@@ -58,7 +58,7 @@ def test_benchmarks_share_the_cache(tmp_path):
         assert answer.stderr.count(share) == 2, answer.stderr
 
 
-def test_workers_on_shards_share_the_cache_and_their_counts_are_added(rows, tmp_path):
+def test_workers_share_the_cache_and_add_their_counts(rows, tmp_path):
     lines = rows.read_text().splitlines()
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines[:2] if name == "a" else lines[2:]))

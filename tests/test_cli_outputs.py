@@ -1,4 +1,4 @@
-"""One rule for every command that writes a file: nothing of the user's is lost without --overwrite."""
+"""All commands that write files: no file of the user is lost without --overwrite."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from msdscore.errors import ConfigError, InputError, RunError
 
 
 def msdscore(*arguments):
-    """The error of a command, which the program prints as one line; None where it ends well."""
+    """Return the error of a command, or None if it succeeds."""
     result = CliRunner().invoke(app, list(map(str, arguments)))
     assert result.exception is None or isinstance(result.exception, (ConfigError, RunError, InputError, SystemExit))
     return None if result.exit_code == 0 else str(result.exception)
@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 
 def commands(folder):
-    """Every command that writes a file, with the option that names it and a good suffix."""
+    """Return all commands that write a file, with the output option and a valid suffix."""
     red, scored = folder / "red.png", folder / "scored.jsonl"
     (folder / "rows.jsonl").write_text(json.dumps({"image": "red.png", "caption": "red"}))
     if not scored.exists():
@@ -51,7 +51,7 @@ NAMES = ["score", "score rows", "explain", "explain figure", "words", "report", 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_existing_file_is_rejected_and_overwrite_is_the_one_way(folder, name):
+def test_existing_file_is_rejected_without_overwrite(folder, name):
     command, option, suffix = commands(folder)[name]
     precious = folder / f"precious{suffix}"
     precious.write_text("precious")
@@ -74,7 +74,7 @@ def test_the_same_command_may_run_twice(folder, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_suffixes_and_folders_are_checked_before_any_work(folder, name):
+def test_invalid_outputs_are_rejected_before_scoring(folder, name):
     command, option, suffix = commands(folder)[name]
     wrong = folder / "blue.jpg"
     (folder / "blue.png").rename(wrong)
@@ -90,7 +90,7 @@ def test_suffixes_and_folders_are_checked_before_any_work(folder, name):
         assert image.size == (48, 48)
 
 
-def test_an_input_is_never_written(folder):
+def test_inputs_are_never_overwritten(folder):
     red, rows = folder / "red.png", folder / "rows.jsonl"
     known = commands(folder)
     before = {path: path.read_bytes() for path in (red, rows, folder / "scored.jsonl")}
@@ -98,7 +98,7 @@ def test_an_input_is_never_written(folder):
     page.hardlink_to(folder / "scored.jsonl")
     shown, ranked = folder / "shown.html", folder / "ranked.html"
     shown.hardlink_to(red)
-    ranked.with_suffix(".json").hardlink_to(red)  # written beside the page
+    ranked.with_suffix(".json").hardlink_to(red)  # written next to the page
     ranked.with_suffix(".txt").hardlink_to(red)
     for command, option, target in (
         (known["explain"][0], "-o", red),
@@ -119,7 +119,7 @@ def test_an_input_is_never_written(folder):
 
 
 @pytest.mark.parametrize("name", [*NAMES, "select", "select tars", "select rows"])
-def test_a_full_disk_is_a_one_line_error_and_loses_nothing(folder, name, monkeypatch):
+def test_full_disk_is_a_one_line_error_and_preserves_files(folder, name, monkeypatch):
     (folder / "tars").mkdir()
     with tarfile.open(folder / "tars/0.tar", "w") as tar:
         tar.add(folder / "red.png", "0.png")
@@ -148,7 +148,7 @@ def test_a_full_disk_is_a_one_line_error_and_loses_nothing(folder, name, monkeyp
 
 
 def lost(folder):
-    """Commands that would replace what they read, by the names of the files that must stay."""
+    """Return commands that would replace their inputs, with the files that must not change."""
     photo = folder / "photo.csv"
     photo.write_bytes((folder / "red.png").read_bytes())
     rows = [{"image": "photo.csv", "caption": "red"}, {"image": "red.png", "caption": "blue"}]
@@ -190,7 +190,7 @@ def lost(folder):
         "metadata of a tar", "an image of a row", "a folder of parts",
     ],
 )  # fmt: skip
-def test_nothing_that_a_command_reads_is_lost(folder, name, monkeypatch):
+def test_indirect_inputs_are_never_overwritten(folder, name, monkeypatch):
     command = lost(folder)[name]
     (folder / "link.csv").symlink_to("red.png")
     monkeypatch.chdir(folder)
@@ -203,7 +203,7 @@ def test_nothing_that_a_command_reads_is_lost(folder, name, monkeypatch):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_side_files_of_others_are_rejected_and_ours_are_replaced(folder, monkeypatch):
+def test_foreign_side_files_are_rejected_and_own_ones_replaced(folder, monkeypatch):
     monkeypatch.chdir(folder)
     rows = [{"image": f"{one}.png", "caption": one, "system": who} for one in ("red", "blue") for who in "ab"]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -218,7 +218,7 @@ def test_side_files_of_others_are_rejected_and_ours_are_replaced(folder, monkeyp
     assert msdscore(*ranking, "--seed", 1) is None
 
 
-def test_metadata_of_a_run_that_is_none_stays(folder):
+def test_foreign_metadata_file_is_not_replaced(folder):
     notes = folder / "out.csv.run.json"
     notes.write_text("precious")
     assert msdscore("score", folder / "red.png", "red", "-e", "toy", "-o", folder / "out.csv") is None
@@ -240,7 +240,7 @@ def test_a_dash_is_standard_output(folder, name, monkeypatch):
     assert sorted(folder.rglob("*")) == before
 
 
-def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):
+def test_bank_reads_captions_from_text_or_rows(folder):
     rows = [{"caption": "a red square", "n": 1}, {"caption": "a blue one", "n": 2}, {"caption": " "}]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "empty.jsonl").write_text('{"n": 1}\n')
@@ -255,7 +255,7 @@ def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):
     assert "expected captions, one per line or in a column caption, found none" in error
 
 
-def test_files_that_hold_something_else_are_one_line_errors(folder):
+def test_files_with_other_content_are_one_line_errors(folder):
     deep, other = folder / "deep.json", folder / "other.jsonl"
     deep.write_text("[" * 100_000)
     other.write_bytes(bytes(range(128, 256)) * 9)
@@ -293,13 +293,13 @@ def test_files_that_hold_something_else_are_one_line_errors(folder):
         (["cococf", "build"], {"captions": ["a dog"], "objects": ["dog", None]}, "expected objects as names"),
     ],
 )
-def test_rows_that_say_something_else_are_rejected_and_not_scored(folder, command, row, reason):
+def test_rows_with_other_values_are_rejected(folder, command, row, reason):
     (folder / "odd.jsonl").write_text(json.dumps({"image": "red.png", **row}))
     more = ["-e", "toy"] if command[0] == "bench" else []
     assert reason in msdscore(*command, folder / "odd.jsonl", *more, "-o", folder / "results")
 
 
-def test_a_file_of_counterfactuals_with_other_spans_is_rejected(folder):
+def test_counterfactuals_with_invalid_spans_are_rejected(folder):
     row = {"image_path": "a", "caption": "x", "negative_caption": "y", "change": {"caption_spans": [[1]]}}
     (folder / "cf.json").write_text(json.dumps([row]))
     assert "expected a change with spans" in msdscore("cococf", "check", folder / "cf.json")

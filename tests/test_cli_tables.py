@@ -1,4 +1,4 @@
-"""Tables and notes of the command line: nothing folded or cut, silence where it is asked for."""
+"""Tables and progress output of the command line, and --quiet."""
 
 import json
 from io import StringIO
@@ -27,7 +27,7 @@ def printed(monkeypatch, width):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_narrow_terminal_gets_several_tables_and_no_folded_number(monkeypatch, width):
+def test_narrow_terminal_splits_tables_without_wrapping_numbers(monkeypatch, width):
     text = printed(monkeypatch, width)
     lines = text.splitlines()
     for number in range(8):
@@ -37,7 +37,7 @@ def test_a_narrow_terminal_gets_several_tables_and_no_folded_number(monkeypatch,
     assert "…" not in text
 
 
-def test_a_pipe_gets_whole_lines():
+def test_pipe_gets_unwrapped_lines():
     result = CliRunner().invoke(app, ["encoders"])
     assert result.exit_code == 0
     rows = result.output.strip().splitlines()
@@ -46,7 +46,7 @@ def test_a_pipe_gets_whole_lines():
     assert len(rows) == len(list_encoders()) + 1
 
 
-def test_quiet_leaves_results_and_errors(tmp_path):
+def test_quiet_prints_only_results_and_errors(tmp_path):
     two_coloured("green", "red").save(tmp_path / "p.png")
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"image": "p.png", "caption": "green"}\n')
@@ -57,20 +57,20 @@ def test_quiet_leaves_results_and_errors(tmp_path):
     assert CliRunner().invoke(app, ["--quiet", *report]).stderr == ""
 
 
-def test_shell_completion_is_there():
+def test_shell_completion_script_is_printed():
     result = CliRunner().invoke(app, ["--help"])
     assert "--install-completion" in result.output
     assert "--quiet" in result.output
 
 
-def test_studies_read_what_benchmarks_read(tmp_path):
+def test_study_accepts_the_data_options_of_bench(tmp_path):
     make_sugarcrepe(tmp_path)
     answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy"])
     assert answer.exit_code == 0, answer.output
     assert "| replace_att |" in answer.output
 
 
-def test_without_a_terminal_rate_and_time_left_are_logged_every_half_minute(capsys):
+def test_progress_is_logged_every_30_seconds_without_a_terminal(capsys):
     seconds = iter([0.0, 5.0, 20.0, 36.0, 50.0, 66.0])
     show = log_lines("scoring", lambda: next(seconds))
     for done in (1000, 1100, 1310, 1400, 1610):  # 1000 rows were finished before
@@ -82,7 +82,7 @@ def test_without_a_terminal_rate_and_time_left_are_logged_every_half_minute(caps
     ]
 
 
-def test_a_bar_without_a_terminal_logs_and_is_quiet_on_demand(capsys, monkeypatch):
+def test_progress_bar_without_a_terminal_logs_unless_quiet(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LOG_EVERY", 0.0)
     with progress.bar("rows") as show:
         show(0, 4)

@@ -1,4 +1,4 @@
-"""COCO-CF: every change is one change, grammatical, false by the annotations, the same by seed, and balanced."""
+"""COCO-CF: changes are single, grammatical, false by the annotations, deterministic and balanced."""
 
 import json
 from collections import Counter
@@ -41,8 +41,8 @@ def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = 
     return list(MAKERS[subset](Subject(read_caption(caption), image_facts(one, NOTHING), NOTHING, others), split))
 
 
-def made_up(count: int, seed: int = 0) -> list[AnnotatedImage]:
-    """Images of a thing on a piece of furniture, with a bottle or a cup that the captions do not name."""
+def synthetic_images(count: int, seed: int = 0) -> list[AnnotatedImage]:
+    """Return images of an object on furniture, with a bottle or a cup that the captions do not mention."""
     chance, found = Random(seed), []
     for number in range(count):
         thing, place, one, two = chance.choice(THINGS), chance.choice(PLACES), *chance.sample(COLOURS, 2)
@@ -56,7 +56,7 @@ def made_up(count: int, seed: int = 0) -> list[AnnotatedImage]:
     return found
 
 
-def test_an_object_becomes_another_of_its_number_with_its_article() -> None:
+def test_replaced_object_has_the_same_number_and_the_right_article() -> None:
     found = changes("A dog on an orange couch.", "replace_obj", "hard", objects=("dog", "couch"))
     texts = {one.negative for one in found}
     assert "A cat on an orange couch." in texts
@@ -67,7 +67,7 @@ def test_an_object_becomes_another_of_its_number_with_its_article() -> None:
     assert elephant.positive[slice(*elephant.positive_spans[0])] == "A dog"
 
 
-def test_easy_objects_are_of_no_family_that_is_shown_and_named_by_nobody() -> None:
+def test_easy_objects_are_unrelated_to_shown_objects_and_not_mentioned() -> None:
     found = changes(
         "a dog next to a bowl", "replace_obj", "easy", others=("a puppy with a bike",), objects=("dog", "bowl")
     )
@@ -79,7 +79,7 @@ def test_easy_objects_are_of_no_family_that_is_shown_and_named_by_nobody() -> No
     assert "motorcycle" not in inserted, "a bike may be one"
 
 
-def test_what_is_annotated_or_said_is_never_put_in() -> None:
+def test_annotated_or_mentioned_objects_are_never_inserted() -> None:
     for split in SPLITS:
         words = [
             one.inserted
@@ -95,14 +95,14 @@ def test_what_is_annotated_or_said_is_never_put_in() -> None:
         assert not {("dog",), ("bird",)} & set(words)
 
 
-def test_men_become_women_if_no_caption_has_any() -> None:
+def test_man_is_replaced_by_woman_only_if_no_caption_mentions_one() -> None:
     assert [one.negative for one in changes("a man in a hat", "replace_obj", "hard", objects=("person",))] == [
         "a woman in a hat"
     ]
     assert changes("a man in a hat", "replace_obj", "hard", others=("a woman waits",), objects=("person",)) == []
 
 
-def test_parts_of_other_words_are_no_objects() -> None:
+def test_parts_of_compounds_are_not_objects() -> None:
     for text in ("a hot dog stand", "a teddy bear", "the bus stop", "a train station", "a toy car on a rug"):
         assert [
             site.text
@@ -111,7 +111,7 @@ def test_parts_of_other_words_are_no_objects() -> None:
         ] == []
 
 
-def test_attributes_skip_near_synonyms_and_said_words() -> None:
+def test_attributes_skip_synonyms_and_mentioned_words() -> None:
     words = {
         one.inserted[0]
         for split in SPLITS
@@ -125,7 +125,7 @@ def test_attributes_skip_near_synonyms_and_said_words() -> None:
     }  # fmt: skip
 
 
-def test_relations_of_place_and_action() -> None:
+def test_changed_relations_and_actions() -> None:
     assert [one.negative for one in changes("a cat on a table", "replace_rel", "easy")] == ["a cat under a table"]
     assert [one.negative for one in changes("a man on a sunny day", "replace_rel", "easy")] == []
     assert "a man behind a car" in [one.negative for one in changes("a man in front of a car", "replace_rel", "hard")]
@@ -137,7 +137,7 @@ def test_relations_of_place_and_action() -> None:
     )
 
 
-def test_an_addition_stands_where_a_true_one_stands() -> None:
+def test_false_addition_has_the_position_of_the_true_one() -> None:
     found = changes("a dog on a couch.", "add_obj", "easy", objects=("dog", "couch", "book"))
     one = next(one for one in found if one.inserted == ("banana",))
     assert one.positive.replace("book", "banana") == one.negative
@@ -146,13 +146,13 @@ def test_an_addition_stands_where_a_true_one_stands() -> None:
     assert ("a brown dog runs", "an orange dog runs") in [(one.positive, one.negative) for one in qualities]
 
 
-def test_what_the_caption_names_already_is_not_added_to_it() -> None:
+def test_mentioned_objects_are_not_added() -> None:
     found = changes("a bus by a traffic light", "add_obj", "hard", objects=("bus", "traffic light", "bench"))
     assert {one.removed for one in found} == {("bench",)}
     assert changes('an "end" sign', "add_att", "easy", others=("a yellow end",)) == []
 
 
-def test_swaps_need_something_between_that_distinguishes_the_two() -> None:
+def test_swaps_need_words_that_distinguish_the_objects() -> None:
     assert [one.negative for one in changes("a cat on a bed", "swap_obj", "easy")] == ["a bed on a cat"]
     assert changes("a cat and a bed", "swap_obj", "easy") == []
     assert [one.negative for one in changes("a man riding a horse", "swap_obj", "easy")] == ["a horse riding a man"]
@@ -163,7 +163,7 @@ def test_swaps_need_something_between_that_distinguishes_the_two() -> None:
     assert changes("a red car by a blue bus", "swap_att", "easy", others=("the blue car",)) == []
 
 
-def test_hard_ones_include_companions() -> None:
+def test_hard_changes_include_cooccurring_objects() -> None:
     together = [image("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
     knowledge = learn(together)
     one = image("a dog on a couch", objects=("dog", "couch"))
@@ -175,11 +175,11 @@ def test_hard_ones_include_companions() -> None:
 
 @pytest.fixture(scope="module")
 def built():
-    return build(made_up(240), BuildSettings(pairs=140))
+    return build(synthetic_images(240), BuildSettings(pairs=140))
 
 
-def test_a_set_is_deterministic_sound_and_balanced(built) -> None:
-    few = made_up(40)
+def test_dataset_is_deterministic_valid_and_balanced(built) -> None:
+    few = synthetic_images(40)
     first, again, other = (build(few, BuildSettings(pairs=28, seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
     assert set(find_faults(built).values()) == {0}
@@ -192,7 +192,7 @@ def test_a_set_is_deterministic_sound_and_balanced(built) -> None:
         assert outside_spans(pair.negative, pair.negative_spans) == outside
 
 
-def test_readers_of_the_text_only_are_near_chance(built) -> None:
+def test_text_only_accuracy_is_near_chance(built) -> None:
     whole = judge_quality(built).rows[0]
     assert (whole.split, whole.subset, whole.pairs) == ("all", "all", len(built))
     assert 0.4 <= whole.shorter.value <= 0.6
@@ -200,8 +200,8 @@ def test_readers_of_the_text_only_are_near_chance(built) -> None:
     assert whole.model.value <= 0.68
 
 
-def test_a_set_that_gives_itself_away_is_found_out() -> None:
-    plain = build(made_up(120), BuildSettings(pairs=60, subsets=("add_obj",), add="plain"))
+def test_predictable_dataset_is_detected() -> None:
+    plain = build(synthetic_images(120), BuildSettings(pairs=60, subsets=("add_obj",), add="plain"))
     rows = judge_quality(plain).rows
     assert rows[0].shorter.value == 1.0
     telling = [
@@ -212,7 +212,7 @@ def test_a_set_that_gives_itself_away_is_found_out() -> None:
     assert judge_quality(telling).rows[0].model.value > 0.9
 
 
-def test_faults_are_counted() -> None:
+def test_defects_are_counted() -> None:
     bad = [
         Counterfactual("a dog", "A dog"),
         Counterfactual("a dog runs", "a apple runs runs"),
@@ -223,7 +223,7 @@ def test_faults_are_counted() -> None:
     }  # fmt: skip
 
 
-def test_every_form_of_annotations_says_the_same(tmp_path: Path) -> None:
+def test_all_annotation_formats_are_equivalent(tmp_path: Path) -> None:
     instances = {
         "images": [{"id": 7, "file_name": "000000000007.jpg"}],
         "categories": [{"id": 18, "name": "dog"}, {"id": 63, "name": "couch"}],
@@ -251,7 +251,7 @@ def test_every_form_of_annotations_says_the_same(tmp_path: Path) -> None:
         read_objects(tmp_path / "yolo")
 
 
-def test_known_inventions_are_no_captions_to_start_from(tmp_path: Path) -> None:
+def test_captions_with_known_hallucinations_are_not_used(tmp_path: Path) -> None:
     rows = [
         {"image": "1.jpg", "caption": "a dog", "system": "m", "hallucinated": [], "objects": ["dog"]},
         {"image": "1.jpg", "caption": "a cat", "system": "m", "hallucinated": ["cat"], "objects": ["dog"]},
@@ -260,7 +260,7 @@ def test_known_inventions_are_no_captions_to_start_from(tmp_path: Path) -> None:
     assert [one.text for one in read_sources([tmp_path / "rows.jsonl"])[0].captions] == ["a dog"]
 
 
-def test_wrong_settings_and_missing_annotations_are_one_line_errors() -> None:
+def test_invalid_settings_and_missing_annotations_are_rejected() -> None:
     with pytest.raises(UnknownNameError, match="unknown subset 'replace_ob'. Did you mean 'replace_obj'"):
         BuildSettings(subsets=("replace_ob",))
     with pytest.raises(UnknownNameError, match="unknown kind of additions"):
@@ -274,7 +274,7 @@ def test_wrong_settings_and_missing_annotations_are_one_line_errors() -> None:
 def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> None:
     rows = [
         {"image": one.name, "captions": [text.text for text in one.captions], "objects": sorted(one.objects or ())}
-        for one in made_up(60)
+        for one in synthetic_images(60)
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "images").mkdir()
@@ -309,25 +309,25 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
 @pytest.mark.skipif(
     not DATA.is_file(), reason="needs the real data of ../shared/data, which is not part of the repository"
 )
-def test_real_captions_make_sound_pairs() -> None:
+def test_real_captions_give_valid_pairs() -> None:
     found = read_sources([DATA], objects=DATA.with_name("train_coco.objects.jsonl"))[:150]
     pairs = build(found, BuildSettings(pairs=70))
     assert len(pairs) > 70
     assert set(find_faults(pairs).values()) == {0}
 
 
-def test_a_quality_that_another_caption_knows_makes_more_swaps() -> None:
+def test_attributes_of_other_captions_allow_more_swaps() -> None:
     found = changes("a red car by a bus", "swap_att", "easy", others=("there is a blue bus",))
     assert [(one.positive, one.negative) for one in found] == [("a red car by a blue bus", "a blue car by a red bus")]
     assert changes("a red car by a bus", "swap_att", "easy", others=("a red bus",)) == []
-    told = changes("a black dog and a white cat", "swap_obj", "hard")
-    assert [one.negative for one in told] == ["a black cat and a white dog"]
+    swapped = changes("a black dog and a white cat", "swap_obj", "hard")
+    assert [one.negative for one in swapped] == ["a black cat and a white dog"]
     assert changes("a black dog and a cat", "swap_obj", "hard") == []
     assert changes("a black dog and a white cat", "swap_obj", "hard", others=("a black cat",)) == []
 
 
 class Biased:
-    """A reader that has a bias of its own for some words and shares the taste of all readers for the true caption."""
+    """A reader with its own bias for some words, and the common bias for the true caption."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -338,7 +338,7 @@ class Biased:
         return -(1.5 + Random(text).gauss(0, 2) + Random(f"{self.seed}{text}").gauss(0, 3))
 
 
-def test_a_control_brings_a_judge_that_took_no_part_to_one_half() -> None:
+def test_control_brings_an_independent_reader_to_chance() -> None:
     def judged(control: Biased | None) -> float:
         balance, chance, found = Balance(), Random(0), []
         for number in range(500):
@@ -362,7 +362,7 @@ def language_model(tmp_path_factory) -> Path:
     return folder
 
 
-def test_likelihoods_are_the_sums_that_the_model_itself_gives(language_model) -> None:
+def test_likelihoods_equal_the_loss_of_the_model(language_model) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -377,7 +377,7 @@ def test_likelihoods_are_the_sums_that_the_model_itself_gives(language_model) ->
         assert found[text] == pytest.approx(float(logs.gather(1, ids[0, 1:, None]).sum()), abs=2e-3)
 
 
-def test_a_reading_resumes_where_it_was_stopped(language_model, tmp_path, monkeypatch) -> None:
+def test_interrupted_likelihoods_resume(language_model, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cococf_quality, "TURN", 4)
     texts, keep, shown = [f"a dog {number}" for number in range(10)], tmp_path / "reader.parquet", []
 
@@ -402,12 +402,10 @@ def test_a_reading_resumes_where_it_was_stopped(language_model, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before(
-    tmp_path, monkeypatch, language_model
-) -> None:
+def test_refinement_removes_text_only_accuracy_and_reports_the_original(tmp_path, monkeypatch, language_model) -> None:
     rows = [
         {"image": one.name, "captions": [text.text for text in one.captions], "objects": sorted(one.objects or ())}
-        for one in made_up(150)
+        for one in synthetic_images(150)
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     written_by_people = {text for row in rows for text in row["captions"]}
@@ -419,7 +417,7 @@ def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out"), "--pairs", "140", "--json"]
     read_likelihoods(["a dog"], "other/model", keep=tmp_path / "out" / "reader.parquet")
     refused = CliRunner().invoke(app, [*command, "--reader", "some/model"])
-    assert "other/model" in str(refused.exception)  # what another reader has read is not taken for this one's
+    assert "other/model" in str(refused.exception)  # likelihoods of another reader are not reused
     done = CliRunner().invoke(app, [*command, "--reader", "some/model", "--overwrite"])
     assert done.exit_code == 0, done.output
     quality = json.loads(done.stdout)
@@ -446,7 +444,7 @@ def test_other_json_is_rejected_in_one_line(tmp_path: Path, content: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_parts_that_text_only_gives_away_are_named(tmp_path: Path) -> None:
+def test_predictable_subsets_are_reported(tmp_path: Path) -> None:
     telling = [
         Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "swap_att", image=f"{n}.jpg", split="hard")
         for n in range(60)
@@ -468,7 +466,7 @@ def test_parts_that_text_only_gives_away_are_named(tmp_path: Path) -> None:
     assert "warning: the text alone is predictive: hard" in done.stderr
 
 
-def test_changes_that_read_badly_are_not_made() -> None:
+def test_unnatural_changes_are_skipped() -> None:
     texts = ["a man walking down a street"] * 20 + ["a man kneeling next to a dog"] * 20
     texts += ["a woman running down a street", "a man sitting in a large chair", "an empty street"] * 20
     usual = count_collocations(texts)
@@ -483,7 +481,7 @@ def test_changes_that_read_badly_are_not_made() -> None:
     assert not usual.read_well("a man in a large chair", "a man in an empty chair")
 
 
-def test_a_set_has_none_of_the_changes_that_read_badly() -> None:
+def test_dataset_has_no_unnatural_changes() -> None:
     images = [
         image("a man walking down a street", "a man sitting in a chair", objects=("person", "chair"), name=f"{n}.jpg")
         for n in range(30)
@@ -493,7 +491,7 @@ def test_a_set_has_none_of_the_changes_that_read_badly() -> None:
     assert not [pair.negative for pair in pairs if "kneeling down" in pair.negative or "in a man" in pair.negative]
 
 
-def test_what_may_be_true_is_not_put_in() -> None:
+def test_possibly_true_changes_are_skipped() -> None:
     assert changes("a red car on a street", "replace_att", "easy", others=("many cars on a street",)) == []
     assert changes("a red car on a street", "replace_att", "easy", others=("a car",))
     assert changes("a man in front of a laptop", "replace_rel", "hard") == [], "who sits behind it sits in front of it"
@@ -502,16 +500,16 @@ def test_what_may_be_true_is_not_put_in() -> None:
     assert not [change for change in of_his if change.inserted == ("woman",)], "no woman is on his skis"
 
 
-def test_a_language_model_leaves_out_what_it_finds_to_read_badly(built) -> None:
+def test_language_model_filters_unnatural_changes(built) -> None:
     known = dict.fromkeys((text for pair in built for text in (pair.positive, pair.negative)), 0.0)
     bad = built[0].negative
-    kept = refine(built, known | {bad: -9.0}, made_up(240), BuildSettings(pairs=140))
+    kept = refine(built, known | {bad: -9.0}, synthetic_images(240), BuildSettings(pairs=140))
     assert bad not in {pair.negative for pair in kept}
     assert kept
 
 
-def test_the_papers_preset_counts_each_captioner_and_leaves_right_captions_as_generated() -> None:
-    images = made_up(120)
+def test_paper_preset_counts_per_captioner_and_does_not_edit_true_captions() -> None:
+    images = synthetic_images(120)
     both = [
         replace(own, captions=tuple(SourcedCaption(text.text, who) for who in ("a", "b") for text in own.captions))
         for own in images

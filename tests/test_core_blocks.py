@@ -13,7 +13,7 @@ from point_sets import point_set
 
 
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
-def test_blocks_hold_every_item_once_within_their_room(sizes, room):
+def test_blocks_contain_each_item_once_within_the_memory_limit(sizes, room):
     mask = torch.arange(700) < torch.tensor(sizes).unsqueeze(1)
     side = point_set(torch.zeros(*mask.shape, 1), mask, torch.zeros(len(sizes), dtype=torch.int64))
     with mock.patch.object(schedule, "BLOCK_BYTES", room):
@@ -25,7 +25,7 @@ def test_blocks_hold_every_item_once_within_their_room(sizes, room):
 
 
 @given(size=st.integers(1, 5000), extra=st.integers(0, 300))
-def test_a_size_class_depends_on_the_item_only_and_wastes_little(size, extra):
+def test_size_class_depends_only_on_the_item_and_has_little_padding(size, extra):
     mask = torch.zeros(1, size + extra, dtype=torch.bool)
     mask[0, :size] = True
     width = schedule.widths(mask).item()
@@ -44,7 +44,7 @@ def test_cut_and_place_are_inverse():
     assert torch.equal(target[[1, 3]], torch.zeros(2, 6))
 
 
-def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
+def test_error_in_a_block_is_raised_and_threads_are_restored():
     before = torch.get_num_threads()
 
     def work(part):
@@ -61,7 +61,7 @@ def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
 
 
 @pytest.mark.parametrize("points", [36, 257])
-def test_neither_the_number_of_threads_nor_the_company_changes_a_bit(points):
+def test_results_are_bitwise_independent_of_threads_and_batch(points):
     vectors = torch.nn.functional.normalize(torch.randn(5, points, 48, generator=torch.manual_seed(3)), dim=-1)
     side = point_set(vectors, torch.ones(5, points, dtype=torch.bool), torch.zeros(5, dtype=torch.int64))
     before, settings, fitted = torch.get_num_threads(), FitSettings(components=3), []
@@ -80,7 +80,7 @@ def take(side, item):
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-def test_modes_of_the_caller_hold_for_the_work(mode):
+def test_grad_modes_of_the_caller_apply_in_threads(mode):
     vectors = torch.nn.functional.normalize(torch.randn(3, 40, 8, generator=torch.manual_seed(3)), dim=-1)
     with mode():
         side = point_set(vectors.clone(), torch.ones(3, 40, dtype=torch.bool), torch.zeros(3, dtype=torch.int64))

@@ -40,7 +40,7 @@ def test_expected_log_density_is_the_plain_mean(sides, bank):
         assert result[row][texts.mask[row]].numpy() == pytest.approx(sum(one_by_one) / 7, abs=1e-10)
 
 
-def test_calibrated_terms_are_plain_terms_less_their_mean_over_the_bank(sides, bank):
+def test_calibrated_terms_are_plain_terms_minus_their_mean_over_the_bank(sides, bank):
     images, texts, owner = sides
     plain, result = calibrated(images, texts, owner, None), calibrated(images, texts, owner, bank)
     text_mixtures, image_mixtures = fit_all(texts, TEXT), fit_all(images, IMAGE)
@@ -54,8 +54,8 @@ def test_calibrated_terms_are_plain_terms_less_their_mean_over_the_bank(sides, b
     assert torch.equal(result.support, total(result.support_terms))
 
 
-def test_over_the_bank_itself_the_support_of_any_text_is_zero_on_average(sides, bank):
-    """The wrong-image control by construction: with images of the bank nothing is left of the text."""
+def test_mean_support_over_the_bank_is_zero(sides, bank):
+    """The wrong-image control by construction: over images of the bank, the text has no effect."""
     _, texts, _ = sides
     for row in range(3):
         solid = torch.where(texts.mask[row], 1.0, 0.0)
@@ -77,7 +77,7 @@ def test_a_bank_without_captions_leaves_coverage_unchanged(sides, bank):
     assert not torch.equal(result.support_terms, plain.support_terms)
 
 
-def test_company_does_not_change_calibrated_bits(sides, bank):
+def test_calibrated_terms_are_bitwise_independent_of_the_batch(sides, bank):
     images, texts, owner = sides
     narrow = Bank(Mixture(bank.images.means.float(), bank.images.log_weights.float(), 20.0))
     images, texts = (point_set(s.points.float(), s.mask, s.keys) for s in (images, texts))
@@ -88,22 +88,22 @@ def test_company_does_not_change_calibrated_bits(sides, bank):
         assert torch.equal(alone.support[0], together.support[row])
 
 
-def test_a_large_bank_is_taken_some_items_at_a_time(sides, bank):
+def test_large_bank_is_processed_in_chunks(sides, bank):
     _, texts, _ = sides
     whole = expected_log_density(bank.images, texts.points)
     with mock.patch.object(mixture, "ITEMS", 3):
         assert torch.allclose(expected_log_density(bank.images, texts.points), whole, atol=1e-12)
 
 
-def test_a_bank_in_half_precision_is_widened_and_points_are_not_narrowed(sides, bank):
+def test_half_precision_bank_is_upcast(sides, bank):
     _, texts, _ = sides
     half = Mixture(bank.images.means.half(), bank.images.log_weights.half(), 20.0)
     wide = Mixture(half.means.double(), half.log_weights.double(), 20.0)
     assert torch.equal(expected_log_density(half, texts.points), expected_log_density(wide, texts.points))
 
 
-def test_the_bank_counts_in_the_size_of_a_block(bank):
-    """The products against the background are the largest thing in a block where the bank is large."""
+def test_block_size_accounts_for_the_bank(bank):
+    """With a large bank, the products with the background use most of the memory of a block."""
     images = ragged([9], 12, seed=1)
     many = Bank(Mixture(bank.images.means.repeat(40, 1, 1), bank.images.log_weights.repeat(40, 1), 20.0), None)
     sizes = []

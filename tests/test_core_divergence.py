@@ -29,7 +29,7 @@ ragged_sets = st.lists(st.lists(st.integers(1, 10), min_size=1, max_size=4), min
 
 @given(captions=ragged_sets, seed=st.integers(0, 30), init=st.sampled_from(["spread", "sample"]))
 @settings(max_examples=25)
-def test_agrees_with_the_textbook_on_ragged_sets(captions, seed, init):
+def test_agrees_with_the_reference_on_ragged_sets(captions, seed, init):
     images = ragged([5 + 3 * i for i in range(len(captions))], 12, seed=seed)
     texts = ragged([size for one in captions for size in one], 12, seed=seed + 1, extra=1)
     owner = torch.repeat_interleave(torch.arange(len(captions)), torch.tensor([len(one) for one in captions]))
@@ -42,7 +42,7 @@ def test_agrees_with_the_textbook_on_ragged_sets(captions, seed, init):
         assert (result.coverage[caption].item(), result.support[caption].item()) == pytest.approx(expected, abs=1e-9)
 
 
-def test_float32_agrees_with_float64_to_a_ten_thousandth():
+def test_float32_agrees_with_float64():
     images, texts = ragged([49] * 6, 256, seed=1), ragged([12, 7, 30, 3, 12, 19], 256, seed=2)
     exact = both(images, texts, torch.arange(6))
     narrow = [take(side, slice(None)) for side in (images, texts)]
@@ -51,7 +51,7 @@ def test_float32_agrees_with_float64_to_a_ten_thousandth():
     assert torch.allclose(single.support.double(), exact.support, atol=1e-4)
 
 
-def test_a_mixture_diverges_from_itself_by_exactly_zero():
+def test_divergence_of_a_mixture_from_itself_is_exactly_zero():
     side = ragged([9, 4], 10)
     mixture = fit_all(side, IMAGE)
     assert torch.equal(
@@ -67,8 +67,8 @@ def test_a_mixture_diverges_from_itself_by_exactly_zero():
     init=st.sampled_from(["spread", "sample"]),
 )
 @settings(max_examples=15)
-def test_the_same_item_has_the_same_bits_in_any_company(sizes, seed, room, dtype, init):
-    """Batch, order, neighbours, padding and block size change not one bit on one device and dtype."""
+def test_items_are_bitwise_independent_of_the_batch(sizes, seed, room, dtype, init):
+    """Batch, order, padding and block size change no bit on one device and dtype."""
     patches = [7 + size for size in sizes]
     images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
     alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
@@ -101,7 +101,7 @@ def of_one_pair(image, text, dtype):
 )
 @settings(max_examples=15)
 @example(rows=[(image, text) for image in range(4) for text in range(5)], room=3000, dtype=torch.float32)
-def test_a_caption_that_meets_several_images_has_the_bits_of_each_pair_separately(rows, room, dtype):
+def test_shared_captions_equal_separate_pairs_bitwise(rows, room, dtype):
     images, texts = several_sides(dtype)
     image_of, text_of = torch.tensor(rows).T
     with mock.patch.object(schedule, "BLOCK_BYTES", room):
@@ -114,7 +114,7 @@ def test_a_caption_that_meets_several_images_has_the_bits_of_each_pair_separatel
         assert torch.equal(together.support[pair], alone.support[0])
 
 
-def test_every_item_is_fitted_once_however_many_pairs_it_is_in():
+def test_each_item_is_fitted_once():
     images, texts = ragged([9, 6], 12), ragged([5, 3, 4], 12, seed=1)
     image_of, text_of = torch.cartesian_prod(torch.arange(2), torch.arange(3)).T
     with mock.patch.object(schedule, "fit", wraps=schedule.fit) as fitted:
@@ -123,7 +123,7 @@ def test_every_item_is_fitted_once_however_many_pairs_it_is_in():
     assert (len(result.image_mixtures), len(result.text_mixtures), len(result.coverage)) == (2, 3, 6)
 
 
-def test_no_pairs_are_no_terms():
+def test_no_pairs_give_no_terms():
     nothing = torch.zeros(0, dtype=torch.int64)
     result = both(ragged([9, 6], 12), ragged([5, 3, 4], 12, seed=1), nothing)
     assert result.coverage_terms.shape == (0, 9)
@@ -132,7 +132,7 @@ def test_no_pairs_are_no_terms():
 
 
 @given(size=st.integers(0, 70), extra=st.integers(0, 70), company=st.integers(1, 9), seed=st.integers(0, 99))
-def test_a_sum_of_terms_depends_on_the_terms_only(size, extra, company, seed):
+def test_sum_of_terms_is_independent_of_padding_and_batch(size, extra, company, seed):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.zeros(company, size + extra)
     rows[:, :size] = torch.randn(company, size, generator=generator)
@@ -142,7 +142,7 @@ def test_a_sum_of_terms_depends_on_the_terms_only(size, extra, company, seed):
         assert torch.equal(total(rows[row : row + 1, :size]), together[row : row + 1])
 
 
-def test_candidates_do_not_change_each_other_by_one_bit():
+def test_candidates_are_bitwise_independent():
     images, texts = (
         ragged([49], 64, dtype=torch.float32),
         ragged([5, 12, 9, 30], 64, dtype=torch.float32, seed=2),
@@ -174,7 +174,7 @@ def test_terms_of_padding_are_zero_and_holes_in_a_mask_are_padding():
     assert (result.coverage_terms[~images.mask] == 0).all()
 
 
-def test_an_image_without_captions_and_many_captions_for_one():
+def test_images_with_no_and_with_many_captions():
     images, texts = ragged([6, 9, 4], 8), ragged([5] * 7, 8, seed=1)
     owner = torch.tensor([2, 0, 2, 2, 0, 2, 2])
     result = both(images, texts, owner)
@@ -183,7 +183,7 @@ def test_an_image_without_captions_and_many_captions_for_one():
     assert torch.equal(result.support_terms, expected.support_terms)
 
 
-def test_thousands_of_patches_take_memory_linear_in_their_number():
+def test_memory_is_linear_in_the_number_of_patches():
     from msdscore.core.mixture import gram_is_cheaper
 
     assert not gram_is_cheaper(4096, 1024, 5, 20)

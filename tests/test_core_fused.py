@@ -1,4 +1,4 @@
-"""The fused kernels against plain torch: on a GPU as they run, elsewhere through Triton's interpreter if it is here."""
+"""Fused kernels against plain torch, on a GPU or with Triton's interpreter."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and find_spec("triton")), reason="needs a CUDA device and Triton"
 )
 needs_interpreter = pytest.mark.skipif(
-    find_spec("triton") is None, reason="Triton, whose interpreter runs the kernels, comes with torch on Linux alone"
+    find_spec("triton") is None, reason="needs Triton, which torch installs only on Linux"
 )
 
 
@@ -34,8 +34,8 @@ def both(images, texts, image_of, text_of=None, *, components=(3, 2), bank=None,
     return diverge(images, texts, image_of, text_of, image_fit=image, text_fit=text, bank=bank)
 
 
-def starving():
-    """Points at two poles: with three components at this kappa one starves at once."""
+def dying():
+    """Return points at two poles: one of three components has no mass at this kappa."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 64, generator=generator), dim=-1)
     spots = torch.cat([centre.expand(5, -1), -centre]) + 1e-3 * torch.randn(6, 64, generator=generator)
@@ -44,7 +44,7 @@ def starving():
 
 
 def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float32, **options):
-    """Ragged items with holes and NaN in the padding, two captions for one image, against float64."""
+    """Compare ragged items with holes and NaN padding, and two captions for one image, with float64."""
     images = on(ragged(sizes, dim, seed=1, dtype=torch.float32, extra=3), "cpu", dtype)
     texts = on(ragged([12, 1, 17, 5], dim, seed=2, dtype=torch.float32), "cpu", dtype)
     images.mask[0, 1] = False
@@ -54,14 +54,14 @@ def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float
     exact = both(on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, **options)
     with mock.patch.object(fused, "serves", return_value=True):
         result = both(on(images, device), on(texts, device), owner.to(device), **options)
-    # The tolerance that float32 owes float64 at kappa 20; typical is 1e-6.
+    # Tolerance of float32 at kappa 20; typical differences are 1e-6.
     assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
     assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
     assert (result.coverage_terms.cpu()[~images.mask[owner]] == 0).all()
 
 
 def check_calibrated(device, items, components, dtype=torch.float32, dim=48, **options):
-    """Pairs of both sides in any order, against a bank of more items than one product takes."""
+    """Compare pairs of both sides in any order, with a bank larger than one chunk."""
     images, texts = ragged([33, 9, 20], dim, seed=1, dtype=torch.float32), ragged([12, 1, 17], dim, seed=2, dtype=dtype)
     images.points[~images.mask] = torch.nan
     image_of, text_of = torch.tensor([1, 0, 2, 1, 1]), torch.tensor([0, 0, 2, 1, 2])
@@ -88,7 +88,7 @@ def moved(mixture, device, dtype):
 
 
 def check_death(device, dtype=torch.float32):
-    side, settings = on(starving(), "cpu", dtype), FitSettings(components=3, kappa=300.0, iterations=6)
+    side, settings = on(dying(), "cpu", dtype), FitSettings(components=3, kappa=300.0, iterations=6)
     exact = fit(side.points.double(), side.mask, side.keys, settings)
     there = on(side, device)
     result = fused.fit(there.points, there.mask, there.keys, settings)
@@ -103,8 +103,8 @@ def check_no_iterations(device, dtype=torch.float32):
     assert torch.allclose(result.means.double(), exact.means, atol=1e-6)
 
 
-def let_numpy_in():
-    """Numbers of one element become Python's: Triton 3.4 leaves that to NumPy, which refuses it since 2.4."""
+def patch_numpy_scalars():
+    """Convert arrays of one element to Python numbers, which Triton 3.4 expects and NumPy 2.4 no longer does."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -117,11 +117,11 @@ def let_numpy_in():
 
 
 def interpret():
-    let_numpy_in()
-    few = {"iterations": 3}  # interpreted, each step takes a tenth of a second; a GPU does all twenty
+    patch_numpy_scalars()
+    few = {"iterations": 3}  # interpreted steps take 0.1 s each; a GPU runs all twenty
     check_divergences("cpu", [16, 33, 4], (3, 2), "spread", **few)
     check_divergences("cpu", [66, 5], (8, 5), "sample", **few)
-    # The interpreter takes the bits of bfloat16 for whole numbers: here float16 stands for both.
+    # The interpreter does not support bfloat16, so only float16 is tested.
     check_divergences("cpu", [130, 33, 4], (3, 2), "spread", dtype=torch.float16, **few)
     check_calibrated("cpu", 23, (3, 2), **few)
     check_calibrated("cpu", 5, (8, 1), **few)
@@ -133,7 +133,7 @@ def interpret():
 
 @needs_interpreter
 def test_interpreted_kernels_agree_with_torch():
-    # Triton reads the switch when kernels are defined, so they are defined in a process of their own.
+    # Triton reads the switch when kernels are defined, so a separate process is needed.
     here = Path(__file__)
     script = "import warnings; warnings.simplefilter('ignore'); import test_core_fused as t; t.interpret()"
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -143,8 +143,8 @@ def test_interpreted_kernels_agree_with_torch():
     assert done.returncode == 0, done.stderr
 
 
-# Every kernel is compiled on its first use, for seconds: each size meets each type and each start, not all of them
-# together. Texts of 1 to 17 tokens are in every case, so the two smallest classes are.
+# Compiling a kernel takes seconds, so not all combinations of size, dtype and initialisation are tested. Texts of 1 to
+# 17 tokens cover the two smallest size classes in every case.
 @needs_cuda
 @pytest.mark.parametrize(
     ("sizes", "components", "init", "dtype"),
@@ -166,12 +166,12 @@ def test_cuda_agrees_with_float64(sizes, components, init, dtype):
 
 @needs_cuda
 @pytest.mark.parametrize(("items", "components"), [(1, (3, 2)), (130, (8, 1)), (1000, (5, 3))])
-def test_cuda_calibrates_as_float64_does(items, components):
+def test_cuda_calibration_agrees_with_float64(items, components):
     check_calibrated("cuda", items, components, dim=256)
 
 
 @needs_cuda
-def test_cuda_revives_dead_components_and_takes_no_step_when_disabled():
+def test_cuda_restarts_dead_components_and_supports_zero_iterations():
     for dtype in (torch.float32, torch.float16):
         check_death("cuda", dtype)
         check_no_iterations("cuda", dtype)
@@ -181,7 +181,7 @@ def test_cuda_revives_dead_components_and_takes_no_step_when_disabled():
 @pytest.mark.parametrize(
     ("dtype", "calibrated"), [(torch.float32, True), (torch.float16, False), (torch.bfloat16, True)]
 )
-def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype, calibrated):
+def test_cuda_items_are_bitwise_independent_of_batch_and_run(dtype, calibrated):
     images = on(ragged([256, 40, 9, 200, 1030], 96, dtype=torch.float32), "cuda", dtype)
     texts = on(ragged([12, 16, 17, 70, 1], 96, seed=1, dtype=torch.float32), "cuda", dtype)
     owner = torch.arange(5, device="cuda")
@@ -202,14 +202,14 @@ def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype, calibrated)
 
 
 @needs_cuda
-def test_kernels_are_trusted_on_this_device():
+def test_kernels_are_enabled_on_this_device():
     assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3)
 
 
-def test_a_cpu_other_dtypes_gradients_and_many_components_go_through_torch():
+def test_unsupported_inputs_fall_back_to_torch():
     points = torch.zeros(1, 4, 8)
     assert not fused.serves(points, 3)
-    # All but the device are plain conditions: take the CPU for a device that works.
+    # Pretend that the CPU is supported, to test the other conditions.
     with mock.patch.object(fused, "_works", return_value=True):
         assert fused.serves(points, 8)
         assert fused.serves(points.bfloat16(), 3)
@@ -221,7 +221,7 @@ def test_a_cpu_other_dtypes_gradients_and_many_components_go_through_torch():
 
 
 def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
-    # In a process of its own: here other tests may have used the kernels.
+    # In a separate process, because other tests may have loaded the kernels.
     script = (
         "import sys; from point_sets import point_set, ragged; from msdscore.core.schedule import fit_all; "
         "from msdscore.core.mixture import FitSettings; fit_all(ragged([5], 8), FitSettings(components=2)); "
@@ -238,7 +238,7 @@ def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
         ("their results differ", r"slower: their results differ"),
     ],
 )
-def test_kernels_that_are_not_used_on_a_gpu_say_so_once(monkeypatch, reason, line):
+def test_warns_once_if_kernels_are_not_used_on_a_gpu(monkeypatch, reason, line):
     monkeypatch.setattr(fused, "_obstacle", lambda device: reason)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     fused._works.cache_clear()

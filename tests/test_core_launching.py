@@ -1,4 +1,4 @@
-"""One thread launches at a time, cuDNN plans no attention meanwhile, and nothing stays taken after an error."""
+"""Serialised kernel launches: one thread at a time, without cuDNN attention, released after errors."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 @pytest.fixture(autouse=True)
 def flags():
-    """The choice of attention is the whole process's: it is as before after every test."""
+    """Restore the attention backends, which are a setting of the whole process."""
     kinds = ("cudnn", "flash", "mem_efficient", "math")
     before = [getattr(backends, f"{kind}_sdp_enabled")() for kind in kinds]
     yield
@@ -45,13 +45,13 @@ def test_one_thread_launches_at_a_time(other):
     assert asked.result(timeout=60)
 
 
-def test_on_a_cpu_nothing_is_locked(other):
+def test_cpu_is_not_locked(other):
     with launching(CPU):
         assert backends.cudnn_sdp_enabled()
         assert other.submit(enter).result(timeout=60)
 
 
-def test_attention_is_not_planned_by_cudnn_until_the_outermost_block_ends():
+def test_cudnn_attention_is_disabled_until_the_outermost_block_ends():
     with launching(GPU):
         assert not backends.cudnn_sdp_enabled()
         assert backends.flash_sdp_enabled()
@@ -61,7 +61,7 @@ def test_attention_is_not_planned_by_cudnn_until_the_outermost_block_ends():
     assert backends.cudnn_sdp_enabled()
 
 
-def test_an_error_leaves_nothing_taken(other):
+def test_lock_is_released_after_an_error(other):
     with pytest.raises(ValueError, match="refused"), launching(GPU), launching(GPU):
         raise ValueError("refused")
     assert backends.cudnn_sdp_enabled()
@@ -69,7 +69,7 @@ def test_an_error_leaves_nothing_taken(other):
 
 
 @pytest.mark.parametrize("alone", [SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
-def test_the_only_choice_stays(alone):
+def test_only_enabled_attention_backend_is_not_disabled(alone):
     with sdpa_kernel(alone):
         before = backends.cudnn_sdp_enabled()
         with launching(GPU):
@@ -77,13 +77,13 @@ def test_the_only_choice_stays(alone):
             assert not backends.flash_sdp_enabled()
 
 
-def test_tensors_of_a_cpu_are_there_at_once():
+def test_cpu_tensors_are_available_immediately():
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([3])
     fetch = fetching(one, other)
     assert [tensor.tolist() for tensor in fetch()] == [[1.0, 2.0], [3]]
 
 
-def test_every_gpu_has_its_own_batches_in_flight_and_a_cpu_any_number(other):
+def test_batches_in_flight_are_limited_per_gpu_and_unlimited_on_cpu(other):
     def enter(device):
         with in_flight(torch.device(device)):
             return True

@@ -1,4 +1,4 @@
-"""The ladder for EM: closed form, textbook loop, invariances, monotone likelihood, recovery, gradients, dtypes."""
+"""EM: closed form, reference loop, invariances, monotone likelihood, recovery, gradients, dtypes."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ def test_two_opposite_points_closed_form():
     kappa=st.sampled_from([1.0, 20.0, 60.0]),
 )
 @settings(max_examples=20)
-def test_agrees_with_the_textbook(space, init, sizes, seed, kappa):
+def test_agrees_with_the_reference(space, init, sizes, seed, kappa):
     side = ragged(sizes, 6, seed=seed, extra=3)
     options = FitSettings(components=3, kappa=kappa, init=init, seed=seed)
     mixture = fit(side.points, side.mask, side.keys, options, space=space)
@@ -55,7 +55,7 @@ def test_agrees_with_the_textbook(space, init, sizes, seed, kappa):
     for row, size in enumerate(sizes):
         points = side.points[row, :size].numpy()
         means, weights = reference.fit(points, seeds[row].tolist(), kappa)
-        # float64, twenty steps: rounding grows with kappa but stays far under the 1e-9 asked of the divergences.
+        # float64, twenty steps: rounding errors grow with kappa but are far below the tolerance of 1e-9 of the divergences.
         assert mixture.means[row].numpy() == pytest.approx(means, abs=1e-9)
         density = log_density(mixture, side.points)[row, :size].numpy()
         assert density == pytest.approx(reference.log_density(points, (means, weights), kappa), abs=1e-9)
@@ -77,7 +77,7 @@ def test_likelihood_never_decreases(seed, size, components):
 
 @given(seed=st.integers(0, 50))
 @settings(max_examples=15)
-def test_rotation_changes_no_density(seed):
+def test_density_is_invariant_to_rotation(seed):
     generator = torch.Generator().manual_seed(seed)
     side = ragged([9, 4], 5, seed=seed)
     rotation = torch.linalg.qr(torch.randn(5, 5, generator=generator, dtype=torch.float64)).Q
@@ -106,8 +106,8 @@ def test_planted_components_are_recovered():
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_dead_components_are_seeded_anew_as_in_the_textbook(space):
-    # Three tight bundles and a component that starts alone between them: at this kappa it starves at once.
+def test_dead_components_restart_as_in_the_reference(space):
+    # Three tight clusters and a component between them, which has no mass at this kappa.
     generator = torch.Generator().manual_seed(0)
     centre = directions(generator, 1, 8)
     points = torch.nn.functional.normalize(
@@ -127,10 +127,10 @@ def test_dead_components_are_seeded_anew_as_in_the_textbook(space):
     assert mixture.log_weights[0].exp().numpy() == pytest.approx(weights, abs=1e-9)
 
 
-def test_a_dead_component_takes_its_reserve_point_and_the_weight_of_one_point():
+def test_dead_component_restarts_at_its_reserve_point_with_the_weight_of_one_point():
     from msdscore.core import mixture as module
 
-    class Starving(GramSpace):
+    class Dying(GramSpace):
         """Every point belongs to the first component."""
 
         def similarities(self, index):
@@ -140,7 +140,7 @@ def test_a_dead_component_takes_its_reserve_point_and_the_weight_of_one_point():
 
     side = ragged([5], 6)
     options = FitSettings(components=2, iterations=1, kappa=20.0)
-    result = module.fit(side.points, side.mask, side.keys, options, space=Starving)
+    result = module.fit(side.points, side.mask, side.keys, options, space=Dying)
     seeds = seeds_of(side, 4)[0]
     assert torch.allclose(result.means[0, 1], side.points[0, seeds[3]])
     assert result.log_weights[0].exp().tolist() == pytest.approx([5 / 6, 1 / 6])
@@ -168,7 +168,7 @@ def test_lower_precision_inputs_are_close_to_float64(dtype):
     assert (result - exact)[side.mask].abs().max() < 1e-4
 
 
-def test_take_gives_the_mixtures_of_some_items():
+def test_take_selects_mixtures():
     mixture = Mixture(torch.arange(12.0).reshape(3, 2, 2), torch.zeros(3, 2), 20.0)
     assert len(mixture.take(torch.tensor([2, 0]))) == 2
     assert mixture.take(torch.tensor([2])).means[0, 0].tolist() == [8.0, 9.0]

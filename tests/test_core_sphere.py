@@ -5,7 +5,7 @@ from msdscore.core.embeddings import masked_mean, real_points, unit
 from point_sets import ragged
 
 
-def test_unit_has_length_one_for_huge_and_tiny_vectors():
+def test_unit_normalises_huge_and_tiny_vectors():
     vectors = torch.tensor([[3e30, 4e30], [3e-30, 4e-30], [-1.0, 0.0]])
     assert torch.allclose(unit(vectors), torch.tensor([[0.6, 0.8], [0.6, 0.8], [-1.0, 0.0]]))
 

@@ -16,7 +16,7 @@ def similarities_of(side):
 
 
 @given(size=st.integers(1, 12), extra=st.integers(0, 6), key=st.integers(0, 2**63 - 1), seed=st.integers(0, 9))
-def test_a_draw_depends_on_the_item_only(size, extra, key, seed):
+def test_draws_depend_only_on_the_item(size, extra, key, seed):
     alone = sample(torch.ones(1, size, dtype=torch.bool), torch.tensor([key]), seed=seed, components=3)
     mask = torch.zeros(3, size + extra, dtype=torch.bool)
     mask[:, :size] = True
@@ -32,7 +32,7 @@ def test_draws_are_uniform_over_points_and_independent_between_components():
     pairs = np.bincount((draws[:, 0] * 6 + draws[:, 1]).numpy(), minlength=36).reshape(6, 6)
     observed = pairs[~np.eye(6, dtype=bool)]
     assert pairs.trace() == 0
-    # 30 cells of 300: a fair draw passes at this level 999 times in 1000, and the draw is fixed.
+    # 30 cells, 300 expected each: uniform draws pass with probability 0.999, and the seed is fixed.
     assert stats.chisquare(observed).pvalue > 1e-3
 
 
@@ -46,13 +46,13 @@ def test_reserves_and_starts_of_few_points_are_drawn_with_replacement():
         assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_seeds_give_other_draws():
+def test_seeds_give_different_draws():
     mask, keys = torch.ones(50, 20, dtype=torch.bool), torch.arange(50)
     assert not torch.equal(sample(mask, keys, seed=0, components=2), sample(mask, keys, seed=1, components=2))
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 100))
-def test_spread_is_the_textbook_farthest_first(sizes, seed):
+def test_spread_equals_the_reference_farthest_first(sizes, seed):
     side = ragged(sizes, 5, seed=seed, extra=2)
     result = spread(similarities_of(side), side.mask, count=6)
     for row, size in enumerate(sizes):
@@ -60,7 +60,7 @@ def test_spread_is_the_textbook_farthest_first(sizes, seed):
         assert result[row].tolist() == reference.farthest_first(points, 6)
 
 
-def test_near_ties_go_to_the_smaller_number():
+def test_near_ties_select_the_lower_index():
     points = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0 + 1e-7, -1e-6]]], dtype=torch.float64)
     side_mask = torch.ones(1, 3, dtype=torch.bool)
     gram = points @ points.mT

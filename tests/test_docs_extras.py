@@ -1,4 +1,4 @@
-"""Pages name the extras that their own examples need, so that a reader of one page can follow it."""
+"""Pages mention the extras that their examples need."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from test_docs_examples import PAGES, PYTHON, ROOT, SHELL, blocks, lines_of
 
-# A page without an install line is read after the page of installation, which installs `mini`.
+# Pages without an install line follow the installation page, which installs `mini`.
 INSTALLED = {"mini"}
 IMPORTED = {
     "capevalkit": "capevalkit", "evaluate": "evaluate", "matplotlib": "figures", "open_clip": "openclip",
@@ -18,7 +18,7 @@ IMPORTED = {
     "wandb": "wandb",
 }  # fmt: skip
 OPENED = r"(--encoder |-e |-m [\w-]*/?|Scorer\(|load_encoder\(|encoder=|caption_scores\(|MSDReward\()\W?"
-NEEDED = {  # what a line of Python or a command has if it needs an extra
+NEEDED = {  # patterns of Python lines and commands that need an extra
     "figures": r"\.(png|svg|pdf)\b|--plot\b",
     "pandas": r"\bto_pandas\(",
     "serve": r"^msdscore serve\b",
@@ -35,7 +35,7 @@ NEEDED = {  # what a line of Python or a command has if it needs an extra
 
 @cache
 def contents(extra):
-    """An extra and all that it includes."""
+    """Return an extra and the extras it includes."""
     rows = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     inside = {
         name for row in rows[extra] for group in re.findall(r"msdscore\[([\w,]+)\]", row) for name in group.split(",")
@@ -51,7 +51,7 @@ def named(page):
 
 
 def needed(page):
-    """Extras, and other packages by the name of their module, with the block that needs them."""
+    """Return the required extras, and other packages by module name, with the block that needs them."""
     for block in blocks(*PYTHON, *SHELL, page=page):
         is_python = block.kind in PYTHON
         commands = (
@@ -73,11 +73,11 @@ def needed(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_the_extras_that_its_examples_need(page):
+def test_page_mentions_the_extras_of_its_examples(page):
     missing = {extra: place for extra, place in needed(page) if extra not in named(page)}
     assert not missing, f"{page.name}: name these extras, as in pip install 'msdscore[…]': {missing}"
 
 
-def test_extras_that_pages_name_exist():
+def test_extras_of_pages_exist():
     for page in PAGES:
         named(page)

@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere: files, pages and headings; and the site lists every page."""
+"""Documentation links resolve to files, pages and headings, and the site lists every page."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ def links(page):
 
 
 def anchors(page):
-    """Headings as code hosts and the site name them."""
+    """Return the anchors of the headings, as on code hosts and the site."""
     found = set()
     for heading in HEADING.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
@@ -27,7 +27,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     for link in links(page):
         if link.startswith(("http://", "https://", "mailto:")):
             continue
@@ -40,7 +40,7 @@ def test_links_lead_somewhere(page):
 
 
 def listed(page):
-    """Pages that the lists of a page name."""
+    """Return the pages that a page lists."""
     for body in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
         for line in body.splitlines():
             if line and not line.startswith(":"):
@@ -56,7 +56,7 @@ def test_the_site_lists_every_page_once():
     assert set(found) == pages - {docs / "index"} - notes
 
 
-def test_the_page_of_commands_has_all_of_them(monkeypatch):
+def test_commands_page_documents_all_commands(monkeypatch):
     from typer.main import get_command
 
     from msdscore.cli.app import app
@@ -77,7 +77,7 @@ def test_the_page_of_commands_has_all_of_them(monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_on_a_page_is_python(page):
+def test_python_blocks_parse(page):
     for body in re.findall(r"^```(?:py|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
         if ">>>" not in body:
             ast.parse(body)

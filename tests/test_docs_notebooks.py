@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and are kept with their outputs."""
+"""Notebooks run from top to bottom and are stored with their outputs."""
 
 import os
 import re
@@ -21,13 +21,13 @@ def read(path):
 
 
 @each
-def test_it_is_stored_executed_and_speaks_of_no_machine(path):
+def test_notebook_is_stored_executed_without_local_paths(path):
     cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)
     assert any("text/html" in output.get("data", {}) for cell in cells for output in cell.outputs)
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
     assert path.stat().st_size < 2_000_000
-    # Letters of images may spell anything.
+    # Encoded images may contain any letters.
     text = re.sub(r"[A-Za-z0-9+/]{200,}", "", path.read_text(encoding="utf-8"))
     for place in ("/root", "/tmp", "/home", "/work"):
         assert place not in text
@@ -35,11 +35,11 @@ def test_it_is_stored_executed_and_speaks_of_no_machine(path):
 
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
 @each
-def test_it_runs(path, monkeypatch):
+def test_notebook_runs(path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")
     for needed in ("ipykernel", "skimage", "matplotlib"):
         pytest.importorskip(needed)
-    # The notebooks call the program of the environment that the tests run in.
+    # The notebooks call the program of the test environment.
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

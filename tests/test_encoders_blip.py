@@ -1,4 +1,4 @@
-"""BLIP for image-text matching against the library's own contrastive score."""
+"""BLIP for image-text matching against the contrastive score of transformers."""
 
 import numpy as np
 import pytest
@@ -25,19 +25,19 @@ def library(folder):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(2)
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in [(64, 64), (97, 41)]]
 
 
 @pytest.fixture(scope="module")
-def pixels(folder, pictures):
+def pixels(folder, images):
     kind = getattr(transformers, "BlipImageProcessorPil", None) or transformers.BlipImageProcessor
-    return kind.from_pretrained(folder)(pictures, return_tensors="pt")["pixel_values"]
+    return kind.from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
 
 
 @torch.inference_mode()
-def test_pooled_vectors_give_the_librarys_contrastive_score(folder, library, pictures, pixels):
+def test_pooled_vectors_give_the_contrastive_score_of_transformers(folder, library, images, pixels):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     theirs = library(
@@ -47,23 +47,23 @@ def test_pooled_vectors_give_the_librarys_contrastive_score(folder, library, pic
         use_itm_head=False,
     ).itm_score
     encoder = load_encoder(str(folder), device="cpu")
-    ours = prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    ours = prepare_and_encode(encoder, images).pooled @ encoder.encode_texts(TEXTS).pooled.T
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_points_are_projected_states_without_the_first_and_last(folder, library, pictures, pixels):
+def test_points_are_projected_states_without_the_first_and_last(folder, library, images, pixels):
     encoder = load_encoder(str(folder), device="cpu")
     normal = torch.nn.functional.normalize
     patches = library.vision_proj(library.vision_model(pixels).last_hidden_state[:, 1:])
-    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, normal(patches, dim=-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, images).points, normal(patches, dim=-1), rtol=0, atol=1e-5)
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(["the cat"], return_tensors="pt")
     states = library.text_encoder(inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
     tokens = library.text_proj(states[:, 1:-1])
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, normal(tokens, dim=-1), rtol=0, atol=1e-5)
 
 
-def test_a_blip_for_captions_is_rejected_in_words(folder, tmp_path):
+def test_blip_captioner_is_rejected(folder, tmp_path):
     config = transformers.BlipConfig.from_pretrained(folder)
     other = tmp_path / "captioner"
     transformers.BlipForConditionalGeneration(config).save_pretrained(other)

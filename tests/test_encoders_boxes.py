@@ -1,4 +1,4 @@
-"""Boxes are where patches look: what is painted into a box changes the raw input of that very patch."""
+"""Boxes of patches: a spot painted into a box changes the input of exactly that patch."""
 
 import pytest
 import torch
@@ -14,12 +14,12 @@ GREY = (110, 120, 130)
 
 
 def rows_of(maps):
-    """One row a patch of an image's only square."""
+    """Return one row per patch of a single square."""
     return maps[0].flatten(1).T
 
 
 def mosaic_of(maps, layout, canvas):
-    """One row a patch of the tiles, which lie row by row on the canvas; the rim of padding is cut off."""
+    """Return one row per patch of the tiles, in row order on the canvas, without padding."""
     down, across = canvas[1] // 30, canvas[0] // 30
     tiles = maps.reshape(down, across, *maps.shape[1:]).permute(2, 0, 3, 1, 4)
     grid = tiles.flatten(3, 4).flatten(1, 2)
@@ -28,7 +28,7 @@ def mosaic_of(maps, layout, canvas):
     return grid[:, top : top + rows, left : left + columns].flatten(1).T
 
 
-# How to find the layer that takes the pixels, and how its output turns into one row a point.
+# The layer that reads the pixels, and a function from its output to one row per point.
 CASES = {
     "clip": (make_tiny_clip, "vision_model.embeddings.patch_embedding", lambda out, _: rows_of(out)),
     "siglip": (tiny_models.make_siglip, "vision_model.embeddings.patch_embedding", lambda out, _: rows_of(out)),
@@ -54,26 +54,26 @@ def case(request, tmp_path_factory):
     return encoder, layer, rows
 
 
-def raw_input(encoder, layer, picture):
-    """What the first layer makes of the pixels, before any patch knows of another."""
+def raw_input(encoder, layer, image):
+    """Return the output of the first layer, before patches are mixed."""
     found = [module for name, module in encoder._model.named_modules() if name.endswith(layer)]
     seen = []
     handle = found[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach()))
     try:
-        out = prepare_and_encode(encoder, [picture])
+        out = prepare_and_encode(encoder, [image])
     finally:
         handle.remove()
     return torch.cat(seen), out
 
 
 def painted(size, box):
-    """An image with a black spot in the middle of a box."""
-    picture = Image.new("RGB", size, GREY)
+    """Return an image with a black spot in the middle of a box."""
+    image = Image.new("RGB", size, GREY)
     left, top, right, bottom = box.tolist()
     inset = ((right - left) * 0.2, (bottom - top) * 0.2)
     spot = (left + inset[0], top + inset[1], right - inset[0] - 1, bottom - inset[1] - 1)
-    ImageDraw.Draw(picture).rectangle([round(value) for value in spot], fill=(0, 0, 0))
-    return picture
+    ImageDraw.Draw(image).rectangle([round(value) for value in spot], fill=(0, 0, 0))
+    return image
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -110,7 +110,7 @@ def test_a_spot_in_a_box_changes_that_patch_of_the_mosaic_most(tiles, size, canv
 
 
 def test_boxes_of_a_pooled_mosaic_span_the_image(tiles):
-    """36 tiles of 3 x 3 patches are pooled to nine tiles' worth: two patches a side become one."""
+    """36 tiles of 3 x 3 patches are pooled by a factor of two per side."""
     (layout,) = prepare_and_encode(tiles, [Image.new("RGB", (180, 180))]).layout
     assert layout.grid == (9, 9)
     assert layout.boxes[0].tolist() == [0, 0, 16, 16]
@@ -118,7 +118,7 @@ def test_boxes_of_a_pooled_mosaic_span_the_image(tiles):
     assert layout.boxes[-1].tolist() == [158, 158, 174, 174]
 
 
-def test_the_rim_that_a_tower_never_sees_belongs_to_no_patch(tmp_path):
+def test_cropped_border_belongs_to_no_patch(tmp_path):
     encoder = load_encoder(str(tiny_models.make_siglip(tmp_path / "siglip")), device="cpu")
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (60, 30))]).layout
     assert layout.grid == (3, 3)

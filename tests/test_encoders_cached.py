@@ -1,4 +1,4 @@
-"""The one embedding cache: the wrapped encoder's own vectors, each item once, in memory and on disk, whatever happens."""
+"""The embedding cache: identical vectors, each item encoded once, in memory and on disk, also after crashes."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from test_scoring import picture
+from test_scoring import make_image
 
 TEXTS = ["a red square", "a blue ball on the left", "", "a red square", "élan \ud83d \N{DOG}"]
 
@@ -26,12 +26,12 @@ def kept(folder, **how):
 
 
 def files(folder):
-    """The items on disk, without what else lies there."""
+    """Return the cached items in a folder."""
     return [path for path in folder.rglob("*") if path.is_file() and len(path.name) == 38]
 
 
 class Counting:
-    """The toy encoder, counting what goes through it."""
+    """The toy encoder, counting its inputs."""
 
     def __init__(self):
         self._toy = load_encoder("toy")
@@ -52,7 +52,7 @@ class Counting:
     def encode_texts(self, texts):
         self.read += texts
         if "refused" in texts:
-            raise CaptionError("the encoder refuses it")
+            raise CaptionError("rejected by the encoder")
         return self._toy.encode_texts(texts)
 
 
@@ -69,19 +69,19 @@ def same(ours, theirs):
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_vectors_are_the_encoders_own_and_each_item_is_made_once(tmp_path, on_disk):
+def test_vectors_equal_the_encoder_and_items_are_encoded_once(tmp_path, on_disk):
     wrapped = Counting()
     cached = CachedEncoder(wrapped, disk=kept(tmp_path) if on_disk else None)
     assert isinstance(cached, Encoder)
-    pictures = [picture(1), picture(2, (30, 20)), picture(1)]
+    images = [make_image(1), make_image(2, (30, 20)), make_image(1)]
     for _ in range(2):
-        same(prepare_and_encode(cached, pictures), prepare_and_encode(load_encoder("toy"), pictures))
+        same(prepare_and_encode(cached, images), prepare_and_encode(load_encoder("toy"), images))
         same(cached.encode_texts(TEXTS), load_encoder("toy").encode_texts(TEXTS))
     assert (wrapped.seen, wrapped.read) == ([2], list(dict.fromkeys(TEXTS)))
     assert (cached.signature, cached.bank, cached.recommended) == (wrapped.signature, None, {"kappa": 7.0})
 
 
-def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path):
+def test_disk_cache_is_shared_by_runs_but_not_by_encoders(tmp_path):
     first, second = Counting(), Counting()
     expected = CachedEncoder(first, disk=kept(tmp_path)).encode_texts(TEXTS)
     same(CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS), expected)
@@ -99,7 +99,7 @@ def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-3], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda _: b""]
 )
-def test_a_damaged_file_is_made_again(tmp_path, damage):
+def test_damaged_file_is_encoded_again(tmp_path, damage):
     CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     (file,) = files(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_made_again(tmp_path, damage):
     assert last.read == []
 
 
-def test_writers_side_by_side_leave_whole_files(tmp_path):
+def test_concurrent_writers_leave_valid_files(tmp_path):
     texts = [f"a red ball number {number}" for number in range(40)]
     encoders = [CachedEncoder(Counting(), disk=kept(tmp_path)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -125,8 +125,8 @@ def test_writers_side_by_side_leave_whole_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
-    """The process dies in the middle of its items; the rest is made by the next one."""
+def test_killed_writer_leaves_no_partial_items(tmp_path):
+    """The process dies between items; the next one encodes the rest."""
     code = (
         "import os, sys; from pathlib import Path; from msdscore import load_encoder; from msdscore.encoders import cached\n"
         "replace, calls = os.replace, []\n"
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_a_one_line_error(tmp_path):
         CachedEncoder(Counting(), disk=kept(tmp_path / "file"))
 
 
-def test_memory_is_bounded_and_what_was_used_last_stays():
+def test_memory_cache_is_bounded_and_evicts_least_recently_used():
     wrapped = Counting()
     one = load_encoder("toy").encode_texts(["ball 1"])
     size = one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS
@@ -162,22 +162,22 @@ def test_memory_is_bounded_and_what_was_used_last_stays():
 def test_errors_pass_through_and_are_not_cached():
     cached = CachedEncoder(Counting())
     for _ in range(2):
-        with pytest.raises(CaptionError, match="the encoder refuses it"):
+        with pytest.raises(CaptionError, match="rejected by the encoder"):
             cached.encode_texts(["a ball", "refused"])
     assert len(cached.encode_texts(["a ball"])) == 1
 
 
 def test_equal_pixels_of_images_of_other_sizes_are_two_items():
     encoder = load_encoder("toy")
-    small, large = prepare_all(encoder.prepare, [picture(1, (48, 48)), picture(1, (48, 48)).resize((96, 96), 0)])
+    small, large = prepare_all(encoder.prepare, [make_image(1, (48, 48)), make_image(1, (48, 48)).resize((96, 96), 0)])
     assert torch.equal(small.pixels, large.pixels)
     assert prepared_key(small) != prepared_key(large)
 
 
-def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
+def test_pipeline_embeds_each_distinct_item_once():
     wrapped = Counting()
     pipeline = Pipeline(wrapped).remembering()
-    decoded = pipeline.decode([picture(1), picture(2), picture(1)])
+    decoded = pipeline.decode([make_image(1), make_image(2), make_image(1)])
     first = pipeline.score(decoded, ["a red ball", "a blue ball", "a red ball"], [0, 1, 2])
     second = pipeline.score(decoded[:1], ["a red ball"], [0])
     assert (wrapped.seen, sorted(wrapped.read)) == ([2], ["a blue ball", "a red ball"])
@@ -185,23 +185,23 @@ def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
     assert pipeline.remembering() is pipeline
 
 
-def test_a_stream_of_images_does_not_push_out_the_texts():
+def test_images_do_not_evict_texts():
     wrapped = Counting()
-    one = prepare_and_encode(load_encoder("toy"), [picture(0)])
+    one = prepare_and_encode(load_encoder("toy"), [make_image(0)])
     cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS))
     cached.encode_texts(["ball 1"])
     for number in range(9):
-        prepare_and_encode(cached, [picture(number)])
+        prepare_and_encode(cached, [make_image(number)])
     cached.encode_texts(["ball 1"])
     assert wrapped.read == ["ball 1"]
 
 
 def used(path, seconds):
-    """As if the file had been used that long ago."""
+    """Set the last use of a file to this many seconds ago."""
     os.utime(path, (path.stat().st_mtime - seconds,) * 2)
 
 
-def test_what_was_used_longest_ago_makes_room_and_nothing_else_of_the_folder_is_touched(tmp_path):
+def test_disk_cache_evicts_least_recently_used_and_no_other_files(tmp_path):
     (tmp_path / "mine").mkdir()
     for name in ("mine/notes.txt", "notes.txt"):
         (tmp_path / name).write_bytes(b"x" * 9000)
@@ -230,7 +230,7 @@ def test_what_was_used_longest_ago_makes_room_and_nothing_else_of_the_folder_is_
     assert not abandoned.exists()
 
 
-def test_a_cache_stays_within_its_limit_over_many_items(tmp_path):
+def test_disk_cache_stays_within_its_limit(tmp_path):
     wrapped = Counting()
     CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 0"])
     limit = 40 * files(tmp_path)[0].stat().st_size
@@ -242,7 +242,7 @@ def test_a_cache_stays_within_its_limit_over_many_items(tmp_path):
         kept(tmp_path, limit=0)
 
 
-def test_a_cache_of_exactly_its_limit_loses_nothing(tmp_path):
+def test_disk_cache_of_exactly_its_limit_evicts_nothing(tmp_path):
     CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(["ball 1", "ball 2"])
     total = sum(path.stat().st_size for path in files(tmp_path))
     assert remove_oldest(tmp_path, total) == total
@@ -251,7 +251,7 @@ def test_a_cache_of_exactly_its_limit_loses_nothing(tmp_path):
     assert len(files(tmp_path)) == 1
 
 
-def test_half_precision_is_half_the_room_the_same_in_every_run_and_in_the_signature(tmp_path):
+def test_half_precision_halves_the_size_and_is_in_the_signature(tmp_path):
     texts = ["a red ball", "a blue square on the left"]
     full = CachedEncoder(Counting(), disk=kept(tmp_path / "full")).encode_texts(texts)
     first = CachedEncoder(Counting(), disk=kept(tmp_path / "half", half=True))
@@ -269,9 +269,9 @@ def test_half_precision_is_half_the_room_the_same_in_every_run_and_in_the_signat
     assert (first.signature, first.recommended) == ("toy@counted,kept:float16", {"kappa": 7.0})
 
 
-def test_a_file_that_is_known_is_not_even_decoded(tmp_path):
-    picture(1).save(tmp_path / "one.png")
-    picture(2).save(tmp_path / "two.png")
+def test_cached_file_is_not_decoded(tmp_path):
+    make_image(1).save(tmp_path / "one.png")
+    make_image(2).save(tmp_path / "two.png")
     sources = [tmp_path / "one.png", (tmp_path / "two.png").read_bytes()]
     pipelines = [Pipeline(CachedEncoder(Counting(), disk=kept(tmp_path / "cache"))) for _ in range(2)]
     plain = Pipeline(Counting())
@@ -281,11 +281,11 @@ def test_a_file_that_is_known_is_not_even_decoded(tmp_path):
         patch.setattr("msdscore.scoring.decoder.open_image", None)
         decoded = pipelines[1].decode(sources)
     for path in files(tmp_path / "cache"):
-        path.unlink()  # lost between decoding and encoding: made after all
+        path.unlink()  # removed between decoding and encoding: encoded again
     assert pipelines[1].score(decoded, ["a ball", "a square"], [0, 1]) == expected
 
 
-def test_the_bytes_of_a_file_name_it_not_its_path_and_errors_are_the_usual_ones(tmp_path):
+def test_files_are_identified_by_content(tmp_path):
     path = tmp_path / "one.png"
     pipeline = Pipeline(CachedEncoder(Counting(), disk=kept(tmp_path / "cache")))
     path.write_bytes(b"nothing")
@@ -293,20 +293,20 @@ def test_the_bytes_of_a_file_name_it_not_its_path_and_errors_are_the_usual_ones(
         (ours,), (usual,) = pipeline.decode([source]), Pipeline(load_encoder("toy")).decode([source])
         assert str(ours) == str(usual)
     for number in (1, 2):
-        picture(number).save(path)
+        make_image(number).save(path)
         same(
             pipeline.embed_images(pipeline.decode([path])).vectors,
-            prepare_and_encode(load_encoder("toy"), [picture(number)]),
+            prepare_and_encode(load_encoder("toy"), [make_image(number)]),
         )
     small = Pipeline(pipeline.encoder, limits=ImageLimits(max_pixels=9))
     assert "max_pixels" in str(small.decode([path])[0])
 
 
-def test_another_kappa_finds_all_vectors_and_says_so(tmp_path):
+def test_run_with_another_kappa_reports_full_cache_use(tmp_path):
     spec = ScorerSpec(encoder="toy", cache=kept(tmp_path))
     for change, there in (((), 0), ((("kappa", 30.0),), 2)):
         pipeline = replace(spec, changes=change).build()
-        pipeline.score(pipeline.decode([picture(1), picture(2)]), ["a ball", "a square"], [0, 1])
+        pipeline.score(pipeline.decode([make_image(1), make_image(2)]), ["a ball", "a square"], [0, 1])
         use = pipeline.cache_use
         assert (use.pictures - use.pictures_made, use.texts - use.texts_made) == (there, there)
     assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were cached"
@@ -327,7 +327,7 @@ def test_two_processes_write_one_cache(tmp_path):
     same(CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(texts), load_encoder("toy").encode_texts(texts))
 
 
-def test_files_that_were_swapped_are_made_again(tmp_path):
+def test_swapped_files_are_encoded_again(tmp_path):
     CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(TEXTS[:2])
     first, second = files(tmp_path)
     contents = first.read_bytes(), second.read_bytes()

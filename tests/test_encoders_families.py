@@ -1,4 +1,4 @@
-"""What every family promises, on a tiny checkpoint of each in the real format."""
+"""Properties of all encoder families, on tiny checkpoints in the real formats."""
 
 import pickle
 import sys
@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+import tiny_clip
 import tiny_models
 import tiny_openclip
 from msdscore.encoders import backbone
@@ -17,6 +18,7 @@ from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.scorer import Scorer
 
 MAKERS = {
+    "clip": tiny_clip.make_tiny_clip,
     "siglip": tiny_models.make_siglip,
     "siglip2": tiny_models.make_siglip2,
     "blip": tiny_models.make_blip,
@@ -55,14 +57,14 @@ def encoder(folder):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(0)
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
 
 
 @pytest.fixture(scope="module")
-def seen(encoder, pictures):
-    return prepare_and_encode(encoder, pictures)
+def seen(encoder, images):
+    return prepare_and_encode(encoder, images)
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +76,14 @@ def assert_unit(vectors):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]), rtol=0, atol=1e-5)
 
 
-def test_the_folder_is_known_by_its_files(folder, family, encoder):
+def test_family_is_detected_from_the_folder(folder, family, encoder):
     assert find_row(str(folder)).family == family.split()[0]
     assert isinstance(encoder, Encoder)
     assert encoder.signature.startswith(f"{folder.name}@")
     assert encoder.signature.endswith("dtype:float32")
 
 
-def test_patches_are_unit_vectors_each_with_a_box_on_the_image(seen):
+def test_patches_are_unit_vectors_with_boxes(seen):
     assert seen.points.dtype == seen.pooled.dtype == torch.float32
     assert_unit(seen.points[seen.mask])
     assert_unit(seen.pooled)
@@ -108,7 +110,7 @@ def test_patches_of_one_image_do_not_overlap(seen):
         assert shared.fill_diagonal_(0).max() < 1e-2
 
 
-def test_tokens_are_unit_vectors_each_with_its_characters(read):
+def test_tokens_are_unit_vectors_with_spans(read):
     assert_unit(read.points[read.mask])
     assert (read.points[~read.mask] == 0).all()
     assert read.mask.sum(1).tolist() == [len(item.spans) for item in read.layout]
@@ -120,13 +122,13 @@ def test_tokens_are_unit_vectors_each_with_its_characters(read):
     assert TEXTS[0][slice(*read.layout[0].spans[-1])] == "cat"
 
 
-def test_every_character_of_a_unicode_text_belongs_to_a_token(read):
+def test_tokens_cover_all_characters_of_a_unicode_text(read):
     covered = {index for span in read.layout[5].spans for index in range(*span)}
     missing = [character for index, character in enumerate(TEXTS[5]) if index not in covered]
     assert all(character.isspace() for character in missing)
 
 
-def test_a_long_caption_is_read_in_windows_and_loses_no_word(read):
+def test_long_caption_is_windowed_without_loss(read):
     layout = read.layout[3]
     assert layout.windows > 1
     assert layout.cut == 0
@@ -134,81 +136,81 @@ def test_a_long_caption_is_read_in_windows_and_loses_no_word(read):
     assert all(index in covered for index, character in enumerate(LONG) if character.isalnum())
 
 
-def test_cutting_must_be_asked_for_and_is_reported(folder, read):
+def test_truncation_is_optional_and_reported(folder, read):
     (layout,) = load_encoder(str(folder), device="cpu", long_text="cut").encode_texts([LONG]).layout
     assert layout.windows == 1
     assert layout.cut == len(read.layout[3].spans) - len(layout.spans) > 0
 
 
-@pytest.mark.parametrize("index", range(len(TEXTS)))
-def test_a_caption_does_not_depend_on_its_neighbours(encoder, read, index):
-    alone = encoder.encode_texts([TEXTS[index]])
-    count = alone.points.shape[1]
-    torch.testing.assert_close(read.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
-    torch.testing.assert_close(read.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
-    assert read.layout[index] == alone.layout[0]
+def test_caption_vectors_do_not_depend_on_the_batch(encoder, read):
+    for index, text in enumerate(TEXTS):
+        alone = encoder.encode_texts([text])
+        count = alone.points.shape[1]
+        torch.testing.assert_close(read.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
+        torch.testing.assert_close(read.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
+        assert read.layout[index] == alone.layout[0]
 
 
-@pytest.mark.parametrize("index", range(len(SIZES)))
-def test_an_image_does_not_depend_on_its_neighbours(encoder, pictures, seen, index):
-    alone = prepare_and_encode(encoder, [pictures[index]])
-    count = alone.points.shape[1]
-    torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
-    torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
+def test_image_vectors_do_not_depend_on_the_batch(encoder, images, seen):
+    for index, image in enumerate(images):
+        alone = prepare_and_encode(encoder, [image])
+        count = alone.points.shape[1]
+        torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
+        torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
 
 
-def test_other_processes_make_images_ready_alike(encoder, pictures):
+def test_preprocessing_in_other_processes_is_identical(encoder, images):
     sent = pickle.loads(pickle.dumps(encoder.sendable_prepare))
-    for picture in pictures:
-        here, there = encoder.prepare(picture), sent(picture)
+    for image in images:
+        here, there = encoder.prepare(image), sent(image)
         assert there.view == here.view
         assert torch.equal(there.pixels, here.pixels)
 
 
-def test_points_tell_tokens_and_patches_apart(seen, read):
-    """Tiny weights that made all vectors alike would let every test above pass."""
+def test_vectors_of_different_tokens_and_patches_differ(seen, read):
+    """If tiny weights made all vectors equal, the tests above would pass trivially."""
     for points in (seen.points[0][seen.mask[0]], read.points[1][read.mask[1]]):
         alike = points @ points.T - 2 * torch.eye(len(points))
         assert alike.max() < 0.9999
 
 
-def test_scores_ranks_and_explanations_need_to_know_nothing(encoder, pictures):
+def test_score_rank_and_explain_work_for_every_family(encoder, images):
     scorer = Scorer(encoder)
-    ranked = scorer.rank(pictures[1], TEXTS[:2])
-    whys = scorer.contrast(pictures[1], TEXTS[:2])
+    ranked = scorer.rank(images[1], TEXTS[:2])
+    whys = scorer.contrast(images[1], TEXTS[:2])
     assert [why.score.msd for why in whys] == [score.msd for score in ranked]
     assert all(np.isfinite(score.msd) for score in ranked)
     assert encoder.signature in scorer.signature
 
 
-def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read, monkeypatch):
+def test_half_precision_is_close_and_returns_float32(folder, images, seen, read, monkeypatch):
     monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     half = load_encoder(str(folder), device="cpu", dtype="bfloat16")
-    for ours, exact in ((prepare_and_encode(half, pictures[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
+    for ours, exact in ((prepare_and_encode(half, images[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
         assert ours.points.dtype == ours.pooled.dtype == torch.float32
         near = (ours.pooled * exact.pooled[:2]).sum(-1)
-        # Eight bits of mantissa through a few layers.
+        # Eight bits of mantissa, a few layers.
         assert near.min() > 0.995
     assert half.signature.endswith("dtype:bfloat16")
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler warns about its own parts
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 @pytest.mark.parametrize("family", [pytest.param("siglip", marks=pytest.mark.slow), "open_clip"], indirect=True)
-def test_compiling_changes_nothing_but_the_signature(folder, pictures, read, seen):
+def test_compiling_changes_only_the_signature(folder, images, read, seen):
     compiled = load_encoder(str(folder), device="cpu", compile="eager")
     torch.testing.assert_close(compiled.encode_texts(TEXTS).points, read.points, rtol=0, atol=1e-5)
-    torch.testing.assert_close(prepare_and_encode(compiled, pictures).points, seen.points, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(compiled, images).points, seen.points, rtol=0, atol=1e-5)
     assert ",compile:eager," in compiled.signature
 
 
 @pytest.mark.parametrize("family", ["siglip"], indirect=True)
-def test_an_unknown_compiler_says_which_are_known(folder):
+def test_unknown_compile_backend_is_rejected(folder):
     with pytest.raises(ConfigError, match=r"compile must be empty or one of .*inductor.*, got 'gcc'"):
         load_encoder(str(folder), device="cpu", compile="gcc")
 
 
 @pytest.mark.parametrize("family", TRANSFORMERS, indirect=True)
-def test_spread_and_quantised_loading_name_the_missing_library(folder, monkeypatch):
+def test_device_map_and_quantisation_need_accelerate(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(MissingExtraError, match=r"accelerate is needed here; .*'msdscore\[large\]'"):
         load_encoder(str(folder), device="cpu", device_map="auto")
@@ -219,15 +221,15 @@ def test_spread_and_quantised_loading_name_the_missing_library(folder, monkeypat
             load_encoder(str(folder), device="cpu", bits=bits)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the libraries about each other
+@pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("family", TRANSFORMERS, indirect=True)
-def test_quantised_weights_stay_near(folder, pictures, seen, read, bits):
+def test_quantised_weights_are_close(folder, images, seen, read, bits):
     pytest.importorskip("accelerate")
     pytest.importorskip("bitsandbytes")
     encoder = load_encoder(str(folder), device="cpu", bits=bits)
     assert f",bits:{bits}," in encoder.signature
-    for ours, exact in ((prepare_and_encode(encoder, pictures), seen), (encoder.encode_texts(TEXTS[:3]), read)):
+    for ours, exact in ((prepare_and_encode(encoder, images), seen), (encoder.encode_texts(TEXTS[:3]), read)):
         near = (ours.pooled * exact.pooled[: len(ours)]).sum(-1)
-        # Small random matrices lose much in four bits; a wrong layer would leave nothing.
+        # Small random matrices lose much precision in four bits; with a wrong layer there would be no similarity.
         assert near.min() > 0.8

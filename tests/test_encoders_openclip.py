@@ -1,4 +1,4 @@
-"""open_clip models against that library's own tokenizer, preprocessing, similarity and formats."""
+"""open_clip models against the tokenizer, preprocessing, similarity and formats of open_clip."""
 
 import json
 import shutil
@@ -39,47 +39,47 @@ def biomed(root):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(3)
     sizes = [(64, 64), (97, 41), (41, 97), (200, 31)]
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
 
 
 @torch.inference_mode()
-def library_similarity(folder, pictures, texts):
-    """All of it by open_clip: model, weights, transform and tokenizer, from the same folder."""
+def library_similarity(folder, images, texts):
+    """Compute the similarity with open_clip only, from the same folder."""
     model, transform = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
     tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
-    images = model.eval().encode_image(torch.stack([transform(picture) for picture in pictures]), normalize=True)
-    return images @ model.encode_text(tokenizer(texts), normalize=True).T
+    features = model.eval().encode_image(torch.stack([transform(image) for image in images]), normalize=True)
+    return features @ model.encode_text(tokenizer(texts), normalize=True).T
 
 
-def our_similarity(encoder, pictures, texts):
-    return prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(texts).pooled.T
+def our_similarity(encoder, images, texts):
+    return prepare_and_encode(encoder, images).pooled @ encoder.encode_texts(texts).pooled.T
 
 
 @pytest.mark.parametrize("name", ["own", "convolutions"])
-def test_pooled_vectors_give_the_librarys_similarity(name, request, pictures):
+def test_pooled_vectors_give_the_similarity_of_open_clip(name, request, images):
     folder = request.getfixturevalue(name)
     short = TEXTS[:4]
-    ours = our_similarity(load_encoder(str(folder), device="cpu"), pictures, short)
-    torch.testing.assert_close(ours, library_similarity(folder, pictures, short), rtol=0, atol=1e-5)
+    ours = our_similarity(load_encoder(str(folder), device="cpu"), images, short)
+    torch.testing.assert_close(ours, library_similarity(folder, images, short), rtol=0, atol=1e-5)
 
 
-def test_a_bert_text_tower_gives_the_librarys_similarity(biomed, pictures, root):
-    """open_clip looks for the tower's configuration by name, so it gets a copy that names the place."""
+def test_bert_text_tower_gives_the_similarity_of_open_clip(biomed, images, root):
+    """open_clip loads the tower's configuration by name, so it gets a copy with a local path."""
     theirs = root / "theirs"
     shutil.copytree(biomed, theirs)
     config = json.loads((theirs / "open_clip_config.json").read_text())
     config["model_cfg"]["text_cfg"]["hf_model_name"] = str(biomed / "text")
     (theirs / "open_clip_config.json").write_text(json.dumps(config))
     texts = ["the cat", "A red dog, on a mat!"]
-    ours = our_similarity(load_encoder(str(biomed), device="cpu"), pictures, texts)
-    torch.testing.assert_close(ours, library_similarity(theirs, pictures, texts), rtol=0, atol=1e-5)
+    ours = our_similarity(load_encoder(str(biomed), device="cpu"), images, texts)
+    torch.testing.assert_close(ours, library_similarity(theirs, images, texts), rtol=0, atol=1e-5)
 
 
-def test_tokens_are_the_librarys(own):
-    """Without truncation; mojibake and HTML, which open_clip repairs first, are left as they stand."""
+def test_tokens_equal_open_clip(own):
+    """Without truncation, and without open_clip's repair of mojibake and HTML."""
     encoder = load_encoder(str(own), device="cpu")
     theirs = open_clip.get_tokenizer("ViT-B-32")
     for text in TEXTS:
@@ -88,15 +88,15 @@ def test_tokens_are_the_librarys(own):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("patch_norm", [False, True])
-def test_patches_are_projected_states_without_cls(own, pictures, patch_norm):
+def test_patches_are_projected_states_without_cls(own, images, patch_norm):
     encoder = load_encoder(str(own), device="cpu", patch_norm=patch_norm)
     model, transform = open_clip.create_model_from_pretrained(f"local-dir:{own}")
-    pixels = torch.stack([transform(picture) for picture in pictures])
+    pixels = torch.stack([transform(image) for image in images])
     found = model.eval().visual.forward_intermediates(
         pixels, indices=1, normalize_intermediates=patch_norm, intermediates_only=True, output_fmt="NLC"
     )
     expected = torch.nn.functional.normalize(found["image_intermediates"][0] @ model.visual.proj, dim=-1)
-    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, images).points, expected, rtol=0, atol=1e-5)
     assert f",norm:{'yes' if patch_norm else 'no'}," in encoder.signature
 
 
@@ -110,8 +110,8 @@ def test_tokens_are_projected_states_without_start_and_end(own):
     torch.testing.assert_close(encoder.encode_texts(["a red cat"]).points, expected, rtol=0, atol=1e-5)
 
 
-def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
-    """The head is linear, so that places which go through it alone average to the whole."""
+def test_mean_of_feature_map_vectors_is_the_pooled_vector(convolutions, images):
+    """The head is linear, so it commutes with the mean over positions."""
     encoder = load_encoder(str(convolutions), device="cpu")
     visual = encoder._model.visual
     from msdscore.encoders.openclip import timm_patches
@@ -124,7 +124,7 @@ def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
 
 @pytest.fixture(scope="module")
 def remote(root):
-    """A bare state dict, as RemoteCLIP publishes them, of an architecture that open_clip knows by name."""
+    """Write a bare state dict, as published by RemoteCLIP, of an architecture that open_clip knows by name."""
     folder = root / "remote"
     folder.mkdir()
     name = register(folder, "ViT-remote-tiny")
@@ -132,7 +132,7 @@ def remote(root):
     return folder
 
 
-def test_a_bare_state_dict_loads_by_architecture_and_file(remote, own, pictures):
+def test_state_dict_loads_by_architecture_and_file(remote, own, images):
     file = remote / "RemoteCLIP-ViT-remote-tiny.pt"
     encoder = load_encoder(f"open_clip:ViT-remote-tiny/{file}", device="cpu")
     assert encoder.signature.startswith("open_clip:ViT-remote-tiny/RemoteCLIP-ViT-remote-tiny.pt@")
@@ -172,7 +172,7 @@ def test_weights_of_another_architecture_are_rejected(remote, tmp_path):
 
 @pytest.fixture(scope="module")
 def long(root):
-    """LongCLIP's own format: two tables of 248 positions, of which each is used in part."""
+    """Write the format of LongCLIP: two partially used tables of 248 positions."""
     folder = root / "long"
     folder.mkdir()
     text = {**TEXT, "context_length": 248}
@@ -188,7 +188,7 @@ def long(root):
 
 
 @torch.inference_mode()
-def test_longclip_reads_248_tokens_at_once_with_both_its_tables(long):
+def test_longclip_reads_248_tokens_with_both_tables(long):
     folder, model = long
     from msdscore.encoders.openclip import load_openclip
 
@@ -203,8 +203,8 @@ def test_longclip_reads_248_tokens_at_once_with_both_its_tables(long):
     torch.testing.assert_close(out.pooled, model.encode_text(ids, normalize=True), rtol=0, atol=1e-5)
 
 
-def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, pictures):
-    """Tags name a repository of the hub; this one is in the cache already."""
+def test_pretrained_tag_determines_activation_and_preprocessing(monkeypatch, root, images):
+    """Tags refer to a hub repository, which is in the cache here."""
     from huggingface_hub import constants
 
     name = register(root, "ViT-tagged-tiny")
@@ -231,7 +231,7 @@ def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, p
         load_encoder(f"open_clip:{name}/mime", device="cpu")
 
 
-def test_names_that_lack_something_say_what():
+def test_incomplete_names_are_rejected():
     with pytest.raises(ConfigError, match=r"'ViT-B-32' needs weights: name one as ViT-B-32/TAG or ViT-B-32/FILE"):
         load_encoder("open_clip:ViT-B-32", device="cpu")
     with pytest.raises(WeightsError, match=r"folder 'ViT-B-31' does not exist"):
@@ -242,7 +242,7 @@ def test_names_that_lack_something_say_what():
 @pytest.mark.parametrize(
     "config", [{**OWN, "multimodal_cfg": {}}, {**OWN, "vision_cfg": {**VIT, "layers": [1, 1, 1, 1]}}]
 )
-def test_models_without_patches_are_rejected_in_words(own, tmp_path, config):
+def test_models_without_patches_are_rejected(own, tmp_path, config):
     bad = tmp_path / "bad"
     shutil.copytree(own, bad)
     (bad / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
@@ -250,7 +250,7 @@ def test_models_without_patches_are_rejected_in_words(own, tmp_path, config):
         load_encoder(str(bad), device="cpu")
 
 
-def test_texts_that_are_read_with_their_padding_are_padded_to_the_end(convolutions):
-    """Without a causal mask padding is seen: as many zeros as in training must be there."""
+def test_texts_are_padded_to_full_length_without_a_causal_mask(convolutions):
+    """Without a causal mask, padding affects the vectors and must be as long as in training."""
     assert CONVOLUTIONS["text_cfg"]["no_causal_mask"]
     assert load_encoder(str(convolutions), device="cpu")._text_settings.full

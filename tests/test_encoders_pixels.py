@@ -1,4 +1,4 @@
-"""Cheaper pixels, asked for by name: JPEG files decoded at reduced size, and resizing where the network runs."""
+"""Optional cheaper preprocessing: JPEG decoding at reduced size, resizing and decoding on the device."""
 
 from io import BytesIO
 
@@ -30,7 +30,7 @@ def clip(tmp_path_factory):
 
 
 def photograph(width, height):
-    """Soft shapes with grain, red on the left."""
+    """Return smooth shapes with noise, red on the left."""
     noise = np.random.RandomState(width)
     coarse = Image.fromarray(noise.randint(0, 255, (6, 8, 3), dtype=np.uint8)).resize((width, height), 3)
     mixed = np.asarray(coarse) + noise.normal(0, 8, (height, width, 3))
@@ -38,37 +38,37 @@ def photograph(width, height):
     return Image.fromarray(mixed.clip(0, 255).astype(np.uint8))
 
 
-def jpeg(picture, **settings):
+def jpeg(image, **settings):
     file = BytesIO()
-    picture.save(file, "JPEG", quality=90, **settings)
+    image.save(file, "JPEG", quality=90, **settings)
     return file.getvalue()
 
 
 @pytest.mark.parametrize(("needed", "decoded"), [(33, 34), (34, 67), (67, 133), (134, 266), (300, 266)])
-def test_a_jpeg_is_decoded_no_larger_than_needed_and_never_smaller(needed, decoded):
+def test_jpeg_is_decoded_at_the_smallest_sufficient_size(needed, decoded):
     content = jpeg(photograph(400, 266))
-    picture, size = open_reduced(content, lambda size: (needed * size[0] // size[1], needed))
+    image, size = open_reduced(content, lambda size: (needed * size[0] // size[1], needed))
     assert size == (400, 266)
-    assert picture.height == decoded
+    assert image.height == decoded
 
 
-def test_a_turned_jpeg_keeps_its_upright_size():
+def test_rotated_jpeg_has_its_upright_size():
     exif = Image.Exif()
     exif[0x0112] = 6
     asked = []
-    picture, size = open_reduced(jpeg(photograph(400, 200), exif=exif), lambda size: asked.append(size) or (50, 60))
+    image, size = open_reduced(jpeg(photograph(400, 200), exif=exif), lambda size: asked.append(size) or (50, 60))
     assert asked == [size] == [(200, 400)]
-    assert picture.size == (50, 100)  # a quarter: an eighth would be 25 wide
-    pixels = np.asarray(picture).astype(float)
+    assert image.size == (50, 100)  # a quarter: an eighth would be 25 wide
+    pixels = np.asarray(image).astype(float)
     assert pixels[:50, :, 0].mean() > pixels[50:, :, 0].mean() + 30  # red was on the left
 
 
-def test_other_files_and_images_in_memory_are_whole_and_limits_see_the_whole():
+def test_other_images_are_decoded_in_full_and_limits_apply_to_the_full_size():
     file = BytesIO()
     photograph(400, 200).save(file, "PNG")
     for source in (file.getvalue(), photograph(400, 200)):
-        picture, size = open_reduced(source, lambda _: (10, 10))
-        assert picture.size == size == (400, 200)
+        image, size = open_reduced(source, lambda _: (10, 10))
+        assert image.size == size == (400, 200)
     with pytest.raises(ImageError, match="more than the limit of 50000"):
         open_reduced(jpeg(photograph(400, 200)), lambda _: (10, 10), limits=ImageLimits(max_pixels=50_000))
     with pytest.raises(ImageError, match="cannot be decoded"):
@@ -76,7 +76,7 @@ def test_other_files_and_images_in_memory_are_whole_and_limits_see_the_whole():
 
 
 @pytest.mark.parametrize(("how", "side"), [("reduced", 2), ("smallest", 1)])
-def test_reduced_images_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path, how, side, monkeypatch):
+def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how, side, monkeypatch):
     drawn = []
     monkeypatch.setattr(
         canvas, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
@@ -97,7 +97,7 @@ def test_reduced_images_score_nearly_as_whole_ones_with_boxes_of_the_original(cl
     torch.testing.assert_close(kept.prepared.pixels, reduced.decode([path])[0].prepared.pixels, rtol=0, atol=0)
 
 
-def test_every_way_through_the_pipeline_reduces_alike(clip, tmp_path):
+def test_all_decoding_paths_reduce_equally(clip, tmp_path):
     paths = [tmp_path / f"{side}.jpg" for side in (300, 500)]
     for path in paths:
         path.write_bytes(jpeg(photograph(int(path.stem), 300)))
@@ -122,34 +122,34 @@ def test_every_way_through_the_pipeline_reduces_alike(clip, tmp_path):
     ids=["crop", "mixed", "squash", "pad"],
 )
 def test_pixels_of_the_device_are_near_pillows(size, steps):
-    picture = photograph(*size)
-    usual = stack_pixels([prepare_image(picture, steps)], steps, CPU)
+    image = photograph(*size)
+    usual = stack_pixels([prepare_image(image, steps)], steps, CPU)
     there = Preprocessing(steps.resize, steps.crop, on_device=True)
-    ready = prepare_image(picture, there)
-    assert ready.view == prepare_image(picture, steps).view
+    ready = prepare_image(image, there)
+    assert ready.view == prepare_image(image, steps).view
     found = stack_pixels([ready], there, CPU)
-    # The weights are Pillow's own; from version 13 on it takes the height of some images first.
+    # The weights equal Pillow's; version 13 resizes some images vertically first.
     assert 255 * (found - usual).abs().max() <= 2.01
     assert 255 * (found - usual).abs().mean() < 0.3
 
 
-def test_large_images_are_not_sent_whole():
+def test_large_images_are_reduced_before_the_transfer():
     there = Preprocessing(32, (32, 32), on_device=True)
     assert prepare_image(Image.new("RGB", (1025, 1024)), there).pixels.shape == (3, 32, 32)
     assert prepare_image(Image.new("RGB", (1024, 1024)), there).pixels.shape == (3, 1024, 1024)
 
 
-def test_resizing_on_the_device_is_named_and_changes_little(clip, tmp_path):
-    pictures = [photograph(120, 80), photograph(32, 32), photograph(64, 100)]
+def test_resizing_on_the_device_is_in_the_signature_and_changes_little(clip, tmp_path):
+    images = [photograph(120, 80), photograph(32, 32), photograph(64, 100)]
     usual, there = (load_encoder(clip, device="cpu", resize=how) for how in ("pillow", "device"))
     assert there.signature == usual.signature.replace(",dtype", ",resize:device,dtype")
-    before, after = (one.encode_images([one.prepare(picture) for picture in pictures]) for one in (usual, there))
+    before, after = (one.encode_images([one.prepare(image) for image in images]) for one in (usual, there))
     torch.testing.assert_close(after.points, before.points, rtol=0, atol=0.02)
     for left, right in zip(before.layout, after.layout, strict=True):
         torch.testing.assert_close(left.boxes, right.boxes)
 
 
-def test_what_is_not_offered_is_rejected(clip):
+def test_invalid_options_are_rejected(clip):
     with pytest.raises(ConfigError, match="jpeg must be 'full' or 'reduced' or 'smallest' or 'device', got 'half'"):
         load_encoder(clip, jpeg="half")
     with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
@@ -158,28 +158,28 @@ def test_what_is_not_offered_is_rejected(clip):
         load_encoder("mini", resize="device")
 
 
-def test_open_image_still_decodes_in_full():
+def test_open_image_decodes_in_full():
     assert open_image(jpeg(photograph(400, 266))).size == (400, 266)
 
 
 @pytest.mark.parametrize("resample", sorted(on_device.FILTERS))
-def test_images_of_many_sizes_are_resized_together_with_pillows_own_weights(resample):
+def test_batched_resizing_equals_pillow(resample):
     steps = Preprocessing(48, (48, 48), resample)
-    pictures = [photograph(*size) for size in ((500, 333), (480, 360), (385, 257), (512, 384))]
-    batch = torch.randint(0, 255, (4, 3, 384, 512), dtype=torch.uint8)  # what is beside an image has no weight
-    for row, picture in zip(batch, pictures, strict=True):
-        row[:, : picture.height, : picture.width] = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-    views = [canvas.view(steps, picture.size) for picture in pictures]
+    images = [photograph(*size) for size in ((500, 333), (480, 360), (385, 257), (512, 384))]
+    batch = torch.randint(0, 255, (4, 3, 384, 512), dtype=torch.uint8)  # pixels outside of an image have no weight
+    for row, image in zip(batch, images, strict=True):
+        row[:, : image.height, : image.width] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    views = [canvas.view(steps, image.size) for image in images]
     found = on_device.resize(batch, views, steps)
-    for row, picture in zip(found, pictures, strict=True):
-        usual = prepare_image(picture, steps).pixels
+    for row, image in zip(found, images, strict=True):
+        usual = prepare_image(image, steps).pixels
         assert (row.int() - usual.int()).abs().max() <= 1
         assert (row != usual).float().mean() < 1e-3  # sums that end on a half
 
 
 @pytest.fixture
 def files(tmp_path):
-    """JPEG files of several kinds, by name, and one that is no JPEG."""
+    """Write JPEG files of several kinds, and one that is not a JPEG."""
     turned = Image.Exif()
     turned[0x0112] = 6
     contents = {
@@ -200,7 +200,7 @@ def files(tmp_path):
     return [tmp_path / name for name in contents]
 
 
-def test_what_the_device_decodes_and_what_it_leaves_to_pillow(files):
+def test_device_decodes_only_supported_files(files):
     sizes = {path.name: size_of(path) for path in files if path.stat().st_size}
     assert sizes == {
         "plain.jpg": (400, 300),
@@ -215,7 +215,7 @@ def size_of(path):
     return size
 
 
-def test_files_decoded_by_the_device_score_nearly_as_usual_and_fail_for_the_same_reasons(clip, files):
+def test_device_decoding_has_close_scores_and_equal_errors(clip, files):
     captions, owner = ["a cat on the mat"] * len(files), range(len(files))
     usual, there = (load_encoder(clip, device="cpu", jpeg=how) for how in ("full", "device"))
     assert there.signature == usual.signature.replace(",dtype", ",jpeg:device,dtype")
@@ -235,7 +235,7 @@ def test_files_decoded_by_the_device_score_nearly_as_usual_and_fail_for_the_same
             assert not pillow or others[0].msd == pytest.approx(first.msd, abs=1e-6)
 
 
-def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_there(clip, files, monkeypatch):
+def test_files_rejected_by_the_device_are_decoded_by_pillow(clip, files, monkeypatch):
     plain, other = files[0], files[1].read_bytes()
     broken = other[:2] + bytes(len(other) - 4) + other[-2:]
     pipeline = Pipeline(load_encoder(clip, device="cpu", jpeg="device"))
@@ -243,14 +243,14 @@ def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_t
     first, reason = pipeline.decode([plain, broken])
     assert first.prepared.pixels.shape == (3, 32, 32)
     assert str(reason) == str(usual.decode([broken])[0])
-    # One that only the decoder of the device refuses: the bytes that were read are decoded with Pillow.
+    # Rejected only by the device decoder: the bytes that were read are decoded with Pillow.
     monkeypatch.setattr("msdscore.encoders.vision.device.decode_jpegs", lambda files, *_: [None] * len(files))
     unread = Decoded(Prepared(torch.frombuffer(bytearray(other), dtype=torch.uint8), first.prepared.view))
     (again,) = pipeline.decoder.decode_on_device(["no-such-file.jpg"], [unread])
     assert torch.equal(again.prepared.pixels, usual.decode([other])[0].prepared.pixels)
 
 
-def test_large_files_are_decoded_few_at_a_time(clip, files, monkeypatch):
+def test_large_files_are_decoded_in_small_batches(clip, files, monkeypatch):
     calls, resize = [], on_device.resize
     monkeypatch.setattr(on_device, "resize", lambda some, *more: calls.append(len(some)) or resize(some, *more))
     pipeline, asked = Pipeline(load_encoder(clip, device="cpu", jpeg="device")), [files[0]] * 5
@@ -266,7 +266,7 @@ def test_large_files_are_decoded_few_at_a_time(clip, files, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with nvJPEG")
-def test_a_gpu_decodes_nearly_the_same_pixels_and_refuses_single_files(clip, files):
+def test_gpu_decodes_close_pixels_and_rejects_single_files(clip, files):
     pytest.importorskip("nvidia", reason="needs nvidia-nvjpeg-cu12 or nvidia-nvjpeg")
     usual = Pipeline(load_encoder(clip, device="cpu"))
     there = Pipeline(load_encoder(clip, device="cuda", jpeg="device"))
@@ -283,14 +283,14 @@ def test_a_gpu_decodes_nearly_the_same_pixels_and_refuses_single_files(clip, fil
             assert moved.abs().float().mean() < 2
 
 
-def test_a_machine_without_nvjpeg_is_reported_what_to_install(monkeypatch):
+def test_missing_nvjpeg_is_reported(monkeypatch):
     monkeypatch.setattr(nvjpeg, "NAMES", ("libnvjpeg.so.none",))
     nvjpeg.library.cache_clear()
     with pytest.raises(ConfigError, match="pip install nvidia-nvjpeg-cu12"):
         nvjpeg.library()
 
 
-def test_vectors_of_files_decoded_by_the_device_are_kept(clip, files, tmp_path):
+def test_device_decoded_files_are_cached(clip, files, tmp_path):
     encoder = load_encoder(clip, device="cpu", jpeg="device")
     kept = CacheSettings(folder=str(tmp_path / "cache"))
     pipelines = [Pipeline(CachedEncoder(encoder, disk=kept)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The example plugin: short, installable as it stands, and then an encoder like any other."""
+"""The example plugin is short and installable, and its encoder is loaded by name."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def installed(tmp_path_factory):
     return target
 
 
-def test_the_example_is_short():
+def test_example_is_short():
     files = [EXAMPLE / "pyproject.toml", *EXAMPLE.rglob("*.py")]
     assert sum(len(path.read_text().splitlines()) for path in files) < 60
 
@@ -70,7 +70,7 @@ THREE = 3
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A module of a user in the working folder, which the installed command does not have on its path."""
+    """Write a user module to the working folder, which is not on the path of the installed command."""
     (tmp_path / "mine_of_a_user.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
@@ -78,7 +78,7 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("mine_of_a_user", None)
 
 
-def test_an_encoder_is_imported_from_a_module_of_the_working_folder(mine):
+def test_encoder_is_imported_from_a_module_in_the_working_folder(mine):
     assert load_encoder(f"{mine}:make", shade=3).signature == "mine@3"
     assert Scorer(f"{mine}:ready").signature.startswith("msd|enc:mine@0|")
     assert Scorer(f"{mine}:make").spec.record() is None  # its code may change
@@ -102,13 +102,13 @@ def test_an_encoder_is_imported_from_a_module_of_the_working_folder(mine):
         load_encoder("needs_more:make")
 
 
-def test_encoders_of_the_package_pass_their_check():
+def test_built_in_encoders_pass_check_encoder():
     for name in ("toy", "mini"):
         check_encoder(load_encoder(name))
 
 
 class Broken:
-    """The toy encoder, with vectors or layouts that are changed on their way out."""
+    """The toy encoder with modified outputs."""
 
     def __init__(self, images=lambda batch: batch, texts=lambda batch: batch, **members):
         self.inner, self.images, self.texts = load_encoder("toy"), images, texts
@@ -159,7 +159,7 @@ def turned(batch):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_broken_promise_is_one_sentence(encoder, sentence):
+def test_check_encoder_reports_each_violation(encoder, sentence):
     faults = list(find_faults(encoder))
     assert any(sentence in fault for fault in faults), faults
     assert all("\n" not in fault for fault in faults)
@@ -167,7 +167,7 @@ def test_a_broken_promise_is_one_sentence(encoder, sentence):
         check_encoder(encoder)
 
 
-def test_captions_that_an_encoder_cannot_read_are_named():
+def test_unreadable_captions_are_reported():
     silent = Broken(texts=lambda b: replace(b, points=0 * b.points, pooled=0 * b.pooled, mask=b.mask & False))
     (fault,) = [fault for fault in find_faults(silent) if "span" not in fault]
     assert fault.startswith(
@@ -175,7 +175,7 @@ def test_captions_that_an_encoder_cannot_read_are_named():
     )
 
 
-def test_an_encoder_without_members_gets_an_error_that_names_them():
+def test_missing_members_are_listed():
     assert list(find_faults(object())) == [
         "the encoder has no name, signature, device, bank, recommended, prepare, encode_images, encode_texts"
     ]

@@ -1,4 +1,4 @@
-"""Frames: the pixels agree with the library's own, and boxes undo resize and crop in closed form."""
+"""Preprocessing: pixels agree with transformers, and boxes invert resize and crop."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def noise(width, height):
 
 
 def pil_processor(**settings):
-    """The library's Pillow variant: version 5 gave it a name of its own."""
+    """Return the Pillow processor of transformers, which version 5 renamed."""
     kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
     return kind(**settings)
 
 
 @pytest.mark.parametrize("size", [(64, 64), (97, 41), (41, 97), (20, 31), (500, 333)])
 @pytest.mark.parametrize("shape", [(32, 32), (40, 24), (32, 48)], ids=["crop", "mixed", "pad"])
-def test_pixels_are_those_of_the_librarys_pillow_processor(size, shape):
+def test_pixels_equal_the_pillow_processor_of_transformers(size, shape):
     processor = pil_processor(size={"shortest_edge": 32}, crop_size={"width": shape[0], "height": shape[1]})
     theirs = processor(noise(*size), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
@@ -46,7 +46,7 @@ def test_pixels_are_those_of_the_librarys_pillow_processor(size, shape):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
 
 
-def test_squashed_pixels_are_those_of_the_library():
+def test_squashed_pixels_equal_transformers():
     processor = pil_processor(size={"height": 24, "width": 40}, do_center_crop=False)
     theirs = processor(noise(91, 33), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
@@ -56,7 +56,7 @@ def test_squashed_pixels_are_those_of_the_library():
     assert views[0].canvas == (40, 24)
 
 
-def test_a_wide_images_boxes_lie_in_its_middle():
+def test_boxes_of_a_wide_image_are_centred():
     layout = patch_layout(view_of(CROPPED, (128, 64)), (4, 4), (8, 8))
     assert layout.size == (128, 64)
     assert layout.boxes[0].tolist() == [32, 0, 48, 16]
@@ -64,7 +64,7 @@ def test_a_wide_images_boxes_lie_in_its_middle():
     assert layout.boxes[15].tolist() == [80, 48, 96, 64]
 
 
-def test_a_tall_images_boxes_lie_in_its_middle():
+def test_boxes_of_a_tall_image_are_centred():
     boxes = patch_layout(view_of(CROPPED, (16, 48)), (4, 4), (8, 8)).boxes
     assert boxes[0].tolist() == [0, 16, 4, 20]
     assert boxes[15].tolist() == [12, 28, 16, 32]
@@ -76,7 +76,7 @@ def test_squashed_boxes_cover_the_whole_image():
     assert boxes[7].tolist() == [75, 5, 100, 10]
 
 
-def test_padding_only_has_no_area():
+def test_boxes_of_padding_have_no_area():
     layout = patch_layout(view_of(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
     shown = on_image(layout).reshape(4, 4)
     assert shown.tolist() == [[1 <= r <= 2 and 1 <= c <= 2 for c in range(4)] for r in range(4)]
@@ -98,31 +98,31 @@ def test_boxes_tile_a_square_inside_the_image(width, height):
     assert side * side * (1 - 1e-4) <= covered <= side * side * (1 + 1 / 32)
 
 
-def test_a_coloured_spot_is_drawn_where_its_box_says():
-    picture = Image.new("RGB", (128, 64), "black")
-    picture.paste((255, 0, 0), (48, 16, 64, 32))
-    view = view_of(CROPPED, picture.size)
-    red = as_prepared(drawn(picture, view, Image.Resampling.BOX), view).pixels[0].float()
+def test_box_of_a_coloured_spot_matches_its_position():
+    image = Image.new("RGB", (128, 64), "black")
+    image.paste((255, 0, 0), (48, 16, 64, 32))
+    view = view_of(CROPPED, image.size)
+    red = as_prepared(drawn(image, view, Image.Resampling.BOX), view).pixels[0].float()
     cells = red.reshape(4, 8, 4, 8).mean(dim=(1, 3)).flatten()
     assert cells.argmax() == patch_layout(view, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
     assert cells.max() == 255
 
 
-def test_a_thread_of_an_image_does_not_fill_the_memory():
-    picture = Image.new("RGB", (60_000, 2), (10, 200, 30))
-    view = view_of(Preprocessing(resize=224, crop=(224, 224)), picture.size)
+def test_extreme_aspect_ratio_does_not_exhaust_memory():
+    image = Image.new("RGB", (60_000, 2), (10, 200, 30))
+    view = view_of(Preprocessing(resize=224, crop=(224, 224)), image.size)
     assert view.resized == (6_720_000, 224)
-    pixels = drawn(picture, view, Image.Resampling.BICUBIC)
+    pixels = drawn(image, view, Image.Resampling.BICUBIC)
     assert pixels.shape == (224, 224, 3)
     assert pixels[100, 100].tolist() == [10, 200, 30]
 
 
-def test_old_files_with_bare_numbers_are_read():
+def test_legacy_sizes_are_read():
     frame = read_preprocessing({"size": 224, "crop_size": 200, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
     assert (frame.resize, frame.crop) == (224, (200, 200))
 
 
 @pytest.mark.parametrize("config", [{}, {"size": {"longest_edge": 3}}, {"size": 3, "image_mean": None}])
-def test_a_file_that_is_not_understood_says_so(config):
+def test_unsupported_config_is_rejected(config):
     with pytest.raises(WeightsError, match=r"preprocessor_config.json is not supported \(.*\); download it again"):
         read_preprocessing(config)

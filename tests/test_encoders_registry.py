@@ -1,4 +1,4 @@
-"""Encoders by name: rows, plugins, folders, and answers to names that do not exist."""
+"""Encoder registry: rows, plugins, folders and unknown names."""
 
 import json
 import re
@@ -29,7 +29,7 @@ TOY = "msdscore.encoders.toy:load_toy"
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """Install a package with one entry point: its module's text and the object that is pointed at."""
+    """Return a function that installs a package with one entry point."""
 
     def install(name, body, target):
         info = tmp_path / f"{name}-1.0.dist-info"
@@ -47,7 +47,7 @@ def clean(monkeypatch):
     monkeypatch.setattr(registry, "ENCODERS", deepcopy(registry.ENCODERS))
 
 
-def test_rows_of_the_table_can_be_resolved_and_are_complete():
+def test_rows_are_complete_and_resolve():
     rows = list_encoders()
     assert {"toy", "clip-b32", "clip-b16", "clip-l14", "clip-l14-336", "clip-h14", "clip-bigg14"} <= {
         row.name for row in rows
@@ -63,7 +63,7 @@ def test_rows_of_the_table_can_be_resolved_and_are_complete():
     ("name", "words"),
     [("blip-itm-base", "COCO"), ("remoteclip-l14", "RSICD"), ("biomedclip", "ROCOv2"), ("llava-1.5-7b", "COCO")],
 )
-def test_rows_warn_if_a_benchmarks_images_were_trained_on(name, words):
+def test_rows_note_benchmark_images_in_the_training_data(name, words):
     assert words in find_row(name).warning
 
 
@@ -75,7 +75,7 @@ def test_rows_warn_if_a_benchmarks_images_were_trained_on(name, words):
         *("llava-1.5-7b", "llava-onevision-7b", "llava-critic-7b", "qwen2.5-vl-7b"),
     ],
 )
-def test_every_backbone_of_the_paper_loads_by_a_short_name_or_says_how_to_get_it(name, tmp_path, monkeypatch):
+def test_backbones_of_the_paper_have_short_names(name, tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -84,7 +84,7 @@ def test_every_backbone_of_the_paper_loads_by_a_short_name_or_says_how_to_get_it
         load_encoder(name, device="cpu")
 
 
-def test_the_registry_itself_needs_no_heavy_library():
+def test_registry_does_not_import_torch():
     code = (
         "import sys, msdscore.encoders.registry as r; r.list_encoders(); "
         "print([m for m in ('torch', 'transformers', 'numpy', 'PIL') if m in sys.modules])"
@@ -93,12 +93,12 @@ def test_the_registry_itself_needs_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_name_answers_with_the_nearest():
+def test_unknown_name_gets_a_suggestion():
     with pytest.raises(UnknownNameError, match=r"unknown encoder 'clip-l41'. Did you mean 'clip-l14'.*Known: .*toy"):
         load_encoder("clip-l41")
 
 
-def test_a_folder_that_is_not_there_says_so():
+def test_missing_folder_is_rejected():
     with pytest.raises(WeightsError, match=r"folder './nothing' does not exist; pass an existing folder"):
         load_encoder("./nothing")
 
@@ -109,7 +109,7 @@ def test_a_folder_loads_by_its_family(tmp_path):
     assert (row.family, row.source) == ("clip", str(tmp_path))
 
 
-def test_a_folder_of_an_unknown_family_says_which_are_known(tmp_path):
+def test_unknown_model_type_gets_a_suggestion(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clap"}))
     with pytest.raises(UnknownNameError, match=r"unknown model type of '.*': 'clap'. Did you mean 'clip'"):
         load_encoder(str(tmp_path))
@@ -123,7 +123,7 @@ def test_a_registered_encoder_loads_with_its_own_options():
         load_encoder("odd")
 
 
-def test_a_taken_name_is_rejected():
+def test_duplicate_name_is_rejected():
     with pytest.raises(ConfigError, match="an encoder named 'toy' exists; register yours under another name"):
         register(EncoderRow(name="toy", loader="other:thing", family="other"))
 
@@ -136,7 +136,7 @@ def test_registering_the_same_row_twice_is_harmless():
 
 
 @pytest.mark.parametrize("loader", ["no_such_module:Thing", "msdscore.encoders.toy:Nothing", "nocolon"])
-def test_a_loader_that_cannot_be_imported_says_so(loader):
+def test_loader_that_cannot_be_imported_is_reported(loader):
     register(EncoderRow(name="mine", loader=loader, family="x"))
     with pytest.raises(ConfigError, match=f"the loader '{loader}' of encoder 'mine' cannot be imported"):
         load_encoder("mine")
@@ -161,7 +161,7 @@ def test_a_plugin_adds_rows(plugin, target):
     assert ("second" in [row.name for row in list_encoders()]) == (target == "rows")
 
 
-def test_a_broken_plugin_is_a_one_line_error_and_breaks_nothing_else(plugin):
+def test_broken_plugin_is_ignored_with_a_warning(plugin):
     plugin("brokenplug", BODY, "broken")
     plugin("wrongplug", "ROW = 3", "ROW")
     plugin("fineplug", BODY, "ROW")
@@ -176,12 +176,12 @@ def test_a_broken_plugin_is_a_one_line_error_and_breaks_nothing_else(plugin):
     ]
 
 
-def test_known_encoders_load_without_looking_at_plugins(plugin):
+def test_built_in_encoders_load_without_importing_plugins(plugin):
     plugin("brokenplug2", BODY, "broken")
     assert load_encoder("toy").name == "toy"
 
 
-def test_a_plugin_cannot_take_over_a_name(plugin):
+def test_plugin_cannot_replace_a_built_in_encoder(plugin):
     plugin("greedyplug", BODY, "SAME")
     with pytest.warns(PluginWarning, match="a plugin's encoder 'toy' is ignored: the name is taken"):
         rows = {row.name: row for row in list_encoders()}
@@ -201,7 +201,7 @@ def test_a_plugin_cannot_take_over_a_name(plugin):
         ("clip-vit-base-patch23", "clip-b32"),
     ],
 )
-def test_other_names_of_an_encoder_lead_to_its_short_name(name, meant):
+def test_other_names_suggest_the_short_name(name, meant):
     with pytest.raises(
         UnknownNameError, match=rf"unknown encoder '{re.escape(name)}'. Did you mean '{re.escape(meant)}'"
     ):
@@ -209,7 +209,7 @@ def test_other_names_of_an_encoder_lead_to_its_short_name(name, meant):
 
 
 @pytest.mark.parametrize("device", ["mps", "xla", "meta", "xpu", "cuda:99"])
-def test_a_device_that_is_not_there_is_an_error_in_one_line(device, monkeypatch):
+def test_unavailable_device_is_rejected(device, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=f"device '{device}' is not available; use device='auto' or 'cpu'"):
@@ -217,7 +217,7 @@ def test_a_device_that_is_not_there_is_an_error_in_one_line(device, monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_on_a_cpu_without_its_instructions_is_an_error_in_one_line(dtype, monkeypatch):
+def test_half_precision_on_an_unsupported_cpu_is_rejected(dtype, monkeypatch):
     monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: dtype == torch.float32)
     with pytest.raises(ConfigError, match=f"this CPU has no instructions for {dtype}; use dtype='float32'"):
         load_encoder("mini", device="cpu", dtype=dtype)

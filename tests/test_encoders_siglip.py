@@ -1,4 +1,4 @@
-"""SigLIP and SigLIP 2 against the library's own numbers: padding, ends, punctuation, native resolution."""
+"""SigLIP and SigLIP 2 against transformers: padding, end token, punctuation, native resolution."""
 
 import json
 import string
@@ -28,14 +28,14 @@ def second(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(1)
     sizes = [(64, 64), (97, 41), (41, 97), (9, 300)]
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
 
 
 def features(output):
-    """Version 5 gives an output object where version 4 gave the tensor."""
+    """Return the tensor, which transformers 5 wraps in an output object."""
     return getattr(output, "pooler_output", output)
 
 
@@ -44,7 +44,7 @@ def processor(name):
 
 
 def library_ids(folder, texts, *, punctuation):
-    """Ids made the documented way: cleaned by hand, the end added, padded to the whole context."""
+    """Tokenise as documented: cleaned text, end token, padded to the full context."""
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     clean = [
         text.lower() if punctuation else text.lower().translate(str.maketrans("", "", string.punctuation))
@@ -54,42 +54,42 @@ def library_ids(folder, texts, *, punctuation):
 
 
 @torch.inference_mode()
-def test_pooled_vectors_give_the_librarys_similarity(first, pictures):
+def test_pooled_vectors_give_the_similarity_of_transformers(first, images):
     library = transformers.SiglipModel.from_pretrained(first).eval()
-    pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
+    pixels = processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")["pixel_values"]
     theirs = library(input_ids=library_ids(first, TEXTS, punctuation=False), pixel_values=pixels).logits_per_image
     encoder = load_encoder(str(first), device="cpu")
-    ours = prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    ours = prepare_and_encode(encoder, images).pooled @ encoder.encode_texts(TEXTS).pooled.T
     expected = (theirs - library.logit_bias) / library.logit_scale.exp()
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_native_resolution_gives_the_librarys_similarity(second, pictures):
+def test_native_resolution_gives_the_similarity_of_transformers(second, images):
     library = transformers.Siglip2Model.from_pretrained(second).eval()
-    inputs = processor("Siglip2ImageProcessor").from_pretrained(second)(pictures, return_tensors="pt")
+    inputs = processor("Siglip2ImageProcessor").from_pretrained(second)(images, return_tensors="pt")
     theirs = library(input_ids=library_ids(second, TEXTS, punctuation=True), **inputs).logits_per_image
     encoder = load_encoder(str(second), device="cpu")
-    seen = prepare_and_encode(encoder, pictures)
+    seen = prepare_and_encode(encoder, images)
     expected = (theirs - library.logit_bias) / library.logit_scale.exp()
     torch.testing.assert_close(seen.pooled @ encoder.encode_texts(TEXTS).pooled.T, expected, rtol=0, atol=1e-4)
     assert [list(layout.grid) for layout in seen.layout] == inputs["spatial_shapes"].tolist()
 
 
 @torch.inference_mode()
-def test_points_are_normed_states_without_padding_and_end(first, pictures):
+def test_points_are_normed_states_without_padding_and_end(first, images):
     library = transformers.SiglipModel.from_pretrained(first).eval()
     ids = library_ids(first, ["the cat"], punctuation=False)
     states = library.text_model(input_ids=ids).last_hidden_state[:, :2]
     encoder = load_encoder(str(first), device="cpu")
     expected = torch.nn.functional.normalize(states, dim=-1)
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, expected, rtol=0, atol=1e-5)
-    pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
+    pixels = processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")["pixel_values"]
     patches = torch.nn.functional.normalize(library.vision_model(pixels).last_hidden_state, dim=-1)
-    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, patches, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, images).points, patches, rtol=0, atol=1e-5)
 
 
-def test_the_published_scripts_keep_the_end(first):
+def test_end_token_can_be_included(first):
     text = "the cat"
     plain = load_encoder(str(first), device="cpu").encode_texts([text])
     encoder = load_encoder(str(first), device="cpu", keep_end=True)
@@ -100,14 +100,14 @@ def test_the_published_scripts_keep_the_end(first):
     assert ",end:kept," in encoder.signature
 
 
-def test_case_and_punctuation_do_not_count_and_spans_stay_true(first):
+def test_case_and_punctuation_are_ignored_with_correct_spans(first):
     encoder = load_encoder(str(first), device="cpu")
     out = encoder.encode_texts(["the cat", "The, CAT!"])
     torch.testing.assert_close(out.points[0], out.points[1], rtol=0, atol=1e-6)
     assert ["The, CAT!"[slice(*span)] for span in out.layout[1].spans] == ["The", "CAT"]
 
 
-def test_the_second_siglip_reads_punctuation_but_no_case(second):
+def test_siglip2_reads_punctuation_but_ignores_case(second):
     out = load_encoder(str(second), device="cpu").encode_texts(["a cat.", "A CAT.", "a cat"])
     torch.testing.assert_close(out.points[0], out.points[1], rtol=0, atol=1e-6)
     assert out.mask.sum(1).tolist() == [3, 3, 2]
@@ -115,18 +115,18 @@ def test_the_second_siglip_reads_punctuation_but_no_case(second):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_heads_bring_patches_and_tokens_into_the_pooled_space(name, request, pictures):
+def test_heads_map_patches_and_tokens_to_the_pooled_space(name, request, images):
     folder = request.getfixturevalue(name)
     encoder = load_encoder(str(folder), device="cpu", local="heads")
     model = encoder._model
     plain = load_encoder(str(folder), device="cpu")
-    seen, states = prepare_and_encode(encoder, pictures[:1]), []
+    seen, states = prepare_and_encode(encoder, images[:1]), []
     handle = model.vision_model.post_layernorm.register_forward_hook(lambda _m, _i, output: states.append(output))
-    prepare_and_encode(encoder, pictures[:1])
+    prepare_and_encode(encoder, images[:1])
     handle.remove()
     alone = model.vision_model.head(states[0][0, 3:4].unsqueeze(0))
     torch.testing.assert_close(seen.points[0, 3], torch.nn.functional.normalize(alone[0], dim=-1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(seen.pooled, prepare_and_encode(plain, pictures[:1]).pooled, rtol=0, atol=1e-6)
+    torch.testing.assert_close(seen.pooled, prepare_and_encode(plain, images[:1]).pooled, rtol=0, atol=1e-6)
     assert ",local:heads," in encoder.signature
 
 
@@ -141,7 +141,7 @@ def test_towers_of_different_widths_need_the_heads(tmp_path):
     )
 
 
-def test_the_number_of_native_patches_can_be_chosen_and_is_signed(second):
+def test_number_of_native_patches_is_in_the_signature(second):
     encoder = load_encoder(str(second), device="cpu", max_patches=6)
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (60, 40))]).layout
     assert layout.grid == (2, 3)
@@ -149,8 +149,8 @@ def test_the_number_of_native_patches_can_be_chosen_and_is_signed(second):
     assert ",patches:6," in encoder.signature
 
 
-def test_a_tokenizer_of_the_slow_class_is_read_from_its_file(first):
-    """The class itself needs a library that is not asked for."""
+def test_slow_tokenizer_is_read_from_its_file(first):
+    """The class needs a library that is not a dependency."""
     config = json.loads((first / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "SiglipTokenizer"
     assert load_encoder(str(first), device="cpu").encode_texts(["the cat"]).mask.sum() == 2

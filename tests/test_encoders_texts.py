@@ -1,4 +1,4 @@
-"""Texts: spans in the caption as given, and tokens that come back from their windows in order."""
+"""Tokenisation: spans in the original caption, and tokens of windows in order."""
 
 import gc
 from weakref import ref
@@ -80,7 +80,7 @@ def check_spans(text, tokens):
 
 
 @pytest.mark.parametrize("text", UNICODE)
-def test_spans_lie_in_the_caption_as_given(backend, text):
+def test_spans_refer_to_the_original_caption(backend, text):
     tokens = tokenise(backend, text)
     check_spans(text, tokens)
     seen = {i for start, end in tokens.spans for i in range(start, end)}
@@ -89,7 +89,7 @@ def test_spans_lie_in_the_caption_as_given(backend, text):
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(max_size=40))
-def test_spans_of_any_text_lie_in_it(backend, text):
+def test_spans_of_any_text_are_inside_the_text(backend, text):
     check_spans(text, tokenise(backend, text))
 
 
@@ -98,7 +98,7 @@ def test_a_word_has_its_own_span(backend):
     assert [text[slice(*span)] for span in tokenise(backend, text).spans] == ["the", "Dog", ",", "cat"]
 
 
-def test_a_caption_cannot_write_a_special_token(backend):
+def test_special_tokens_in_captions_are_text(backend):
     tokens = tokenise(backend, "a <|endoftext|> b <|startoftext|>")
     special = {vocabulary()["<|startoftext|>"], vocabulary()["<|endoftext|>"]}
     assert not special & set(tokens.ids)
@@ -123,14 +123,14 @@ def same_tokens(backend, text):
 
 @settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
-def test_known_words_give_the_tokens_of_the_whole_caption(backend, text):
+def test_cached_words_give_the_tokens_of_the_caption(backend, text):
     assert cuts_at_spaces(backend)
     same_tokens(backend, text)
 
 
 @settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
-def test_known_words_of_mini_too(mini_backend, text):
+def test_cached_words_of_mini_give_the_tokens_of_the_caption(mini_backend, text):
     assert cuts_at_spaces(mini_backend)
     same_tokens(mini_backend, text)
 
@@ -141,7 +141,7 @@ def made(cutter, model=None, normalizer=None):
     return made
 
 
-def test_only_tokenizers_that_cut_at_spaces_remember_words():
+def test_words_are_cached_only_for_tokenizers_that_split_at_spaces():
     assert cuts_at_spaces(made(Whitespace()))
     assert not cuts_at_spaces(made(None))
     assert not cuts_at_spaces(made(Metaspace()))
@@ -155,7 +155,7 @@ def test_only_tokenizers_that_cut_at_spaces_remember_words():
     assert not cuts_at_spaces(added)
 
 
-def test_the_memory_of_words_has_an_end(monkeypatch):
+def test_word_cache_is_bounded(monkeypatch):
     backend, asked, read = made(Whitespace()), [], tokens.tokenise
     monkeypatch.setattr(tokens, "MOST_WORDS", 2)
     monkeypatch.setattr(tokens, "tokenise", lambda backend, word: asked.append(word) or read(backend, word))
@@ -165,7 +165,7 @@ def test_the_memory_of_words_has_an_end(monkeypatch):
     assert asked[4:] == ["x" * 99] * 2
 
 
-def test_a_tokenizer_is_not_kept_by_its_words():
+def test_word_cache_does_not_keep_the_tokenizer_alive():
     backend = made(Whitespace())
     tokenise_all(backend, ["a"])
     gone = ref(backend)
@@ -176,7 +176,7 @@ def test_a_tokenizer_is_not_kept_by_its_words():
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(["dog", "cat.", "ran"]), max_size=30).map(" ".join), min_size=1, max_size=5))
-def test_tokens_come_back_in_caption_order(texts):
+def test_tokens_are_in_caption_order(texts):
     captions = [words(text) for text in texts]
     batch = pack(captions, SETTINGS)
     assert batch.ids.shape[1] <= SETTINGS.context
@@ -202,7 +202,7 @@ def test_a_text_without_tokens_has_one_window_and_an_empty_mask():
     assert join_windows(torch.eye(2), batch.windows).tolist() == [[1, 0], [0, 1]]
 
 
-def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
+def test_pooled_vectors_are_weighted_by_the_tokens_of_each_window():
     batch = pack([words("a b c d. e f"), words("x")], TextSettings(context=6, prefix=(100,), suffix=(101,), pad=0))
     assert batch.layout[0].windows == 2
     pooled = torch.tensor([[5.0, 0.0], [0.0, 0.1], [0.0, -3.0]])
@@ -211,7 +211,7 @@ def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
     assert join_windows(pooled, batch.windows)[1].tolist() == [0, -1]
 
 
-def test_cutting_is_counted():
+def test_truncated_tokens_are_counted():
     settings = TextSettings(context=5, prefix=(100,), suffix=(101,), pad=101, long_text="cut")
     batch = pack([words("a b c d e"), words("a")], settings)
     assert [(item.windows, item.cut) for item in batch.layout] == [(1, 2), (1, 0)]

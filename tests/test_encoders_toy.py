@@ -1,4 +1,4 @@
-"""The toy encoder: the same bits everywhere, and examples that make sense."""
+"""The toy encoder: identical bits on all machines, and plausible similarities."""
 
 import hashlib
 
@@ -18,10 +18,10 @@ def encoder():
 
 @pytest.fixture
 def scene():
-    """Red on the left, blue on the right, and wider than tall."""
-    picture = Image.new("RGB", (120, 60), "blue")
-    picture.paste((220, 30, 30), (0, 0, 60, 60))
-    return picture
+    """Return a wide image, red on the left and blue on the right."""
+    image = Image.new("RGB", (120, 60), "blue")
+    image.paste((220, 30, 30), (0, 0, 60, 60))
+    return image
 
 
 def test_shapes_and_unit_lengths(encoder, scene):
@@ -71,12 +71,12 @@ def test_words_have_their_spans(encoder):
     assert [text[slice(*span)] for span in layout.spans] == ["Two", "dogs", "café", "犬"]
 
 
-def test_the_same_word_is_the_same_vector_anywhere(encoder):
+def test_word_vectors_do_not_depend_on_the_position(encoder):
     out = encoder.encode_texts(["dog", "a small DOG ran"])
     assert torch.equal(out.points[0, 0], out.points[1, 2])
 
 
-def test_neighbours_change_no_bit(encoder, scene):
+def test_vectors_are_bitwise_independent_of_the_batch(encoder, scene):
     alone, together = encoder.encode_texts(["red"]), encoder.encode_texts(["a long caption here", "red"])
     assert torch.equal(alone.points[0], together.points[1, :1])
     assert torch.equal(alone.pooled[0], together.pooled[1])
@@ -90,7 +90,7 @@ def test_a_text_without_words_has_an_empty_mask_and_a_unit_pooled_vector(encoder
     assert out.pooled[0].norm() == 1
 
 
-def test_the_bits_are_these_on_every_machine(encoder, scene):
+def test_vectors_have_a_fixed_hash(encoder, scene):
     image, text = prepare_and_encode(encoder, [scene]), encoder.encode_texts(["a red ball on the left of a dog"])
     content = b"".join(part.numpy().tobytes() for out in (image, text) for part in (out.points, out.pooled))
     assert hashlib.sha256(content).hexdigest()[:16] == "c13bb7cf0d231944"

@@ -1,4 +1,4 @@
-"""Vision-language models against the library's own visual tokens and language-model states."""
+"""Vision-language models against the visual tokens and language-model states of transformers."""
 
 import json
 
@@ -39,7 +39,7 @@ def qwen(root):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(4)
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
 
@@ -48,18 +48,18 @@ def library(folder, kind):
     return getattr(transformers, kind).from_pretrained(folder).eval()
 
 
-def processed(folder, name, pictures):
+def processed(folder, name, images):
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
-    return kind.from_pretrained(folder)(pictures, return_tensors="pt")
+    return kind.from_pretrained(folder)(images, return_tensors="pt")
 
 
 def features(output):
-    """Version 5 gives an output object where version 4 gave the tensors."""
+    """Return the tensors, which transformers 5 wraps in an output object."""
     return getattr(output, "pooler_output", output)
 
 
-def assert_tokens(encoder, pictures, expected, atol=1e-5):
-    seen = prepare_and_encode(encoder, pictures)
+def assert_tokens(encoder, images, expected, atol=1e-5):
+    seen = prepare_and_encode(encoder, images)
     for row, tokens in enumerate(expected):
         unit = torch.nn.functional.normalize(tokens, dim=-1)
         real = seen.mask[row][: len(unit)]
@@ -68,57 +68,57 @@ def assert_tokens(encoder, pictures, expected, atol=1e-5):
 
 
 @torch.inference_mode()
-def test_llava_sees_the_librarys_visual_tokens(llava, pictures):
-    pixels = processed(llava, "CLIPImageProcessor", pictures)["pixel_values"]
+def test_llava_visual_tokens_equal_transformers(llava, images):
+    pixels = processed(llava, "CLIPImageProcessor", images)["pixel_values"]
     expected = features(library(llava, "LlavaForConditionalGeneration").get_image_features(pixel_values=pixels))
-    assert_tokens(load_encoder(str(llava), device="cpu"), pictures, expected)
+    assert_tokens(load_encoder(str(llava), device="cpu"), images, expected)
 
 
 @torch.inference_mode()
-def test_an_image_can_be_set_on_a_square_of_the_mean_colour(root, pictures):
+def test_image_can_be_padded_to_a_square_of_the_mean_colour(root, images):
     folder = make_llava(root / "padded", do_pad=True)
     kind = getattr(transformers, "LlavaImageProcessorPil", None) or transformers.LlavaImageProcessor
     square = kind(do_pad=True, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    pixels = square(pictures, return_tensors="pt")["pixel_values"]
+    pixels = square(images, return_tensors="pt")["pixel_values"]
     expected = features(library(folder, "LlavaForConditionalGeneration").get_image_features(pixel_values=pixels))
     encoder = load_encoder(str(folder), device="cpu")
-    assert_tokens(encoder, pictures, expected)
+    assert_tokens(encoder, images, expected)
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[[0, 4, 15]].tolist() == [[0, 0, 32, 0], [0, 0, 32, 32], [96, 64, 128, 64]]
     assert prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).mask.sum() == 8
 
 
 @torch.inference_mode()
-def test_onevision_sees_the_librarys_tiles_without_overview_and_line_ends(onevision, pictures):
+def test_onevision_tiles_equal_transformers_without_overview_and_newlines(onevision, images):
     model = library(onevision, "LlavaOnevisionForConditionalGeneration")
-    inputs = processed(onevision, "LlavaOnevisionImageProcessor", pictures)
+    inputs = processed(onevision, "LlavaOnevisionImageProcessor", images)
     packed = features(model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]))
     encoder = load_encoder(str(onevision), device="cpu")
-    layouts = prepare_and_encode(encoder, pictures).layout
+    layouts = prepare_and_encode(encoder, images).layout
     expected = []
     for tokens, layout in zip(packed, layouts, strict=True):
         rows, columns = layout.grid
-        mosaic = tokens[9:].reshape(rows, columns + 1, -1)  # 9 patches of the overview; a line end a row
+        mosaic = tokens[9:].reshape(rows, columns + 1, -1)  # 9 patches of the overview; one newline token per row
         expected.append(mosaic[:, :-1].flatten(0, 1))
-    assert_tokens(encoder, pictures, expected)
+    assert_tokens(encoder, images, expected)
     assert ",views:tiles," in encoder.signature
     overview = load_encoder(str(onevision), device="cpu", views="overview")
-    assert_tokens(overview, pictures, [tokens[:9] for tokens in packed])
+    assert_tokens(overview, images, [tokens[:9] for tokens in packed])
     assert ",views:overview," in overview.signature
 
 
 @torch.inference_mode()
-def test_qwen_sees_the_librarys_visual_tokens(qwen, pictures):
+def test_qwen_visual_tokens_equal_transformers(qwen, images):
     model = library(qwen, "Qwen2_5_VLForConditionalGeneration")
-    inputs = processed(qwen, "Qwen2VLImageProcessor", pictures)
+    inputs = processed(qwen, "Qwen2VLImageProcessor", images)
     expected = features(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]))
     encoder = load_encoder(str(qwen), device="cpu")
-    assert_tokens(encoder, pictures, expected)
-    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in prepare_and_encode(encoder, pictures).layout]
+    assert_tokens(encoder, images, expected)
+    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in prepare_and_encode(encoder, images).layout]
     assert grids == inputs["image_grid_thw"].tolist()
 
 
-def test_the_area_that_qwen_sees_can_be_chosen_and_is_signed(qwen):
+def test_image_area_of_qwen_is_in_the_signature(qwen):
     encoder = load_encoder(str(qwen), device="cpu", max_patches=8)
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (300, 150))]).layout
     assert layout.grid == (2, 4)
@@ -136,7 +136,7 @@ def test_the_area_that_qwen_sees_can_be_chosen_and_is_signed(qwen):
     ],
 )
 def test_tokens_are_last_states_over_the_caption_only(name, kind, lead, request):
-    """LLaVA-1.5 puts a start token before the caption, which is read and dropped; Qwen has none."""
+    """LLaVA-1.5 prepends a start token, which is dropped; Qwen has none."""
     folder = request.getfixturevalue(name)
     ids = transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")["input_ids"]
     states = library(folder, kind)(input_ids=ids, output_hidden_states=True).hidden_states[-1]
@@ -148,7 +148,7 @@ def test_tokens_are_last_states_over_the_caption_only(name, kind, lead, request)
 
 
 @pytest.mark.parametrize("name", ["llava", "onevision", "qwen"])
-def test_texts_without_tokens_have_no_points_and_harm_no_other(name, request):
+def test_texts_without_tokens_have_no_points(name, request):
     encoder = load_encoder(str(request.getfixturevalue(name)), device="cpu")
     assert encoder.encode_texts(["", ""]).points.shape[1] == 0
     both = encoder.encode_texts(["", TEXT])
@@ -156,13 +156,13 @@ def test_texts_without_tokens_have_no_points_and_harm_no_other(name, request):
     assert torch.isfinite(both.points).all()
 
 
-def test_spelled_special_tokens_are_text(llava):
+def test_special_tokens_in_captions_are_text(llava):
     encoder = load_encoder(str(llava), device="cpu")
     (layout,) = encoder.encode_texts(["a</s>b"]).layout
     assert len(layout.spans) > 3
 
 
-def test_there_is_no_pooled_vector_to_choose(qwen):
+def test_invalid_options_are_rejected(qwen):
     with pytest.raises(ConfigError, match="no pooled vectors: pool must be 'mean', got 'model'"):
         load_encoder(str(qwen), device="cpu", pool="model")
     with pytest.raises(ConfigError, match="views must be 'tiles' or 'overview', got 'all'"):
@@ -182,7 +182,7 @@ ORIGINAL = (
 
 @pytest.fixture(scope="module")
 def critic(onevision, root):
-    """The same weights as LLaVA-NeXT's repository writes them, as LLaVA-Critic is published."""
+    """Write the weights in the format of the LLaVA-NeXT repository, as published for LLaVA-Critic."""
     folder = root / "critic"
     folder.mkdir()
     state = {}
@@ -203,16 +203,16 @@ def critic(onevision, root):
     return folder
 
 
-def test_the_original_format_gives_the_same_vectors(critic, onevision, pictures):
+def test_the_original_format_gives_the_same_vectors(critic, onevision, images):
     ours, same = load_encoder(str(critic), device="cpu"), load_encoder(str(onevision), device="cpu")
     assert ours.signature.startswith("critic@")
     torch.testing.assert_close(ours.encode_texts([TEXT]).points, same.encode_texts([TEXT]).points, rtol=0, atol=1e-6)
     torch.testing.assert_close(
-        prepare_and_encode(ours, pictures).points, prepare_and_encode(same, pictures).points, rtol=0, atol=1e-6
+        prepare_and_encode(ours, images).points, prepare_and_encode(same, images).points, rtol=0, atol=1e-6
     )
 
 
-def test_an_original_with_gaps_says_so(critic, root):
+def test_incomplete_original_format_is_rejected(critic, root):
     bad = root / "gaps"
     bad.mkdir()
     for path in critic.iterdir():
@@ -224,7 +224,7 @@ def test_an_original_with_gaps_says_so(critic, root):
         load_encoder(str(bad), device="cpu")
 
 
-def test_a_tower_of_another_kind_is_rejected_in_words(llava, root):
+def test_unsupported_vision_tower_is_rejected(llava, root):
     bad = root / "pixtral"
     bad.mkdir()
     for path in llava.iterdir():
@@ -237,9 +237,9 @@ def test_a_tower_of_another_kind_is_rejected_in_words(llava, root):
         load_encoder(str(bad), device="cpu")
 
 
-def test_layers_can_be_spread_over_devices(llava, pictures):
+def test_layers_can_be_spread_over_devices(llava, images):
     pytest.importorskip("accelerate")
     spread = load_encoder(str(llava), device="cpu", device_map="cpu")
     plain = load_encoder(str(llava), device="cpu")
     assert spread.signature == plain.signature
-    torch.testing.assert_close(prepare_and_encode(spread, pictures).points, prepare_and_encode(plain, pictures).points)
+    torch.testing.assert_close(prepare_and_encode(spread, images).points, prepare_and_encode(plain, images).points)

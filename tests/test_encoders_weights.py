@@ -1,4 +1,4 @@
-"""Finding weights: folders, the cache, and one clear line when there is nothing."""
+"""Locating weights: folders, the hub cache, and errors."""
 
 import json
 import os
@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def folder(tmp_path):
-    """All that finding needs; loading is tested with real files elsewhere."""
+    """Create the files that are needed to locate weights; loading is tested elsewhere."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "clip"}')
@@ -53,7 +53,7 @@ def in_fresh_process(code, **environment):
 
 
 def cache_of(home, files, commit=COMMIT):
-    """A cache in the layout that huggingface_hub writes."""
+    """Write a cache in the layout of huggingface_hub."""
     repository = home / "hub" / "models--some-org--tiny"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
@@ -64,7 +64,7 @@ def cache_of(home, files, commit=COMMIT):
     return snapshot
 
 
-def test_a_folder_is_its_own_checkpoint(folder):
+def test_folder_is_a_checkpoint(folder):
     found = find_checkpoint(str(folder), needs=[("tokenizer.json", "vocab.json")])
     assert found.folder == folder
     assert len(found.mark) == 8
@@ -73,7 +73,7 @@ def test_a_folder_is_its_own_checkpoint(folder):
     assert found.signed("clip-mine") == f"clip-mine@{found.mark}"
 
 
-def test_the_mark_changes_with_the_weights_and_the_settings(folder):
+def test_hash_depends_on_weights_and_settings(folder):
     first = find_checkpoint(str(folder)).mark
     assert find_checkpoint(str(folder)).mark == first
     content = bytearray((folder / "model.safetensors").read_bytes())
@@ -84,8 +84,8 @@ def test_the_mark_changes_with_the_weights_and_the_settings(folder):
     assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
 
 
-def test_every_byte_of_the_weights_counts(folder):
-    """A fine-tune may change any part of a large file and nothing else."""
+def test_hash_depends_on_every_byte(folder):
+    """Fine-tuning may change any part of a large file."""
     weights = folder / "model.safetensors"
     content = bytearray(bytes(range(256)) * 16384)
     marks = set()
@@ -98,7 +98,7 @@ def test_every_byte_of_the_weights_counts(folder):
     assert len(marks) == 4
 
 
-def test_tuned_parts_and_adapters_count_and_a_bank_does_not(folder):
+def test_hash_includes_tuned_parts_and_adapters_but_not_the_bank(folder):
     first = find_checkpoint(str(folder)).mark
     (folder / "bank.safetensors").write_bytes(b"background")
     assert find_checkpoint(str(folder)).mark == first
@@ -110,7 +110,7 @@ def test_tuned_parts_and_adapters_count_and_a_bank_does_not(folder):
 
 @pytest.fixture
 def large(folder, tmp_path, monkeypatch):
-    """Weights of 17 blocks that are larger than what is always read whole, written a minute ago."""
+    """Write weights of 17 blocks, larger than the limit for full hashing, with a modification time in the past."""
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(hashing, "WHOLE_UP_TO", 1 << 16)
     monkeypatch.setattr(hashing, "BLOCK", 1 << 16)
@@ -122,7 +122,7 @@ def large(folder, tmp_path, monkeypatch):
 
 
 def flip_in_place(path, place=300_000):
-    """Flip one bit and give the file its size and time of modification back."""
+    """Flip one bit, and restore size and modification time."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(place)
@@ -134,7 +134,7 @@ def flip_in_place(path, place=300_000):
 
 
 def count_whole_reads(monkeypatch):
-    """Calls of SHA-256 without content, which begin the reading of a whole large file."""
+    """Count full hashes of large files."""
     reads, begin = [], hashing.sha256
 
     def counted(*content):
@@ -146,7 +146,7 @@ def count_whole_reads(monkeypatch):
     return reads
 
 
-def test_a_bit_flipped_in_place_changes_the_mark_of_small_and_of_large_weights(folder, large, monkeypatch):
+def test_flipped_bit_changes_the_hash(folder, large, monkeypatch):
     first = find_checkpoint(str(folder)).mark
     assert find_checkpoint(str(folder)).mark == first
     flip_in_place(large)
@@ -157,8 +157,8 @@ def test_a_bit_flipped_in_place_changes_the_mark_of_small_and_of_large_weights(f
     assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
 
 
-def test_a_sample_of_blocks_finds_what_the_times_do_not_show(large, monkeypatch):
-    """A disk that forgets bits, or a file system without times of change: the record names the file as it is now."""
+def test_sampled_blocks_detect_changes_without_new_timestamps(large, monkeypatch):
+    """Disk corruption, or a file system without change times: the stored record matches the current file status."""
     first = hashing.file_sha256(large)
     flip_in_place(large)
     (record,) = (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir()
@@ -174,7 +174,7 @@ def test_a_sample_of_blocks_finds_what_the_times_do_not_show(large, monkeypatch)
     assert hashing.file_sha256(large) != first
 
 
-def test_large_weights_are_read_whole_once_until_they_change(large, monkeypatch):
+def test_large_weights_are_fully_hashed_once_until_they_change(large, monkeypatch):
     reads = count_whole_reads(monkeypatch)
     fresh = hashing.file_sha256(large)
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_large_weights_are_read_whole_once_until_they_change(large, monkeypatch)
     for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
         record.write_text("damaged")
     assert len({hashing.file_sha256(large), hashing.file_sha256(large)}) == 1
-    # A file written a moment ago may change again without a new time.
+    # A recently written file may change again without a new timestamp.
     monkeypatch.setattr(hashing.time, "time", lambda: large.stat().st_ctime)
     for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
         record.unlink()
@@ -203,7 +203,7 @@ def test_one_load_hashes_a_file_once(folder):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_files_of_the_hub_have_the_bytes_that_the_hub_gave(tmp_path, name):
+def test_hub_files_are_verified(tmp_path, name):
     snapshot = cache_of(tmp_path, {})
     blobs = snapshot.parents[1] / "blobs"
     blobs.mkdir()
@@ -220,7 +220,7 @@ def test_files_of_the_hub_have_the_bytes_that_the_hub_gave(tmp_path, name):
     assert f"{name}: is damaged (its content differs from the hub's); delete and download it again" in found
 
 
-def test_a_home_that_cannot_be_written_is_ignored(folder, tmp_path, monkeypatch):
+def test_unwritable_home_is_ignored(folder, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "file"))
     os.utime(folder / "model.safetensors", ns=(10**18, 10**18))
@@ -238,13 +238,13 @@ def test_shards_are_found_by_their_index(folder):
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_an_incomplete_folder_names_what_is_missing(folder, name):
+def test_incomplete_folder_is_rejected(folder, name):
     (folder / name).unlink()
     with pytest.raises(WeightsError, match=rf"has no .*{name}.*; expected a complete checkpoint folder"):
         find_checkpoint(str(folder), needs=[("tokenizer.json",)])
 
 
-def test_a_config_that_is_no_json_says_so(folder):
+def test_invalid_config_is_rejected(folder):
     (folder / "config.json").write_text("{")
     with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\); download it again"):
         model_type(str(folder))
@@ -253,14 +253,14 @@ def test_a_config_that_is_no_json_says_so(folder):
         model_type(str(folder))
 
 
-def test_a_path_that_is_not_there_says_so():
+def test_missing_path_is_rejected():
     with pytest.raises(
         WeightsError, match=r"folder './no/where' does not exist; pass an existing folder or a hub name"
     ):
         find_checkpoint("./no/where")
 
 
-def test_missing_weights_offline_are_one_line_errors_at_once(tmp_path):
+def test_missing_weights_offline_fail_immediately(tmp_path):
     begin = time.perf_counter()
     line = in_fresh_process("load_encoder('clip-l14')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert line == (
@@ -268,12 +268,12 @@ def test_missing_weights_offline_are_one_line_errors_at_once(tmp_path):
         "offline mode is on (HF_HUB_OFFLINE); download them once with: "
         "hf download openai/clip-vit-large-patch14, or pass a local folder"
     )
-    # Two imports of torch on a busy machine; nothing waits for a network.
+    # Time for two imports of torch on a busy machine, without any network timeout.
     assert time.perf_counter() - begin < 40
 
 
-def test_a_hub_that_cannot_be_reached_is_a_one_line_error(tmp_path):
-    """Port 9 of this machine refuses: the same error as without a network, and as fast."""
+def test_unreachable_hub_is_a_one_line_error(tmp_path):
+    """Connections to port 9 are refused, which is the same error as without a network."""
     line = in_fresh_process(
         f"find_checkpoint('{NAME}', revision='v1')",
         HF_ENDPOINT="http://127.0.0.1:9",
@@ -285,7 +285,7 @@ def test_a_hub_that_cannot_be_reached_is_a_one_line_error(tmp_path):
     assert line.endswith(f"hf download {NAME} --revision v1, or pass a local folder")
 
 
-def test_cached_weights_load_offline_and_are_marked_by_commit(tmp_path):
+def test_cached_weights_load_offline_with_the_commit_in_the_signature(tmp_path):
     cache_of(tmp_path, {"config.json": "{}", "model.safetensors": "x"})
     line = in_fresh_process(
         f"found = find_checkpoint('{NAME}'); print(found.signed('short'), found.folder.name)",
@@ -295,14 +295,14 @@ def test_cached_weights_load_offline_and_are_marked_by_commit(tmp_path):
     assert line == f"short@01234567 {COMMIT}"
 
 
-def test_a_cache_without_weights_is_missing_weights(tmp_path):
+def test_cache_without_weights_is_incomplete(tmp_path):
     cache_of(tmp_path, {"config.json": "{}"})
     line = in_fresh_process(f"find_checkpoint('{NAME}')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert line.startswith(f"WeightsError weights of '{NAME}' are not in the Hugging Face cache and offline mode")
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as fetching a model needs."""
+    """The part of the hub's API that is needed to download a model."""
 
     files: ClassVar = {
         "config.json": b'{"model_type": "clip"}',
@@ -363,18 +363,18 @@ def hub(tmp_path):
         server.shutdown()
 
 
-def test_weights_are_fetched_once_and_without_pickles(hub):
+def test_weights_are_downloaded_once_without_pickles(hub):
     code = f"c = find_checkpoint('{NAME}'); print(c.mark, *sorted(p.name for p in c.folder.iterdir()))"
     assert in_fresh_process(code, **hub) == "01234567 config.json model.safetensors tokenizer.json"
     assert in_fresh_process(code, **{**hub, "HF_HUB_OFFLINE": "1"}).startswith("01234567")
 
 
-def test_the_family_is_known_before_anything_large_is_fetched(hub):
+def test_family_is_determined_before_weights_are_downloaded(hub):
     assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "clip"
     assert set(Hub.asked) == {"config.json"}
 
 
-def test_a_configuration_of_open_clip_is_a_family_of_its_own(hub, monkeypatch):
+def test_open_clip_config_determines_the_family(hub, monkeypatch):
     monkeypatch.setattr(Hub, "files", {"open_clip_config.json": b"{}", "open_clip_model.safetensors": b"weights"})
     assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "open_clip"
     assert set(Hub.asked) == {"open_clip_config.json"}
@@ -382,7 +382,7 @@ def test_a_configuration_of_open_clip_is_a_family_of_its_own(hub, monkeypatch):
     assert line == f"WeightsError '{NAME}' has no config.json: it is not a model that msdscore can read"
 
 
-def test_one_file_of_weights_is_fetched_the_safest_first(hub, monkeypatch):
+def test_safest_weights_file_is_downloaded(hub, monkeypatch):
     monkeypatch.setattr(Hub, "files", {"b.bin": b"weights", "c.pt": b"weights", "notes.txt": b"large"})
     code = f"c = find_file('{NAME}', 'a.safetensors', 'b.bin', 'c.pt'); print(c.mark, c.weight_files()[0].name)"
     assert in_fresh_process(code, **hub) == "01234567 b.bin"
@@ -392,12 +392,12 @@ def test_one_file_of_weights_is_fetched_the_safest_first(hub, monkeypatch):
     assert line == f"WeightsError '{NAME}' has no x.pt: it is not a model that msdscore can read"
 
 
-def test_settings_are_fetched_without_weights(hub):
+def test_settings_are_downloaded_without_weights(hub):
     code = f"print(*sorted(p.name for p in find_settings('{NAME}').folder.iterdir()))"
     assert in_fresh_process(code, **hub) == "config.json tokenizer.json"
 
 
-def test_what_lies_next_to_a_single_file_does_not_mark_it(folder):
+def test_hash_of_a_single_file_ignores_other_files(folder):
     first = find_file(str(folder), "none.pt", "model.safetensors").mark
     (folder / "tokenizer.json").write_text("{ }")
     assert find_file(str(folder), "model.safetensors").mark == first
@@ -405,7 +405,7 @@ def test_what_lies_next_to_a_single_file_does_not_mark_it(folder):
         find_file(str(folder), "none.pt")
 
 
-def test_a_config_of_another_library_next_to_open_clips_is_ignored(folder):
+def test_transformers_config_next_to_open_clip_config_is_ignored(folder):
     (folder / "config.json").write_text('{"architecture": "vit_base"}')
     (folder / "open_clip_config.json").write_text("{}")
     assert model_type(str(folder)) == "open_clip"
@@ -413,14 +413,14 @@ def test_a_config_of_another_library_next_to_open_clips_is_ignored(folder):
     assert model_type(str(folder)) == "clip"
 
 
-def test_a_model_that_is_not_on_the_hub_says_so(hub):
+def test_model_missing_on_the_hub_is_rejected(hub):
     line = in_fresh_process("load_encoder('some-org/other')", **hub)
     assert line == (
         "WeightsError 'some-org/other' is not on the hub, or is private; check the name or run: hf auth login"
     )
 
 
-def test_only_top_level_files_and_the_safest_weights_are_fetched():
+def test_only_top_level_files_and_the_safest_weights_are_downloaded():
     files = ["config.json", "merges.txt", "pytorch_model.bin", "tf_model.h5", "onnx/config.json", "run.py"]
     assert wanted_files(files) == ["config.json", "merges.txt", "pytorch_model.bin"]
     assert wanted_files([*files, "model.safetensors"]) == ["config.json", "merges.txt", "model.safetensors"]
@@ -456,6 +456,6 @@ def test_only_top_level_files_and_the_safest_weights_are_fetched():
         ),
     ],
 )
-def test_each_refusal_of_the_hub_says_what_to_do(kind, message):
+def test_hub_errors_are_reported(kind, message):
     with pytest.raises(WeightsError, match=message):
         raise fetch_error("a/b", "v9", type(kind, (Exception,), {})())

@@ -1,4 +1,4 @@
-"""Windows: every token once, in order, in windows that fit."""
+"""Windows of long captions: every token once, in order."""
 
 import re
 from itertools import pairwise
@@ -22,7 +22,7 @@ rooms = st.integers(1, 20)
 
 
 @given(captions, rooms)
-def test_every_token_is_kept_exactly_once_and_in_order(text, room):
+def test_every_token_is_used_exactly_once_and_in_order(text, room):
     spans = word_spans(text)
     plan = plan_windows(text, spans, room=room)
     kept = [token for window in plan for token in range(window.first, window.last)]
@@ -30,7 +30,7 @@ def test_every_token_is_kept_exactly_once_and_in_order(text, room):
 
 
 @given(captions, rooms)
-def test_windows_fit_advance_and_hold_what_they_keep(text, room):
+def test_windows_fit_and_contain_their_tokens(text, room):
     spans = word_spans(text)
     plan = plan_windows(text, spans, room=room)
     for window in plan:
@@ -42,13 +42,13 @@ def test_windows_fit_advance_and_hold_what_they_keep(text, room):
 
 
 @given(captions)
-def test_a_text_that_fits_is_one_window(text):
+def test_short_text_is_one_window(text):
     spans = word_spans(text)
     assert plan_windows(text, spans, room=max(1, len(spans))) == (Window(0, len(spans), 0, len(spans)),)
 
 
 @given(captions, rooms)
-def test_a_kept_copy_is_at_least_as_far_from_the_ends_as_any_other(text, room):
+def test_each_token_is_taken_from_the_window_with_most_context(text, room):
     plan = plan_windows(text, word_spans(text), room=room)
     for window in plan:
         for token in range(window.first, window.last):
@@ -57,7 +57,7 @@ def test_a_kept_copy_is_at_least_as_far_from_the_ends_as_any_other(text, room):
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12))
-def test_sentences_that_fit_are_each_read_whole_in_some_window(lengths):
+def test_short_sentences_are_not_split(lengths):
     text = " ".join(" ".join(["dog"] * (length - 1) + ["cat."]) for length in lengths)
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     plan = plan_windows(text, spans, room=12)
@@ -66,19 +66,19 @@ def test_sentences_that_fit_are_each_read_whole_in_some_window(lengths):
         assert any(window.start <= start and stop <= window.stop for window in plan)
 
 
-def test_short_sentences_are_read_again_as_context():
+def test_short_sentences_are_repeated_as_context():
     text = "aa bb cc. dd ee ff. gg hh ii."
     plan = plan_windows(text, [match.span() for match in re.finditer(r"\S+", text)], room=6)
     assert plan == (Window(0, 6, 0, 5), Window(3, 9, 5, 9))
 
 
-def test_an_endless_sentence_is_cut_between_words_with_an_overlap():
+def test_long_sentence_is_split_between_words_with_an_overlap():
     spans = [(5 * i, 5 * i + 4) for i in range(20)]
     plan = plan_windows("word " * 20, spans, room=8)
     assert plan == (Window(0, 8, 0, 7), Window(6, 14, 7, 13), Window(12, 20, 13, 20))
 
 
-def test_a_word_of_two_tokens_is_not_torn_apart_when_a_gap_is_near():
+def test_words_are_not_split_if_a_boundary_is_near():
     text = "aabb " * 10
     spans = [(5 * i + 2 * k, 5 * i + 2 * k + 2) for i in range(10) for k in (0, 1)]
     for window in plan_windows(text, spans, room=9):
@@ -98,12 +98,12 @@ def test_a_word_of_two_tokens_is_not_torn_apart_when_a_gap_is_near():
         ("", []),
     ],
 )
-def test_sentences_begin_where_a_reader_says(text, expected):
+def test_sentence_boundaries(text, expected):
     spans = word_spans(text)
     starts = sentence_starts(text, spans) if spans else []
     assert [text[slice(*spans[i])] for i in starts] == expected
 
 
-def test_cutting_keeps_the_first_tokens():
+def test_truncation_keeps_the_first_tokens():
     assert plan_cut(3, room=5) == (Window(0, 3, 0, 3),)
     assert plan_cut(0, room=5) == (Window(0, 0, 0, 0),)

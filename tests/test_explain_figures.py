@@ -24,7 +24,7 @@ pytest.importorskip("matplotlib")
 
 SHORT = "green on the left"
 LONG = "a red bird and a very small dog on the big grass by the lake on a sunny day"
-MISSING = "green \U000f0000 dog"  # a letter for private use: in no font
+MISSING = "green \U000f0000 dog"  # a private-use character that no font has
 CLOSE = 0.11  # inches: the largest vertical space between two items
 SLACK = 0.01  # glyphs of neighbours may touch
 
@@ -74,12 +74,12 @@ def texts(drawn):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_figures_are_filled_without_overlap(explained, count):
+def test_figures_have_no_overlap_or_empty_space(explained, count):
     assert_clean(figure(explained[:count]))
 
 
 @pytest.mark.parametrize("size", [(64, 64), (400, 20), (20, 400)])
-def test_figures_of_any_image_are_filled_without_overlap(size):
+def test_figures_of_any_image_size_have_no_overlap_or_empty_space(size):
     item = explain(LONG, size)
     assert_clean(figure([item]))
     assert_clean(word_figure(item))
@@ -89,7 +89,7 @@ def test_figures_of_any_image_are_filled_without_overlap(size):
 
 
 @pytest.mark.parametrize("caption", [MISSING, "dog " * 200, "a dog and a cat $x^2$ − naïve"])
-def test_figures_of_odd_captions_are_filled_without_overlap(caption):
+def test_figures_of_unusual_captions_have_no_overlap_or_empty_space(caption):
     assert_clean(figure([explain(caption)]))
 
 
@@ -142,8 +142,8 @@ def test_a_figure_draws_every_map_with_its_legend_and_the_sum_as_bars(explained)
     maps = list(maps_of([item])[0].values())
     images = [axes.images[0].get_array() for axes in drawn.axes if axes.images]
     for number, own in enumerate(maps):
-        picture, shades = images[2 * number : 2 * number + 2]
-        assert (picture == np.asarray(overlay(thumbnail(item.image, 480), item.patches, own))).all()
+        image, shades = images[2 * number : 2 * number + 2]
+        assert (image == np.asarray(overlay(thumbnail(item.image, 480), item.patches, own))).all()
         assert (shades[0, 0] == own.shades(2)[0]).all()
         assert (shades[0, -1] == own.shades(2)[-1]).all()
     (bars,) = [axes for axes in drawn.axes if axes.patches]
@@ -170,7 +170,7 @@ def test_words_have_the_colours_of_their_support(explained):
             assert text.get_color() == piece.ink
 
 
-def test_a_line_under_all_captions_names_missing_letters_unless_it_is_turned_off():
+def test_missing_glyphs_are_noted_below_the_captions():
     item = explain(MISSING)
     drawn = figure([item])
     assert texts(drawn)[-1] == NO_GLYPH
@@ -183,7 +183,7 @@ def test_a_line_under_all_captions_names_missing_letters_unless_it_is_turned_off
     assert_clean(figure([item, item, item]))
 
 
-def test_captions_are_in_rows_of_two_each_as_high_as_its_longest(explained):
+def test_captions_are_in_rows_of_two(explained):
     drawn = figure(explained)
     assert drawn.get_figwidth() == pytest.approx(6.8)
     heads = [box for name, box in boxes(drawn) if name.startswith("Soft-MSD")]
@@ -246,7 +246,7 @@ def test_a_sheet_has_one_row_per_image_next_to_its_caption_and_score(explained, 
     assert words[-3:] == [text for text, _, _ in legend(items)]
 
 
-def test_lines_are_as_wide_as_the_column_and_words_are_apart(explained):
+def test_lines_fit_the_column_and_words_do_not_touch(explained):
     lines = set_lines(spans(explained[1], 1.0), 3.0, 9.0)
     assert len(lines) == 2
     assert " ".join(piece.text for line in lines for _, piece in line) == LONG
@@ -283,7 +283,7 @@ def test_titles_of_maps_have_their_colours(explained):
         assert own[shown.title] == css(shown.role, 1.0)
 
 
-def test_figures_of_explanations_with_a_match_begin_with_it(monkeypatch):
+def test_figures_begin_with_the_match(monkeypatch):
     item = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "a green field")
     drawn = figure([item])
     assert_clean(drawn)

@@ -32,7 +32,7 @@ def explained():
     ("name", "start"),
     [("why.png", b"\x89PNG"), ("why.svg", b"<?xml"), ("why.pdf", b"%PDF"), ("why.html", b"<!doctype")],
 )
-def test_every_kind_of_file_is_written(explained, tmp_path, name, start):
+def test_all_formats_are_written(explained, tmp_path, name, start):
     pytest.importorskip("matplotlib")
     explained.save(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
@@ -41,7 +41,7 @@ def test_every_kind_of_file_is_written(explained, tmp_path, name, start):
     assert (tmp_path / name).read_bytes() == first
 
 
-def test_a_figure_has_the_width_of_a_column(explained):
+def test_figure_has_the_width_of_a_column(explained):
     pytest.importorskip("matplotlib")
     one, both = (Image.open(BytesIO(shown._repr_png_())) for shown in (explained[0], explained))
     assert one.width == pytest.approx(3.4 * 300, abs=1)
@@ -49,7 +49,7 @@ def test_a_figure_has_the_width_of_a_column(explained):
     assert one.height < one.width
 
 
-def test_figures_shrink_and_grow_with_the_image():
+def test_figure_height_follows_the_image():
     pytest.importorskip("matplotlib")
     scorer = Scorer("toy")
     heights = []
@@ -66,7 +66,7 @@ def test_json_has_both_captions(explained, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["page", "snippet"])
-def test_captions_cannot_write_html(explained, tmp_path, form):
+def test_captions_are_escaped(explained, tmp_path, form):
     explained.save(tmp_path / "why.html")
     text = (tmp_path / "why.html").read_text(encoding="utf-8") if form == "page" else explained._repr_html_()
     tags = Tags()
@@ -77,7 +77,7 @@ def test_captions_cannot_write_html(explained, tmp_path, form):
     assert all(attrs["src"].startswith("data:") for tag, attrs in tags.seen if tag == "img" and "src" in attrs)
 
 
-def test_the_page_fetches_nothing(explained, tmp_path):
+def test_page_loads_no_external_resources(explained, tmp_path):
     explained.save(tmp_path / "why.html")
     text = (tmp_path / "why.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in text
@@ -85,18 +85,18 @@ def test_the_page_fetches_nothing(explained, tmp_path):
     assert "https://" not in text
 
 
-def test_an_unknown_ending_is_rejected(explained, tmp_path):
+def test_unknown_suffix_is_rejected(explained, tmp_path):
     with pytest.raises(ConfigError, match=r"unknown kind of output; expected a name ending in \.png, \.svg"):
         explained.save(tmp_path / "why.gif")
 
 
-def test_a_path_that_cannot_be_written_is_a_one_line_error(explained, tmp_path):
+def test_unwritable_path_is_a_one_line_error(explained, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"why.json: cannot be written \(.*\); choose another name"):
         explained.save(tmp_path / "file" / "why.json")
 
 
-def test_ramps_take_even_steps_that_are_seen_as_such():
+def test_colour_ramps_are_perceptually_uniform():
     for role in ("support", "penalty", "omission", "leaning"):
         shades = oklab(ramp(role, np.linspace(0, 1, 9)).astype(float))
         steps = np.linalg.norm(np.diff(shades, axis=0), axis=1)
@@ -115,10 +115,10 @@ def test_hues_differ_for_colour_blind_readers():
         np.linalg.norm(ends[a] - ends[b])
         for a, b in (("support", "penalty"), ("support", "omission"), ("penalty", "omission"))
     ]
-    assert min(gaps) > 0.08  # about four times a just noticeable difference in OKLab
+    assert min(gaps) > 0.08  # about four just noticeable differences in OKLab
 
 
-def test_unseen_parts_of_the_image_are_dark():
+def test_cropped_parts_of_the_image_are_dark():
     import torch
 
     from msdscore.encoders.base import PatchLayout
@@ -130,7 +130,7 @@ def test_unseen_parts_of_the_image_are_dark():
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
 
 
-def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
+def test_zero_is_white_and_colour_shows_the_sign(explained):
     item = explained[1]
     limit = word_limit(explained)
     for unit in item.units:
@@ -144,7 +144,7 @@ def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
     assert word_colour(replace(item.ranked[0], gap=0.0), limit)[1] == 0
 
 
-def test_all_maps_that_are_scored_have_one_scale(explained):
+def test_all_scored_maps_share_one_scale(explained):
     def largest(*roles, items=explained):
         return max(float(np.abs(getattr(item, f"{role}_map")).max()) for item in items for role in roles)
 
@@ -158,7 +158,7 @@ def test_all_maps_that_are_scored_have_one_scale(explained):
     assert unscored["omission"].limit != unscored["penalty"].limit
 
 
-def test_regions_that_a_caption_mentions_are_in_the_legend_of_what_it_leaves_out(explained):
+def test_legend_covers_mentioned_and_omitted_regions(explained):
     told = [
         replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage)))
         for item in explained
@@ -174,20 +174,12 @@ def test_regions_that_a_caption_mentions_are_in_the_legend_of_what_it_leaves_out
     assert ("blue: mentioned" in snippet(told), "blue: mentioned" in snippet(explained)) == (True, False)
 
 
-def test_many_captions_go_into_rows_of_two(tmp_path):
-    Scorer("toy").contrast(two_coloured("green", "red"), [f"caption {n}" for n in range(8)]).save(tmp_path / "f.png")
-    with Image.open(tmp_path / "f.png") as drawn:
-        width, height = drawn.size
-    assert width == 2040
-    assert height > width
-
-
 def pieces(text):
     item = Scorer("toy").explain(two_coloured("green", "red"), text)
     return spans(item, word_limit([item]))
 
 
-def test_long_words_are_broken_and_stay_on_the_line():
+def test_long_words_are_broken():
     text = "a " + "Donaudampfschifffahrt" * 6 + " b"
     lines = set_lines(pieces(text), 2.0, 9.0)
     assert len(lines) > 3
@@ -196,16 +188,16 @@ def test_long_words_are_broken_and_stay_on_the_line():
     assert all(left + measure(piece.text) <= 2.001 for line in lines for left, piece in line)
 
 
-def test_scripts_that_run_from_the_right_begin_at_the_right():
+def test_right_to_left_text_is_right_aligned():
     text = "قطة برتقالية cat"
     (line,) = set_lines(pieces(text), 3.0, 9.0)
     assert [piece.text for _, piece in line] == text.split()
     assert line[0][0] > line[1][0] > line[2][0] > 0
 
 
-def test_a_figure_says_when_letters_are_missing(tmp_path):
+def test_missing_glyphs_are_noted(tmp_path):
     assert not lacks_letters(["a dog", "кот"])
-    missing = "\U000f0000"  # for private use: in no font
+    missing = "\U000f0000"  # a private-use character that no font has
     assert lacks_letters([f"a {missing} dog"])
     Scorer("toy").explain(two_coloured("green", "red"), f"green {missing} dog").save(tmp_path / "f.svg")
 
@@ -220,7 +212,7 @@ def image(tmp_path):
     return tmp_path / "image.png"
 
 
-def test_the_command_shows_words_and_writes_files(image, tmp_path):
+def test_explain_command_prints_words_and_writes_files(image, tmp_path):
     pytest.importorskip("matplotlib")
     answer = run(image, "blue and green", "--against", "red", "-o", tmp_path / "a.png", "--words", tmp_path / "w.png")
     assert answer.exit_code == 0, answer.output
@@ -229,19 +221,19 @@ def test_the_command_shows_words_and_writes_files(image, tmp_path):
     assert (tmp_path / "w.png").exists()
 
 
-def test_the_command_prints_json(image):
+def test_explain_command_prints_json(image):
     answer = run(image, "blue and green", "--json")
     assert json.loads(answer.stdout)["explanations"][0]["least_supported"][0]["text"] == "blue"
 
 
-def test_names_are_checked_before_the_work(image):
+def test_output_names_are_checked_first(image):
     answer = run(image, "green", "-o", "why.gif")
     assert isinstance(answer.exception, ConfigError)
     answer = run(image, "green", "--words", "why.html")
     assert "unknown kind of output" in str(answer.exception)
 
 
-def test_without_matplotlib_numbers_and_pages_still_work(tmp_path):
+def test_json_and_html_work_without_matplotlib(tmp_path):
     two_coloured("green", "red").save(tmp_path / "p.png")
     code = (
         "import sys\n"
@@ -265,7 +257,7 @@ def test_without_matplotlib_numbers_and_pages_still_work(tmp_path):
     assert "pip install 'msdscore[figures]'" in answer.stdout
 
 
-def test_carried_maps_spread_the_terms_of_tokens_over_the_image(image):
+def test_carried_maps_distribute_token_terms_over_the_image(image):
     answer = run(image, "blue and green", "--json", "--map", "carried", "--preset", "short")
     (item,) = json.loads(answer.stdout)["explanations"]
     assert item["map"] == "carried"
@@ -276,7 +268,7 @@ def test_carried_maps_spread_the_terms_of_tokens_over_the_image(image):
     assert "unknown projection 'carry'. Did you mean 'carried'?" in str(answer.exception)
 
 
-def test_two_encoders_are_shown_in_one_figure_each_with_its_name(image, tmp_path):
+def test_figure_of_two_encoders(image, tmp_path):
     more = ["--map", "carried", "--preset", "short", "-o", tmp_path / "maps.html"]
     answer = run(image, "blue and green", "--also", "mini", *more)
     assert answer.exit_code == 0, answer.output

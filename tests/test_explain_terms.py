@@ -1,4 +1,4 @@
-"""Explanations are the score's own terms: they add up, name the wrong word, and lie where the patches lie."""
+"""Terms of explanations add up to the score, identify the wrong word, and are located at their patches."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ from msdscore.explain.explanation import Explanation
 from msdscore.explain.terms import terms_of
 from tiny_clip import make_tiny_clip
 
-# Terms are float32 and their sum is taken in float32 by the score, in float64 here.
+# The score sums float32 terms in float32, the tests in float64.
 ROUNDING = 1e-5
 
 
@@ -86,7 +86,7 @@ def test_the_wrong_colour_is_the_least_supported_colour(scorer):
     assert "least supported, nats: " in str(item)
 
 
-def test_words_lean_on_the_regions_that_show_them(scorer):
+def test_words_attend_to_the_regions_that_show_them(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green and red")
     green, red = (item.leaning(unit) for unit in item.ranked[::-1] if unit.text in ("green", "red"))
     if item.ranked[-1].text == "red":
@@ -95,14 +95,14 @@ def test_words_lean_on_the_regions_that_show_them(scorer):
     assert red[:, 3:].sum() > 0.95
 
 
-def test_the_omitted_half_is_in_the_omission_map(scorer):
+def test_omission_map_shows_the_omitted_half(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green green")
     assert item.omission_map[:, 3:].min() > item.omission_map[:, :3].max()
     assert item.support_map[:, :3].min() > 0 == item.support_map[:, 3:].max()
     assert item.penalty_map[:, 3:].min() > 0 == item.penalty_map[:, :3].max()
 
 
-def test_unread_units_have_no_number_and_lean_nowhere(scorer):
+def test_words_without_tokens_have_no_term_and_no_map(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green, red")
     comma = item.units[1]
     assert (comma.text, comma.term, comma.gap, comma.kind) == (",", None, None, "mark")
@@ -110,12 +110,12 @@ def test_unread_units_have_no_number_and_lean_nowhere(scorer):
         item.leaning(comma)
 
 
-def test_a_single_text_is_not_a_list_of_captions(scorer):
+def test_single_string_is_not_a_list_of_captions(scorer):
     with pytest.raises(ConfigError, match="needs a list of at least one caption"):
         scorer.contrast(two_coloured("green", "red"), "green")
 
 
-def test_calibrated_terms_add_up_too(scorer):
+def test_calibrated_terms_add_up_to_the_score(scorer):
     from msdscore.scoring.bank import build_bank
 
     images = [two_coloured(left, right) for left in ("blue", "white") for right in ("purple", "yellow", "red")]
@@ -124,7 +124,7 @@ def test_calibrated_terms_add_up_too(scorer):
     item = Scorer(scorer.encoder, config, bank=bank).explain(two_coloured("green", "red"), "the green on a red dog")
     assert_adds_up(item)
     silent = {unit.text: unit.gap for unit in item.words}
-    assert abs(silent["the"]) < 0.5 < -silent["green"]  # every image treats function words alike
+    assert abs(silent["the"]) < 0.5 < -silent["green"]  # function words have the same terms on all images
 
 
 def layout(grid, boxes, size):
@@ -132,7 +132,7 @@ def layout(grid, boxes, size):
 
 
 def test_pixels_follow_the_boxes_of_a_cropped_view():
-    # Two cells over the middle of a 8 x 4 image: the outer columns were cropped away.
+    # Two cells over the middle of an 8 x 4 image: the outer columns were cropped.
     cropped = layout((1, 2), [[2, 0, 4, 4], [4, 0, 6, 4]], (8, 4))
     seen = maps.pixels(np.array([0.0, 1.0]), cropped)
     assert seen.shape == (4, 8)
@@ -140,7 +140,7 @@ def test_pixels_follow_the_boxes_of_a_cropped_view():
     np.testing.assert_allclose(seen[0, 2:6], [0.0, 0.25, 0.75, 1.0])
 
 
-def test_cells_of_padding_do_not_show():
+def test_cells_of_padding_are_not_shown():
     padded = layout((2, 1), [[0, 0, 4, 0], [0, 0, 4, 4]], (4, 4))
     np.testing.assert_allclose(maps.pixels(np.array([9.0, 1.0]), padded), np.ones((4, 4)))
 
@@ -154,7 +154,7 @@ def test_pixels_at_another_size_are_the_same_map():
     np.testing.assert_allclose(large[-1, -1], 3.0)
 
 
-def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
+def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
     rng = np.random.default_rng(0)
     points, tokens = (torch.nn.functional.normalize(torch.tensor(rng.normal(size=(n, 4))), dim=1) for n in (9, 3))
     mask, keys = torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
@@ -163,7 +163,7 @@ def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
     x, y = points.numpy(), tokens.numpy()
     shares = maps.shares_of(x, means, log_weights, 5.0)
 
-    def log_density(weights):  # of a mixture whose shares stay as they are while patches weigh less
+    def log_density(weights):  # with fixed responsibilities and lower patch weights
         mass = (weights[:, None] * shares).sum(axis=0)
         sums = shares.T @ (weights[:, None] * x)
         logits = np.log(mass / weights.sum()) + 5.0 * y @ (sums / np.linalg.norm(sums, axis=1, keepdims=True)).T
@@ -175,8 +175,8 @@ def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
     np.testing.assert_allclose(found, np.array(slopes).T, atol=1e-4)
 
 
-def test_influence_foretells_what_dropping_a_patch_does(scorer):
-    # One patch at a time, with the mixture fitted anew.
+def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
+    # One patch at a time, with a new fit.
     exact = Scorer(scorer.encoder, scorer.config.changed(gate="support"))
     pipeline = exact.pipeline
     images = pipeline.embed_images(pipeline.decode([two_coloured("green", "red")]))
@@ -193,7 +193,7 @@ def test_influence_foretells_what_dropping_a_patch_does(scorer):
     assert np.corrcoef(expected, rises)[0, 1] > 0.9
 
 
-def test_kernel_is_the_slope_where_every_patch_is_a_component():
+def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
     rng = np.random.default_rng(0)
     points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
     kernel = np.exp(2.0 * tokens @ points.T)
@@ -208,7 +208,7 @@ def test_kernel_is_the_slope_where_every_patch_is_a_component():
     np.testing.assert_allclose(maps.kernel(terms).support, slopes, atol=1e-5)
 
 
-def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
+def test_influence_on_coverage_equals_leave_one_out():
     ratios = np.array([1.0, 2.0, 6.0])
     terms = maps.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
     left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
@@ -216,7 +216,7 @@ def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
 
 
 @pytest.mark.parametrize("name", maps.PROJECTIONS)
-def test_projections_give_one_number_a_patch(name):
+def test_projections_have_one_value_per_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
     terms = maps.MapTerms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
     regions = maps.project(terms, name)
@@ -224,13 +224,13 @@ def test_projections_give_one_number_a_patch(name):
     assert np.argmax(regions.support) == 2
 
 
-def test_an_unknown_projection_lists_the_known_ones():
+def test_unknown_projection_gets_a_suggestion():
     terms = maps.MapTerms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5, np.ones(1))
     with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
         maps.project(terms, "influense")
 
 
-def test_the_document_holds_every_number(scorer):
+def test_json_contains_all_values(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green, blue")
     plain = json.loads(json.dumps(item.to_dict()))
     assert sum(plain["coverage_terms"]) == pytest.approx(plain["score"]["coverage"], abs=ROUNDING)
@@ -257,7 +257,7 @@ class Masking:
         return replace(batch, mask=mask)
 
 
-def test_masked_patches_keep_their_place(tmp_path):
+def test_masked_patches_keep_their_position(tmp_path):
     masked = [0, 7, 20]
     item = Scorer(Masking(masked)).explain(two_coloured("green", "red"), "green on a red dog")
     count = len(item.patches.boxes)
@@ -269,7 +269,7 @@ def test_masked_patches_keep_their_place(tmp_path):
     whole = Scorer("toy").explain(two_coloured("green", "red"), "green on a red dog")
     leaning = [one.leaning(one.words[0]).ravel() for one in (item, whole)]
     kept = np.setdiff1d(np.arange(count), masked)
-    # "green" looks at the same patches, wherever they stand among the visible ones.
+    # "green" attends to the same patches, independent of their index among the visible ones.
     assert np.corrcoef(leaning[0][kept], leaning[1][kept])[0, 1] > 0.99
     item.save(tmp_path / "why.html")
     assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()

@@ -1,6 +1,6 @@
-"""Scores of the toy encoder, kept: a change here is a change of scores and needs a line in the changelog.
+"""Golden scores of the toy encoder; changes need an entry in the changelog.
 
-Make it anew with: python tests/test_golden.py
+Regenerate with: python tests/test_golden.py
 """
 
 import json
@@ -41,11 +41,11 @@ def scores():
 
 
 @pytest.mark.parametrize("preset", ["short", "long", "authors", "support"])
-def test_scores_are_those_of_the_last_release(preset):
+def test_scores_equal_the_golden_file(preset):
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))[preset]
     for row, kept in zip(scores()[preset], expected, strict=True):
         for name, value in kept.items():
-            # Other processors round products differently; EM carries that into the sixth digit at most.
+            # Other CPUs round products differently, which EM amplifies to the sixth digit at most.
             assert row[name] == (pytest.approx(value, abs=2e-4) if isinstance(value, float) else value), name
 
 

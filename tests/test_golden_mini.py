@@ -1,4 +1,4 @@
-"""`mini` gives the vectors and scores that it gave when its weights were put in place."""
+"""Golden vectors and scores of `mini`."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def scorer():
 
 
 @pytest.mark.parametrize("number", range(len(GOLDEN["images"])))
-def test_images(scorer, number):
+def test_image_vectors_equal_the_golden_file(scorer, number):
     kept = GOLDEN["images"][number]
     assert int(generated(number).sum()) == kept["bytes_sum"]
     embedded = prepare_and_encode(scorer.encoder, [open_image(generated(number))])
@@ -38,7 +38,7 @@ def test_images(scorer, number):
     assert embedded.points[0, 143, :8].tolist() == pytest.approx(kept["patch143_head"], abs=1e-3)
 
 
-def test_captions_and_scores(scorer):
+def test_caption_vectors_and_scores_equal_the_golden_file(scorer):
     captions = [one["text"] for one in GOLDEN["captions"]]
     embedded = scorer.encoder.encode_texts(captions)
     for row, kept in enumerate(GOLDEN["captions"]):

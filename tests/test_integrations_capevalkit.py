@@ -1,4 +1,4 @@
-"""capevalkit: the callable, the runner, the manifest; with capevalkit itself where it is installed."""
+"""capevalkit: the callable, the runner, the manifest, and capevalkit if it is installed."""
 
 import json
 import shlex
@@ -44,12 +44,12 @@ def write(folder, samples, key="caption"):
     return ["--predictions", str(folder / "p.jsonl"), "--output", str(folder / "out" / "s.json"), "--encoder", "toy"]
 
 
-def test_the_callable_gives_a_score_per_sample(samples):
+def test_callable_returns_a_score_per_sample(samples):
     assert caption_metric("toy")(samples) == expected(samples)
     assert caption_metric("toy", by="similarity")(samples) == expected(samples, "similarity")
 
 
-def test_references_that_capevalkit_hands_over_give_ref_msd(folder, samples):
+def test_references_give_ref_msd(folder, samples):
     people = ["a red thing", "a box"]
     for one in samples:
         one.references = people
@@ -62,7 +62,7 @@ def test_references_that_capevalkit_hands_over_give_ref_msd(folder, samples):
     assert {key: own["Ref-MSD"] for key, own in result["per_item"].items()} == pytest.approx(scores)
 
 
-def test_the_callable_refuses_what_has_no_score(samples):
+def test_callable_raises_for_captions_without_score(samples):
     samples[1].prediction = None
     with pytest.raises(RunError, match=r"1 of 3 captions cannot be scored \(first: b: .*no words"):
         caption_metric("toy")(samples)
@@ -71,7 +71,7 @@ def test_the_callable_refuses_what_has_no_score(samples):
 
 
 @pytest.mark.parametrize("key", ["caption", "prediction"])
-def test_the_runner_writes_what_capevalkit_reads(folder, samples, key, monkeypatch):
+def test_runner_writes_the_format_of_capevalkit(folder, samples, key, monkeypatch):
     monkeypatch.setenv("CAPEVALKIT_PROGRESS_FILE", str(folder / "progress"))
     assert main(write(folder, samples, key)) == 0
     found = json.loads((folder / "out" / "s.json").read_text())
@@ -86,7 +86,7 @@ def test_a_missing_file_of_references_is_a_one_line_error(folder, samples, capsy
     assert "none.jsonl: no such file" in capsys.readouterr().err
 
 
-def test_the_runner_says_what_is_wrong(folder, samples, capsys):
+def test_runner_reports_errors(folder, samples, capsys):
     samples[2].image = str(folder / "missing.png")
     assert main(write(folder, samples)) == 2
     assert "missing.png: no such file" in capsys.readouterr().err
@@ -123,14 +123,14 @@ DOCUMENTED = next(
 )
 
 
-def test_the_documented_command_names_the_metric_as_capevalkit_wants_it():
+def test_documented_command_has_a_valid_metric_name():
     words = shlex.split(DOCUMENTED)
     assert words[:4] == ["capevalkit", "score", "--metric", "msdscore"]
     assert {"--predictions", "--output"} <= set(words)
     assert " ".join(words[:4]) in capevalkit_module.__doc__
 
 
-def test_with_capevalkit_itself(folder, samples, monkeypatch):
+def test_with_capevalkit(folder, samples, monkeypatch):
     pytest.importorskip("capevalkit", reason="capevalkit is not installed (it pins datasets below 4)")
     monkeypatch.setenv("CAPEVALKIT_RUNTIME_ROOT", str(folder / "runtime"))
     monkeypatch.setenv("CAPEVALKIT_HOME", str(folder / "home"))
@@ -139,7 +139,7 @@ def test_with_capevalkit_itself(folder, samples, monkeypatch):
 
     install()
     assert "msdscore" in load_manifests()
-    # Not through uv, which would install msdscore from the registry: its command with this interpreter.
+    # Without uv, which would install msdscore from the registry.
     monkeypatch.setattr(runner, "build_uv_command", lambda name, args, **_: [sys.executable, *args[1:]])
     pairs = [{"id": one.id, "caption": one.prediction, "image": one.image} for one in samples]
     found = evaluate_captions(

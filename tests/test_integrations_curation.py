@@ -1,4 +1,4 @@
-"""The stage for NeMo Curator, where that package is installed: it weighs too much for the test environment."""
+"""The stage for NeMo Curator, which is too large for the test environment."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The module of Hugging Face evaluate, used directly and loaded by its path, without a network."""
+"""The Hugging Face evaluate module, used directly and loaded by its path, offline."""
 
 import pytest
 from PIL import Image
@@ -10,7 +10,7 @@ import evaluate
 
 from msdscore.integrations import evaluate as ours
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of evaluate and datasets about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of evaluate and datasets
 
 
 @pytest.fixture

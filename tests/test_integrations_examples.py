@@ -1,4 +1,4 @@
-"""The runnable examples of the integrations run; a library that is missing is named with its extra."""
+"""Examples of the integrations run, and missing libraries are reported with their extra."""
 
 import runpy
 import sys
@@ -21,7 +21,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
+@pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_example_runs(name, capsys, tmp_path, monkeypatch):
     pytest.importorskip(NEEDS[name])
@@ -53,7 +53,7 @@ def test_grpo_example_trains_a_model_that_speaks(capsys, tmp_path, monkeypatch):
         ("evaluate", "evaluate", "evaluate"),
     ],
 )
-def test_a_missing_library_is_named_with_its_extra(module, library, extra, monkeypatch):
+def test_missing_library_error_names_the_extra(module, library, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"msdscore.integrations.{module}", raising=False)
     with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):

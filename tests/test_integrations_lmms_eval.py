@@ -1,4 +1,4 @@
-"""The lmms-eval tasks: well-formed, scored where the image is; with lmms-eval itself where it is installed."""
+"""lmms-eval tasks: configuration, scoring, and lmms-eval if it is installed."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ TASKS = Path(captions.__file__).parent / "tasks"
 
 
 class Loader(yaml.SafeLoader):
-    """Reads the tasks as lmms-eval does: `!function` is a module of Python and a name in it."""
+    """Load tasks as lmms-eval does: `!function` is a Python module and a name in it."""
 
 
 def _function(loader, node):
@@ -34,7 +34,7 @@ def config(path: Path) -> dict:
 
 
 @pytest.mark.parametrize("path", sorted(TASKS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_task(path):
+def test_task_configuration(path):
     task = config(path)
     assert task["task"] == path.stem
     assert task["process_results_use_image"] is True
@@ -44,7 +44,7 @@ def test_task(path):
     assert {"dataset_path", "test_split", "doc_to_text", "generation_kwargs"} <= task.keys()
 
 
-def test_metrics_of_the_tasks_are_what_is_returned():
+def test_metrics_of_the_tasks_equal_the_returned_values():
     found = captions.caption_scores("toy")({"image": RED}, ["a red square"])
     metrics = {one["metric"] for one in config(TASKS / "msd_flickr30k_test.yaml")["metric_list"]}
     assert metrics - found.keys() == {
@@ -52,23 +52,23 @@ def test_metrics_of_the_tasks_are_what_is_returned():
         "msd_precision",
         "msd_information",
         "msd_doubt",
-    }  # toy has no bank of words
+    }  # toy has no bank
     assert found["msd"] == Scorer("toy").score(RED, "a red square").msd
     assert found["msd_least_supported"]
 
 
-def test_what_cannot_be_scored_stays_out_of_the_means():
+def test_failed_captions_are_excluded_from_the_means():
     found = captions.caption_scores("toy")({"image": RED}, [""])
     assert found.keys() == {"msd_judged", "msd_reason"}
     assert found["msd_judged"] == 0.0
 
 
-def test_a_task_that_drops_its_images_gets_an_error_that_names_the_setting():
+def test_missing_images_error_names_the_setting():
     with pytest.raises(ConfigError, match="no 'image', only question; set process_results_use_image: true"):
         captions.caption_scores("toy")({"question": "?"}, ["a dog"])
 
 
-def test_own_column():
+def test_custom_image_column():
     found = captions.caption_scores("toy", image="photo")({"photo": RED}, ["a red square"])
     assert found["msd_judged"] == 1.0
 
@@ -79,15 +79,15 @@ def test_the_folder_is_printed():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_with_lmms_eval_itself(tmp_path):
+def test_with_lmms_eval(tmp_path):
     pytest.importorskip("lmms_eval", reason="lmms-eval is not installed (it brings about 60 packages)")
     datasets = pytest.importorskip("datasets")
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
     features = datasets.Features({"image": datasets.Image()})
-    pictures = {"image": [RED, Image.new("RGB", (64, 64), "blue")]}
-    datasets.Dataset.from_dict(pictures, features=features).to_parquet(str(tmp_path / "rows.parquet"))
+    images = {"image": [RED, Image.new("RGB", (64, 64), "blue")]}
+    datasets.Dataset.from_dict(images, features=features).to_parquet(str(tmp_path / "rows.parquet"))
     lines = [f"include: {TASKS / '_captions_yaml'}", "task: msd_local", "dataset_path: parquet", "test_split: test"]
     lines += ["dataset_kwargs:", "  data_files:", f"    test: {tmp_path / 'rows.parquet'}"]
     (tmp_path / "msd_local.yaml").write_text("\n".join(lines))
@@ -98,11 +98,11 @@ def test_with_lmms_eval_itself(tmp_path):
     )
     assert found["results"]["msd_local"]["msd_judged,none"] == 1.0
     scorer = Scorer()
-    expected = sum(scorer.score(picture, "a red square").msd for picture in pictures["image"]) / 2
+    expected = sum(scorer.score(image, "a red square").msd for image in images["image"]) / 2
     assert found["results"]["msd_local"]["msd,none"] == pytest.approx(expected)
 
 
-def test_tasks_average_the_parts_of_the_default_score():
+def test_tasks_average_the_columns_of_the_default_score():
     listed = {row["metric"]: row["higher_is_better"] for row in config(TASKS / "_captions_yaml")["metric_list"]}
     assert listed["msd_precision"]
     assert listed["msd_information"]
@@ -114,7 +114,7 @@ def test_the_shared_task_works_with_any_column_of_images():
     assert captions.visual(doc)[0].mode == "RGB"
     found, named = (captions.caption_scores("toy", image=name)(doc, ["a red square"]) for name in (None, "photo"))
     assert found == named
-    assert captions.visual({"image": photo, "other": photo})[0].size == (64, 64)  # the usual name goes first
+    assert captions.visual({"image": photo, "other": photo})[0].size == (64, 64)  # the default name has priority
     for wrong in ({"id": 3}, {"left": photo, "right": photo}):
         with pytest.raises(ConfigError, match="process_results_use_image: true in the task, or pass the column"):
             captions.visual(wrong)

@@ -1,4 +1,4 @@
-"""MSDScore in torchmetrics: what CLIPScore takes, one encoder pass, per-pair states, two processes."""
+"""MSDScore in torchmetrics: inputs of CLIPScore, one encoder pass, per-pair states, two processes."""
 
 import copy
 import pickle
@@ -21,7 +21,7 @@ from msdscore.integrations.torchmetrics import MSDScore, UnscoredWarning
 COLOURS = {"red": (255, 0, 0), "green": (0, 128, 0), "blue": (0, 0, 255)}
 
 
-def picture(colour: str, size: int = 64) -> torch.Tensor:
+def image(colour: str, size: int = 64) -> torch.Tensor:
     return torch.tensor(COLOURS[colour], dtype=torch.uint8).reshape(3, 1, 1).repeat(1, size, size)
 
 
@@ -29,7 +29,7 @@ CAPTIONS = ["a red square", "a blue square", "a green and a red square"]
 
 
 def batch() -> torch.Tensor:
-    return torch.stack([picture(colour) for colour in COLOURS])
+    return torch.stack([image(colour) for colour in COLOURS])
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_references_give_ref_msd():
     assert float(rows["mean"]) == pytest.approx(np.nanmean(scores.ref_msd), rel=1e-5)
 
 
-def test_mean_and_rows_are_those_of_the_scorer(expected):
+def test_mean_and_rows_equal_the_scorer(expected):
     metric = MSDScore("toy", return_rows=True)
     metric.update(batch(), CAPTIONS)
     found = metric.compute()
@@ -72,18 +72,18 @@ def test_mean_and_rows_are_those_of_the_scorer(expected):
     ],
     ids=["uint8", "swapped", "list", "int64", "float", "Pillow"],
 )
-def test_takes_what_clipscore_takes(given, expected):
+def test_accepts_the_inputs_of_clipscore(given, expected):
     assert MSDScore("toy")(*given()) == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def test_batches_of_numpy_and_columns_of_tables_are_batches(expected):
+def test_accepts_numpy_batches_and_table_columns(expected):
     metric = MSDScore("toy")
     metric.update(batch().permute(0, 2, 3, 1).numpy(), np.array(CAPTIONS))
     assert metric.compute() == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def test_a_lone_image_and_caption(expected):
-    assert MSDScore("toy")(picture("red"), CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
+def test_single_image_and_caption(expected):
+    assert MSDScore("toy")(image("red"), CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
 
 
 def test_paths(tmp_path: Path, expected):
@@ -102,25 +102,25 @@ def test_the_encoder_runs_once_in_forward(monkeypatch):
     assert sum(calls) == 6
 
 
-def test_values_add_up_over_batches_and_go_away_with_reset(expected):
+def test_values_accumulate_over_batches_until_reset(expected):
     metric = MSDScore("toy")
     for number in range(3):
         metric(batch()[number : number + 1], CAPTIONS[number : number + 1])
     assert metric.compute() == pytest.approx(expected.mean(), rel=1e-6)
     metric.reset()
-    metric.update(picture("red"), CAPTIONS[0])
+    metric.update(image("red"), CAPTIONS[0])
     assert metric.compute() == pytest.approx(expected[0], rel=1e-6)
 
 
-def test_long_captions_are_not_cut():
+def test_long_captions_are_not_truncated():
     metric = MSDScore("toy", return_rows=True)
     long = "a square " * 200
-    metric.update([picture("red")] * 2, [long + "of red", long + "of blue"])
+    metric.update([image("red")] * 2, [long + "of red", long + "of blue"])
     red, blue = metric.compute()["support"]
     assert red < blue  # the last word of 402 is read
 
 
-def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
+def test_failed_pairs_are_excluded_from_the_mean(expected):
     metric = MSDScore("toy", return_rows=True)
     metric.update(batch(), [CAPTIONS[0], "", CAPTIONS[2]])
     with pytest.warns(UnscoredWarning, match=r"1 of 3 pairs have no msd and are excluded from the mean \(first: .*''"):
@@ -138,13 +138,13 @@ def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
         (batch(), [None, "one", "two"], "expected captions as text, got NoneType"),
     ],
 )
-def test_what_makes_no_pairs_is_rejected(source, target, message):
+def test_invalid_inputs_are_rejected(source, target, message):
     with pytest.raises(ConfigError, match=message):
         MSDScore("toy").update(source, target)
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_nothing_has_no_mean_and_changes_none(expected):
+def test_empty_update_has_no_effect(expected):
     metric = MSDScore("toy", return_rows=True)
     assert metric.compute()["mean"].isnan()
     metric.reset()
@@ -154,7 +154,7 @@ def test_nothing_has_no_mean_and_changes_none(expected):
     np.testing.assert_allclose(metric.compute()["msd"], expected, rtol=1e-6)
 
 
-def test_wrong_settings_are_rejected():
+def test_invalid_settings_are_rejected():
     with pytest.raises(UnknownNameError, match="number to average 'coverage'"):
         MSDScore("toy", by="coverage")
     with pytest.raises(ConfigError, match="expected a Scorer, a ScorerSpec or the name of an encoder, got int"):
@@ -171,7 +171,7 @@ def test_copies_are_small_and_share_the_scorer(expected):
         assert other.compute() == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def test_in_a_collection_with_another_number():
+def test_metric_collection():
     both = MetricCollection({"msd": MSDScore("toy"), "cosine": MSDScore("toy", by="similarity")})
     found = both(batch(), CAPTIONS)
     assert set(found) == {"msd", "cosine"}
@@ -189,7 +189,7 @@ def test_plot_draws_means():
     plt.close(figure)
 
 
-# One process of two; this one takes part itself, since importing torchmetrics costs more than all else here.
+# The script of one of two processes; the test process is the other one, because importing torchmetrics is slow.
 RANK = """
 import torch, warnings
 warnings.simplefilter("ignore")  # torchmetrics warns of compute before update on the rank without data
@@ -206,7 +206,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_see_all_pairs(tmp_path, expected):
+def test_two_processes_gather_all_pairs(tmp_path, expected):
     torch.save((batch(), CAPTIONS), tmp_path / "pairs.pt")
     with subprocess.Popen([sys.executable, "-c", f"rank, place = 1, {str(tmp_path)!r}\n{RANK}"]) as other:
         exec(RANK, {"rank": 0, "place": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""Callbacks: captions of a fixed sample scored in real Lightning and transformers loops, logged to TensorBoard and W&B."""
+"""Training callbacks in Lightning and transformers, with logging to TensorBoard and W&B."""
 
 import pickle
 import sys
@@ -14,20 +14,20 @@ from msdscore.integrations import training
 from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
 
 COLOURS = ("red", "blue", "green")
-PICTURES = [Image.new("RGB", (64, 48), colour) for colour in COLOURS]
+IMAGES = [Image.new("RGB", (64, 48), colour) for colour in COLOURS]
 
 
-def generate(model, pictures):
-    return ["a red square", "a red square", ""][: len(pictures)]
+def generate(model, images):
+    return ["a red square", "a red square", ""][: len(images)]
 
 
 @pytest.fixture
 def sample() -> ValidationCaptions:
-    return ValidationCaptions(PICTURES, generate, scorer="toy", shown=3)
+    return ValidationCaptions(IMAGES, generate, scorer="toy", shown=3)
 
 
 class Writer:
-    """What TensorBoard's writer takes."""
+    """Stub of TensorBoard's writer."""
 
     def __init__(self):
         self.scalars, self.images, self.texts = {}, {}, {}
@@ -43,9 +43,9 @@ class Writer:
         self.texts[name] = text
 
 
-def test_means_have_intervals_and_leave_out_what_cannot_be_scored(sample):
+def test_means_have_intervals_and_exclude_failed_captions(sample):
     checked = sample.check(None)
-    expected = [Scorer("toy").score(picture, "a red square").msd for picture in PICTURES[:2]]
+    expected = [Scorer("toy").score(image, "a red square").msd for image in IMAGES[:2]]
     assert checked.means()["msd"].value == pytest.approx(np.mean(expected))
     scalars = checked.scalars("val")
     assert scalars["val/msd_low"] < scalars["val/msd"] < scalars["val/msd_high"]
@@ -54,18 +54,18 @@ def test_means_have_intervals_and_leave_out_what_cannot_be_scored(sample):
     assert len(checked.shown) == 2
 
 
-def test_what_a_model_does_not_say_is_an_empty_caption():
-    checked = ValidationCaptions(PICTURES[:2], lambda model, some: [None, "a red square"], scorer="toy").check(None)
+def test_missing_caption_is_empty():
+    checked = ValidationCaptions(IMAGES[:2], lambda model, some: [None, "a red square"], scorer="toy").check(None)
     assert checked.scalars("val")["val/judged"] == 0.5
 
 
 def test_one_caption_has_a_mean_and_no_interval():
-    scalars = ValidationCaptions(PICTURES[:1], generate, scorer="toy").check(None).scalars("val")
+    scalars = ValidationCaptions(IMAGES[:1], generate, scorer="toy").check(None).scalars("val")
     assert "val/msd" in scalars
     assert "val/msd_low" not in scalars
 
 
-def test_tensorboard_gets_a_sheet_of_images_and_coloured_words(sample):
+def test_tensorboard_logs_a_sheet_of_images_and_coloured_words(sample):
     pytest.importorskip("matplotlib")
     writer, checked = Writer(), sample.check(None)
     log_scalars(writer, checked.scalars("msd"), 7)
@@ -81,10 +81,10 @@ def test_tensorboard_gets_a_sheet_of_images_and_coloured_words(sample):
     assert "msd|enc:toy" in writer.texts["msd/signature"]
 
 
-def test_wandb_gets_a_table(sample, monkeypatch):
-    # Its own classes need its server program; this keeps what they are given.
+def test_wandb_logs_a_table(sample, monkeypatch):
+    # The real classes need the W&B service; the stub stores its arguments.
     fake = ModuleType("wandb")
-    fake.Image = lambda picture: ("picture", picture.size)
+    fake.Image = lambda image: ("picture", image.size)
     fake.Html = lambda text, inject: ("html", text)
 
     class Table:
@@ -104,8 +104,8 @@ def test_wandb_gets_a_table(sample, monkeypatch):
     assert logged[0] == ({"msd/msd": 1.0}, 3)
     assert table.columns[:2] == ["image", "caption"]
     assert len(table.rows) == 2
-    picture, (kind, text), msd, match, least = table.rows[1]
-    assert picture == ("picture", (64, 48))
+    image, (kind, text), msd, match, least = table.rows[1]
+    assert image == ("picture", (64, 48))
     assert kind == "html"
     assert "background" in text
     assert isinstance(msd, float)
@@ -113,9 +113,9 @@ def test_wandb_gets_a_table(sample, monkeypatch):
     assert least
 
 
-def test_wrong_uses_are_reported(sample):
+def test_invalid_arguments_are_rejected(sample):
     with pytest.raises(ConfigError, match="generate returned 1 captions for 3 images"):
-        ValidationCaptions(PICTURES, lambda model, some: ["x"], scorer="toy").check(None)
+        ValidationCaptions(IMAGES, lambda model, some: ["x"], scorer="toy").check(None)
     with pytest.raises(ConfigError, match="at least one image"):
         ValidationCaptions([], generate)
     for log in (lambda: log_scalars(7, {}, 0), lambda: log_captions(7, sample.check(None), 0, prefix="x")):
@@ -123,8 +123,8 @@ def test_wrong_uses_are_reported(sample):
             log()
 
 
-@pytest.mark.filterwarnings("ignore")  # of Lightning about workers, devices and loggers
-def test_lightning(sample, tmp_path):
+@pytest.mark.filterwarnings("ignore")  # warnings of Lightning about workers, devices and loggers
+def test_lightning_callback(sample, tmp_path):
     lightning = pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed (extra lightning)")
     pytest.importorskip("tensorboard")
     from pytorch_lightning.loggers import TensorBoardLogger
@@ -149,18 +149,18 @@ def test_lightning(sample, tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def watched(model, pictures):
+    def watched(model, images):
         modes.append((model.training, torch.is_grad_enabled()))
-        return generate(model, pictures)
+        return generate(model, images)
 
     data = torch.utils.data.DataLoader(torch.ones(2, 1))
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=TensorBoardLogger(tmp_path), enable_progress_bar=False,
         enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1,
-        callbacks=[LightningCallback(ValidationCaptions(PICTURES, watched, scorer="toy"))],
+        callbacks=[LightningCallback(ValidationCaptions(IMAGES, watched, scorer="toy"))],
     )  # fmt: skip
     trainer.fit(Module(), data, data)
-    assert modes == [(False, False)]  # once, and not in the check before the training
+    assert modes == [(False, False)]  # once, and not in the sanity check
     assert trainer.callback_metrics["msd/msd"] == pytest.approx(sample.check(None).means()["msd"].value)
     events = EventAccumulator(trainer.logger.log_dir)
     events.Reload()
@@ -169,7 +169,7 @@ def test_lightning(sample, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transformers(sample, tmp_path):
+def test_transformers_callback(sample, tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from msdscore.integrations.training import TransformersCallback
@@ -216,7 +216,7 @@ def test_a_callback_whose_library_is_missing_names_its_extra(name, library, extr
 
 def test_a_callback_survives_pickle():
     pytest.importorskip("transformers")
-    sample = ValidationCaptions(PICTURES[:1], generate, scorer="toy")
+    sample = ValidationCaptions(IMAGES[:1], generate, scorer="toy")
     again = pickle.loads(pickle.dumps(training.TransformersCallback(sample, prefix="val")))
     assert type(again) is training.TransformersCallback
     with pytest.raises(AttributeError, match="has no attribute 'Callback'"):

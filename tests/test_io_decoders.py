@@ -1,4 +1,4 @@
-"""Processes that decode: the same pixels in order, reasons per file, and no way to hang or to leave something behind."""
+"""Decoding processes: identical pixels in order, errors per file, no hangs and no leftovers."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from msdscore.io.images import ImageLimits
 STEPS = Preprocessing(16, (16, 16))
 READ = partial(read_pixels, steps=STEPS, limits=ImageLimits())
 CELL = TOGETHER * 3 * 16 * 16
-PATIENCE = 120  # seconds, for a machine that has other things to do
+PATIENCE = 120  # seconds, for a busy machine
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def two():
     pool.close()
 
 
-def asked(pool, read, sources):
+def decode(pool, read, sources):
     return [one for part in pool.submit(read, sources) for one in part.result(timeout=PATIENCE)]
 
 
@@ -50,7 +50,7 @@ def check(found, files):
         np.testing.assert_array_equal(pixels, expected)
 
 
-def eventually(true):
+def wait_until(true):
     deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline
@@ -58,7 +58,7 @@ def eventually(true):
 
 
 def fragile(source):
-    """Reads as usual, but ends its process at one file."""
+    """Read pixels, but exit the process at one file."""
     if Path(source).stem == "13":
         os._exit(7)
     return READ(source)
@@ -69,30 +69,30 @@ def slow(source):
     return READ(source)
 
 
-def mistaken(source):
-    raise KeyError("a mistake of ours")
+def failing(source):
+    raise KeyError("an internal error")
 
 
-def test_pixels_come_in_order_with_a_reason_for_what_cannot_be_read(two, files):
+def test_pixels_are_in_order_with_errors_for_unreadable_files(two, files):
     broken = files[0].with_name("broken.jpg")
-    broken.write_bytes(b"no picture")
-    found = asked(two, READ, [*files[:10], broken, *files[10:]])
+    broken.write_bytes(b"not an image")
+    found = decode(two, READ, [*files[:10], broken, *files[10:]])
     assert isinstance(found[10], ImageError)
     assert "broken.jpg: not an image" in str(found[10])
     check(found[:10] + found[11:], files)
-    check(asked(two, READ, [path.read_bytes() for path in files]), files)
+    check(decode(two, READ, [path.read_bytes() for path in files]), files)
 
 
-def test_pixels_beyond_the_shared_memory_come_through_the_pipe(files):
+def test_pixels_beyond_the_shared_memory_are_sent_through_the_pipe(files):
     pool = Decoders(1, 3 * 16 * 16, 1)  # room for one image in all
     try:
-        check(asked(pool, READ, files), files)
+        check(decode(pool, READ, files), files)
     finally:
         pool.close()
 
 
-def test_cells_are_free_again_when_their_pixels_are_gone(two, files):
-    found = asked(two, READ, files)
+def test_cells_are_released_with_their_pixels(two, files):
+    found = decode(two, READ, files)
     kept = found[-1]
     del found
     assert len(two._free) == 7
@@ -101,27 +101,27 @@ def test_cells_are_free_again_when_their_pixels_are_gone(two, files):
     del kept
     assert len(two._free) == 8
     two.rest()
-    check(asked(two, READ, files), files)
+    check(decode(two, READ, files), files)
 
 
-def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, files):
-    found = asked(two, fragile, files)
+def test_file_that_kills_its_process_fails_alone(two, files):
+    found = decode(two, fragile, files)
     assert str(found[13]).endswith("13.png: cannot be decoded (the process that tried ended with code 7)")
     check(found[:13] + found[14:], files[:13] + files[14:])
 
 
 @pytest.mark.skipif(not hasattr(os, "nice"), reason="no niceness on this system")
-def test_decoders_leave_the_cores_to_the_caller(two, files):
+def test_decoders_run_at_low_priority(two, files):
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    asked(two, READ, files)
-    # One process may have done all the work; the other one steps back as soon as it runs.
-    eventually(
+    decode(two, READ, files)
+    # One process may have done all the work; the other one lowers its priority when it runs.
+    wait_until(
         lambda: {os.getpriority(os.PRIO_PROCESS, one.process.pid) for one in two._members} == {min(own + NICENESS, 19)}
     )
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-def test_a_process_that_is_killed_is_replaced(two, files):
+def test_killed_process_is_replaced(two, files):
     waiting = two.submit(slow, files * 3)
     waiting[0].result(timeout=PATIENCE)
     for member in list(two._members):
@@ -129,13 +129,13 @@ def test_a_process_that_is_killed_is_replaced(two, files):
     check([one for part in waiting for one in part.result(timeout=PATIENCE)], files * 3)
 
 
-def test_a_mistake_of_ours_is_raised(two, files):
-    with pytest.raises(RuntimeError, match="failed on .*00.png: KeyError: 'a mistake of ours'"):
-        asked(two, mistaken, files[:1])
+def test_internal_errors_are_raised(two, files):
+    with pytest.raises(RuntimeError, match="failed on .*00.png: KeyError: 'an internal error'"):
+        decode(two, failing, files[:1])
 
 
 class Refused:
-    """Something that no other process can have."""
+    """An object that cannot be unpickled."""
 
     def __call__(self, source):
         return READ(source)
@@ -144,22 +144,22 @@ class Refused:
         return (int, ("no number",))
 
 
-def test_a_way_to_read_that_cannot_be_sent_is_an_error_and_the_processes_go_on(two, files):
+def test_unpicklable_function_is_an_error_and_processes_continue(two, files):
     with pytest.raises(RuntimeError, match="cannot be sent to a decoding process"):
-        asked(two, lambda source: READ(source), files)
+        decode(two, lambda source: READ(source), files)
     with pytest.raises(RuntimeError, match="cannot read its work: ValueError"):
-        asked(two, Refused(), files[:1])
-    check(asked(two, READ, files), files)
+        decode(two, Refused(), files[:1])
+    check(decode(two, READ, files), files)
 
 
-def test_a_process_that_cannot_be_started_is_reported_at_once(monkeypatch, files, tmp_path):
+def test_failed_start_is_reported_immediately(monkeypatch, files, tmp_path):
     for program in ("/bin/false", str(tmp_path / "none")):
         monkeypatch.setattr(sys, "executable", program)
         pool = Decoders(2, CELL, 2)
         with pytest.raises(DecodersLostError):
-            asked(pool, READ, files)
+            decode(pool, READ, files)
         with pytest.raises(DecodersLostError):
-            asked(pool, READ, files)
+            decode(pool, READ, files)
         pool.close()
 
 
@@ -173,13 +173,13 @@ def test_processes_are_reused_by_the_next_caller():
     for one in (again, other):
         decoders.give_back(one)
     assert decoders.borrow(1, CELL, 5) is other
-    assert first._closed  # nobody used it any more
+    assert first._closed  # no longer in use
     decoders.give_back(other)
     decoders.close_all()
     assert other._closed
 
 
-def test_a_decoding_process_imports_no_torch():
+def test_decoding_process_does_not_import_torch():
     script = (
         "import sys, msdscore.io.decoders, msdscore.encoders.vision.canvas; "
         "sys.exit(bool({'torch', 'transformers', 'pyarrow', 'jaxtyping'} & set(sys.modules)))"
@@ -207,12 +207,14 @@ WAITS = "import signal; signal.pause()  # however long the signal takes to come\
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
-def test_nothing_is_left_of_a_script_that_ends_in_any_way(files, how):
+def test_no_process_outlives_a_script(files, how):
     script = SCRIPT + WAITS if how else SCRIPT
     command = [sys.executable, "-W", "error", "-c", script, *map(str, files)]
-    # A shell in the background lets those that it starts ignore Ctrl-C.
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
+    # A background shell makes its child processes ignore Ctrl-C.
+    restore_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=restore_sigint
+    )
     children = [int(number) for number in running.stdout.readline().split()]
     assert children
     if how is not None:
@@ -222,7 +224,7 @@ def test_nothing_is_left_of_a_script_that_ends_in_any_way(files, how):
     assert running.returncode == (
         0 if how is None else 130 if how == signal.SIGINT and running.returncode > 0 else -how
     )
-    eventually(lambda: not any(map(is_running, children)))  # no decoding process outlives the one that started it
+    wait_until(lambda: not any(map(is_running, children)))  # no decoding process outlives its parent
 
 
 def is_running(number):

@@ -8,12 +8,12 @@ from msdscore.io import hashing
 from msdscore.io.hashing import file_key, pixel_key, source_key, text_key
 
 
-def test_pixel_key_is_fixed_for_ever():
-    # Draws of the metric hang on it: a change here changes scores.
+def test_pixel_key_is_stable():
+    # Random starts depend on it: a change here changes scores.
     assert pixel_key(Image.new("RGB", (3, 2), (1, 2, 3))) == 2127310545064057349
 
 
-def test_pixel_key_sees_one_level_of_one_pixel():
+def test_pixel_key_depends_on_every_pixel():
     image = Image.new("RGB", (8, 8))
     before = pixel_key(image)
     image.putpixel((7, 7), (0, 0, 1))
@@ -26,7 +26,7 @@ def test_text_keys_are_63_bit_and_distinct(one, other):
     assert (text_key(one) == text_key(other)) == (one == other)
 
 
-def test_text_key_takes_any_text():
+def test_text_key_accepts_any_text():
     assert text_key("é") != text_key("e\u0301")
     assert text_key("\ud800") >= 0
 
@@ -55,11 +55,11 @@ def test_file_key_of_a_huge_file_samples_it(tmp_path, monkeypatch):
     with path.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # only the last block tells them apart
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # they differ only in the last block
     assert file_key(path) != before
 
 
-def test_pixel_key_is_that_of_the_rgb_pixels():
+def test_pixel_key_uses_rgb_pixels():
     palette = Image.new("RGB", (4, 3), "red").quantize(2)
     grey = Image.new("L", (4, 3), 77)
     assert pixel_key(palette) == pixel_key(Image.new("RGB", (4, 3), "red"))

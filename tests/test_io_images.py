@@ -29,7 +29,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def corners() -> Image.Image:
-    """Red top left, green top right, blue bottom left, white bottom right; wider than high."""
+    """Return a wide image: red top left, green top right, blue bottom left, white bottom right."""
     image = Image.new("RGB", (48, 32), WHITE)
     image.paste(RED, (0, 0, 24, 16))
     image.paste(GREEN, (24, 0, 48, 16))
@@ -65,7 +65,7 @@ def png_header(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_rotation_is_applied_once(kind, orientation):
-    # What a camera stores so that the turned image shows our corners.
+    # The stored image that shows the corners after rotation.
     stored = {
         1: lambda image: image,
         2: lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -84,7 +84,7 @@ def test_exif_rotation_is_applied_once(kind, orientation):
     assert seen_corners(open_image(upright)) == ["red", "green", "blue", "white"]
 
 
-def test_exif_behind_the_pixels_of_a_png_counts():
+def test_exif_after_the_pixels_of_a_png_is_applied():
     exif = Image.Exif()
     exif[0x0112] = 3
     data = encoded(corners().rotate(180), "PNG", exif=exif)
@@ -95,7 +95,7 @@ def test_exif_behind_the_pixels_of_a_png_counts():
     assert seen_corners(open_image(rest[:end] + chunk + rest[end:])) == ["red", "green", "blue", "white"]
 
 
-def test_broken_exif_leaves_the_image_as_stored():
+def test_invalid_exif_is_ignored():
     for exif in (
         b"Exif\0\0nonsense",
         b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\xff\xff\xff\xff\0\x06\0\0",
@@ -141,9 +141,9 @@ def test_white_of_every_mode_is_white(mode):
 
 
 @pytest.mark.parametrize("color", [RED, GREEN, BLUE, WHITE, (0, 0, 0)])
-def test_cmyk_jpeg_keeps_its_colours(color):
+def test_cmyk_jpeg_has_correct_colours(color):
     data = encoded(Image.new("RGB", (16, 16), color).convert("CMYK"), "JPEG", quality=95)
-    assert b"Adobe" in data  # the marker that says the inks are stored inverted
+    assert b"Adobe" in data  # the marker for inverted CMYK
     assert open_image(data).getpixel((8, 8)) == pytest.approx(color, abs=3)
 
 
@@ -190,13 +190,13 @@ def test_deep_grey_is_scaled_by_its_range(values, expected):
         (np.array([[0, 70000, 70000]], dtype=np.int32), "got 0 to 70000"),
     ],
 )
-def test_values_without_a_clear_meaning_are_rejected(values, reason):
+def test_ambiguous_pixel_values_are_rejected(values, reason):
     for source in (Image.fromarray(values), encoded(Image.fromarray(values), "TIFF")):
         with pytest.raises(ImageError, match=reason):
             open_image(source)
 
 
-def test_a_tiff_with_float_colours_is_named_as_such():
+def test_tiff_with_float_colours_is_rejected():
     fields = [(256, 1, 1), (257, 1, 1), (258, 3, 134), (259, 1, 1), (262, 1, 2), (273, 1, 146), (277, 1, 3),
               (278, 1, 1), (279, 1, 12), (339, 3, 140)]  # fmt: skip
     entries = b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in fields)
@@ -206,14 +206,14 @@ def test_a_tiff_with_float_colours_is_named_as_such():
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_animations_show_their_first_frame(kind):
+def test_first_frame_of_animations_is_used(kind):
     frames = [Image.new("RGB", (8, 8), color) for color in (RED, GREEN, BLUE)]
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
     assert open_image(data).getpixel((4, 4)) == pytest.approx(RED, abs=3)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
-def test_one_pixel(kind):
+def test_image_of_one_pixel(kind):
     assert open_image(encoded(Image.new("RGB", (1, 1), RED), kind)).size == (1, 1)
 
 
@@ -240,12 +240,12 @@ def test_damaged_bytes_give_an_image_or_an_image_error(kind, damage):
         assert open_image(bytes(data)).mode == "RGB"
 
 
-def test_a_bomb_is_rejected_by_its_header():
+def test_decompression_bomb_is_rejected_by_its_header():
     with pytest.raises(ImageError, match="more pixels than Pillow accepts, a possible decompression bomb"):
         open_image(png_header(100_000, 100_000))
 
 
-def test_a_size_that_pillow_only_warns_of_is_ours_to_refuse():
+def test_sizes_that_pillow_warns_about_are_rejected():
     data = png_header(10_000, 10_000)
     with pytest.raises(ImageError, match=r"10000x10000 pixels, more than the limit of 1000000 \(max_pixels\)"):
         open_image(data, limits=ImageLimits(max_pixels=1_000_000))
@@ -253,7 +253,7 @@ def test_a_size_that_pillow_only_warns_of_is_ours_to_refuse():
         open_image(data)
 
 
-def test_limits():
+def test_image_limits():
     with pytest.raises(ImageError, match=r"\d+ bytes, more than the limit of 10 \(max_bytes\)"):
         open_image(encoded(corners(), "PNG"), limits=ImageLimits(max_bytes=10))
     with pytest.raises(ImageError, match=r"4x2000 pixels is thinner than 1:200 \(max_aspect\)"):
@@ -262,8 +262,8 @@ def test_limits():
         ImageLimits(max_pixels=0)
 
 
-def test_files_that_are_no_images(tmp_path):
-    (tmp_path / "text.jpg").write_text("not a picture\n" * 50)
+def test_files_that_are_not_images_are_rejected(tmp_path):
+    (tmp_path / "text.jpg").write_text("not an image\n" * 50)
     (tmp_path / "empty.png").touch()
     with pytest.raises(
         ImageError, match=r"text\.jpg: not an image of a supported format \(JPEG, PNG, .*\), or truncated"
@@ -281,12 +281,12 @@ def test_files_that_are_no_images(tmp_path):
         open_image("a\0b.png")
 
 
-def test_postscript_is_never_run():
+def test_postscript_is_rejected():
     with pytest.raises(ImageError, match="not an image of a supported format"):
         open_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
 
 
-def test_images_in_memory(tmp_path):
+def test_invalid_sources_are_rejected(tmp_path):
     with pytest.raises(ImageError, match="image in memory: has no pixels"):
         open_image(Image.new("RGB", (0, 5)))
     for odd, got in ((None, "NoneType"), (StringIO("x"), "a file opened as text"), ([1], "list"), ("", "empty text")):
@@ -372,7 +372,7 @@ def test_wrong_layouts_and_ranges_are_rejected(source, reason):
         open_image(source)
 
 
-def test_threads_leave_the_process_as_it_was():
+def test_threads_do_not_change_process_state():
     before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
     hostile = [png_header(10_000, 10_000), encoded(corners(), "JPEG", exif=b"Exif\0\0MM\0*\0\0"), b"text"]
     escaped: list[BaseException] = []
@@ -383,7 +383,7 @@ def test_threads_leave_the_process_as_it_was():
                 open_image(data, limits=ImageLimits(max_pixels=10_000))
             except ImageError:
                 pass
-            except BaseException as error:  # noqa: BLE001, whatever it is, the test must see it
+            except BaseException as error:  # noqa: BLE001, any error must fail the test
                 escaped.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -395,12 +395,12 @@ def test_threads_leave_the_process_as_it_was():
     assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters)) == before
 
 
-def test_a_path_is_named_as_given():
+def test_error_contains_the_path_as_passed():
     with pytest.raises(ImageError, match=r"^pictures/dög\.png: no such file$"):
         open_image(Path("pictures/dög.png"))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there a backslash is what it says")
-def test_a_list_of_files_that_was_made_on_windows_is_reported_as_such():
+@pytest.mark.skipif(os.name == "nt", reason="a backslash is a path separator there")
+def test_windows_paths_are_reported():
     with pytest.raises(ImageError, match=r"no such file; it has backslashes, write its folders with /"):
         open_image("photos\\dog.jpg")

@@ -89,7 +89,7 @@ def test_csv_distinguishes_null_from_empty_text(tmp_path):
     assert (tmp_path / "one.csv").read_text() == 'a\n""\nx\n'
 
 
-def test_values_that_json_has_no_type_for(tmp_path):
+def test_values_without_a_json_type(tmp_path):
     table = pa.table(
         {
             "when": [datetime.datetime(2024, 1, 2, 3, 4, 5)],
@@ -106,7 +106,7 @@ def test_values_that_json_has_no_type_for(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "when,raw,flag\n2024-01-02T03:04:05,AP8=,true\n"
 
 
-def test_outputs_are_named_by_suffix(tmp_path):
+def test_unknown_suffixes_and_unwritable_paths_are_rejected(tmp_path):
     with pytest.raises(
         ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.csv, \.tsv, \.jsonl, \.json"
     ):
@@ -120,22 +120,22 @@ def test_outputs_are_named_by_suffix(tmp_path):
     assert len(list(tmp_path.iterdir())) == len(known_outputs())
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_failed_write_preserves_the_old_file(tmp_path):
     path = tmp_path / "out.jsonl"
     path.write_text("old")
-    broken = pa.table({"a": pa.array([b"\xff"]).view(pa.string())})  # no text, so it cannot be written as JSON
+    broken = pa.table({"a": pa.array([b"\xff"]).view(pa.string())})  # bytes cannot be written as JSON
     with pytest.raises(UnicodeDecodeError):
         write_table(broken, path, overwrite=True)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
 
-def test_never_filled_columns_become_text(tmp_path):
+def test_empty_columns_become_text(tmp_path):
     write_table(pa.table({"a": pa.nulls(2), "b": [1, 2]}), tmp_path / "out.parquet")
     assert pq.read_schema(tmp_path / "out.parquet").field("a").type == pa.string()
 
 
-def test_tables_from_columns_of_any_kind():
+def test_tables_from_columns_of_any_type():
     rows = [
         {"id": 1, "n": 1, "big": 2**70, "empty": {}, "tags": [], "null": None},
         {"id": "a", "n": 2.5, "big": 1, "empty": {}, "tags": ["x"], "null": None},
@@ -159,7 +159,7 @@ def test_tables_from_columns_of_any_kind():
     ]
 
 
-def test_parts_of_different_kinds_are_unified():
+def test_parts_with_different_types_are_unified():
     parts = [
         table_from_columns([{"id": 1, "s": {"a": 1}, "tags": [], "x": None, "n": 1}]),
         table_from_columns([{"id": "b", "s": {"a": 1, "b": "t"}, "tags": ["t"], "n": 0.5, "late": True}]),
@@ -187,10 +187,10 @@ def test_tsv_round_trip(tmp_path):
     assert read == [["caption", "msd", "note"], [rows[0]["caption"], "0.1", ""], ["", "", "x"]]
 
 
-def test_an_output_is_not_lost(tmp_path):
+def test_existing_output_is_not_replaced(tmp_path):
     path, other = tmp_path / "out.csv", pa.table({"a": [2]})
     write_table(pa.table({"a": [1]}), path)
-    write_table(pa.table({"a": [1]}), path)  # the same work again
+    write_table(pa.table({"a": [1]}), path)  # the same content again
     with pytest.raises(RunError, match=r"out\.csv: exists with other content; choose another -o or pass --over"):
         write_table(other, path)
     assert path.read_text() == "a\n1\n"
@@ -203,15 +203,15 @@ def test_an_output_is_not_lost(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_an_input_is_never_an_output(tmp_path):
-    picture, link, hard = tmp_path / "dog.png", tmp_path / "link.png", tmp_path / "hard.png"
-    picture.write_bytes(b"pixels")
-    link.symlink_to(picture)
-    hard.hardlink_to(picture)
-    for name in (picture, link, hard, tmp_path / "." / "dog.png"):
+def test_input_is_rejected_as_output(tmp_path):
+    image, link, hard = tmp_path / "dog.png", tmp_path / "link.png", tmp_path / "hard.png"
+    image.write_bytes(b"pixels")
+    link.symlink_to(image)
+    hard.hardlink_to(image)
+    for name in (image, link, hard, tmp_path / "." / "dog.png"):
         with pytest.raises(RunError, match="is an input of this command, which would be lost; choose another output"):
-            check_target(name, [".png"], inputs=[None, "-", "no\0name", picture])
-    check_target(tmp_path / "new.PNG", [".png"], inputs=[picture])
+            check_target(name, [".png"], inputs=[None, "-", "no\0name", image])
+    check_target(tmp_path / "new.PNG", [".png"], inputs=[image])
     with pytest.raises(ConfigError, match=r"new\.jpg: unknown kind of output; expected a name ending in \.png, \.svg"):
         check_target(tmp_path / "new.jpg", [".png", ".svg"])
     (tmp_path / "folder.png").mkdir()

@@ -92,7 +92,7 @@ WRITERS = [write_jsonl, write_json, write_csv, write_tsv, write_parquet]
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_format_gives_the_same_rows(writer, tmp_path):
+def test_all_formats_yield_the_same_rows(writer, tmp_path):
     rows = rows_of(writer(tmp_path / "rows", samples()))
     assert [row.caption for row in rows] == CAPTIONS
     assert [row.id for row in rows] == ["r0", "r1", "r2", "r3", "r4"]
@@ -109,14 +109,14 @@ entries = st.lists(st.fixed_dictionaries({"image": text, "caption": text, "note"
 @pytest.mark.parametrize("writer", WRITERS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=entries)
-def test_captions_are_stored_byte_for_byte(writer, tmp_path, rows):
+def test_captions_are_preserved_exactly(writer, tmp_path, rows):
     found = rows_of(writer(tmp_path / "rows", rows))
     assert [dict(row.columns) for row in found] == rows
     for row, given_row in zip(found, rows, strict=True):
         assert row.caption == (given_row["caption"] if given_row["caption"].strip() else None)
 
 
-def test_bad_json_lines_are_rows_with_a_reason(tmp_path):
+def test_invalid_json_lines_are_failed_rows(tmp_path):
     lines = [
         b'\xef\xbb\xbf{"image": "a.jpg", "caption": "ok"}\r',
         b"\r",
@@ -157,7 +157,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
             {"image": "a.jpg", "caption": 7},
             {"image": "a.jpg", "caption": {"raw": "a"}},
             {"image": "a.jpg"},
-            {"caption": "no picture"},
+            {"caption": "no image"},
             {"image": None, "caption": "x"},
             {"image": 3, "caption": "x"},
             {"image": "https://example.org/a.jpg", "caption": "x"},
@@ -185,7 +185,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
 
 @pytest.mark.parametrize("image", ["image", "image_path", "file_name", "filename", "img"])
 @pytest.mark.parametrize("caption", ["caption", "text", "candidate", "cand"])
-def test_aliases(tmp_path, image, caption):
+def test_column_aliases(tmp_path, image, caption):
     (row,) = rows_of(jsonl(tmp_path / "rows.jsonl", {caption: "a dog", image: "a.jpg"}))
     assert (row.image, row.caption, list(row.columns)) == (tmp_path / "a.jpg", "a dog", [caption, image])
 
@@ -204,12 +204,12 @@ def test_groups_and_ids(tmp_path):
     )
     assert [row.group for row in rows] == ["7", None, None, "g", None, None]
     assert [row.id for row in rows] == ["0", "3", "4", "4", "3", "5"]
-    assert [row.error for row in rows] == [None] * 6  # ids need not be unique: rows are told apart by position
+    assert [row.error for row in rows] == [None] * 6  # ids need not be unique: rows are identified by position
     assert len({row.index for row in rows}) == 6
 
 
 @pytest.mark.parametrize("line", ['{"caption": "a", "image": "a.jpg", "caption": "b"}', '{"image": {"p": 1, "p": 2}}'])
-def test_a_name_given_twice_is_an_error_of_its_row(tmp_path, line):
+def test_duplicate_keys_are_an_error_of_the_row(tmp_path, line):
     rows = rows_of(write(tmp_path / "rows.jsonl", f'{{"image": "a.jpg", "caption": "x"}}\n{line}\n'))
     assert rows[0].error is None
     assert re.fullmatch(r"line 2: the name '(caption|p)' appears more than once in one object", rows[1].error)
@@ -229,7 +229,7 @@ def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
         assert [row.image for row in source.read()] == [tmp_path / "coco/b.jpg", tmp_path / "c.jpg"]
 
 
-def test_csv_oddities(tmp_path):
+def test_unusual_csv_is_read(tmp_path):
     path = write(
         tmp_path / "rows.csv",
         b"\xef\xbb\xbfimage,caption,n\r\n"
@@ -257,7 +257,7 @@ def test_csv_oddities(tmp_path):
     assert open_rows(path).columns == ("image", "caption", "n")
 
 
-def test_csv_that_cannot_be_read(tmp_path):
+def test_invalid_csv_is_rejected(tmp_path):
     with pytest.raises(InputError, match="two columns have the same name: image, caption, image"):
         open_rows(write(tmp_path / "a.csv", "image,caption,image\n"))
     with pytest.raises(InputError, match=r"no caption column; .*found: none"):
@@ -271,7 +271,7 @@ def test_csv_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_missing_columns_are_named(writer, tmp_path):
+def test_missing_columns_are_reported(writer, tmp_path):
     path = writer(tmp_path / "rows", [{"picture": "a.jpg", "words": "x", "id": "1"}])
     with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
         open_rows(path)
@@ -304,7 +304,7 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
     assert len({row.index for row in rows}) == 6
 
 
-def test_lists_of_captions_next_to_single_ones(tmp_path):
+def test_lists_and_single_captions_can_be_mixed(tmp_path):
     path = jsonl(
         tmp_path / "rows.jsonl",
         {"image": "a.jpg", "captions": ["x", 5], "group": "mine", "candidates": "own"},
@@ -327,13 +327,13 @@ def test_lists_of_captions_next_to_single_ones(tmp_path):
     assert [row.columns["texts"] for row in named] == ["p", "q"]
 
 
-def test_a_text_table_cannot_hold_lists_of_captions(tmp_path):
+def test_lists_of_captions_in_text_tables_are_rejected(tmp_path):
     path = write_csv(tmp_path / "rows", [{"image": "a.jpg", "captions": "['x', 'y']"}])
     with pytest.raises(InputError, match="the column captions cannot contain lists in this format; use JSON lines or"):
         open_rows(path)
 
 
-def test_an_id_that_names_the_image_of_a_list(tmp_path):
+def test_image_of_a_list_is_found_by_id(tmp_path):
     folder = folder_of(tmp_path / "images", "42.jpg")
     rows = rows_of(write(tmp_path / "rows.json", '{"42": ["a dog", "a cat"]}'), images=folder)
     assert [(row.id, row.image, row.caption) for row in rows] == [
@@ -374,12 +374,12 @@ def test_coco_annotations(order, tmp_path):
         ({"images": [{"id": 1}], "annotations": [{"image_id": [1], "category_id": 3}]}, "no caption column"),
     ],
 )
-def test_coco_annotations_that_cannot_be_read(document, reason, tmp_path):
+def test_invalid_coco_annotations_are_rejected(document, reason, tmp_path):
     with pytest.raises(InputError, match=reason):
         rows_of(write(tmp_path / "captions.json", json.dumps(document)))
 
 
-def test_inputs_that_are_not_there(tmp_path):
+def test_missing_and_unknown_inputs_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         open_rows(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="unknown input format 'txt'; .* one of jsonl, ndjson, json, csv, tsv"):
@@ -397,11 +397,11 @@ def test_inputs_that_are_not_there(tmp_path):
     assert "dataset" in known_inputs()
 
 
-def test_relative_images(tmp_path):
-    pictures = folder_of(tmp_path / "pictures")
+def test_relative_image_paths(tmp_path):
+    images = folder_of(tmp_path / "images")
     path = jsonl(tmp_path / "r.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "/abs/b.jpg", "caption": "x"})
     assert [row.image for row in rows_of(path)] == [tmp_path / "a.jpg", Path("/abs/b.jpg")]
-    assert [row.image for row in rows_of(path, images=pictures)] == [pictures / "a.jpg", Path("/abs/b.jpg")]
+    assert [row.image for row in rows_of(path, images=images)] == [images / "a.jpg", Path("/abs/b.jpg")]
 
 
 def test_parquet_images_as_paths_bytes_and_structs(tmp_path):
@@ -429,7 +429,7 @@ def test_parquet_images_as_paths_bytes_and_structs(tmp_path):
             assert source.columns == ("image", "caption", "other")
 
 
-def test_parquet_text_that_is_not_text(tmp_path):
+def test_parquet_text_that_is_not_utf8_is_rejected(tmp_path):
     captions = pa.array([b"fine", b"\xff\xfe", b"good"]).cast(pa.binary()).view(pa.string())
     pq.write_table(pa.table({"image": ["a", "b", "c"], "caption": captions}), tmp_path / "rows.parquet")
     assert [row.error for row in rows_of(tmp_path / "rows.parquet")] == [
@@ -439,7 +439,7 @@ def test_parquet_text_that_is_not_text(tmp_path):
     ]
 
 
-def test_parquet_times_and_numbers_keep_their_types(tmp_path):
+def test_parquet_times_and_numbers_preserve_their_types(tmp_path):
     table = pa.table(
         {
             "image": ["a"],
@@ -461,30 +461,30 @@ def test_parquet_times_and_numbers_keep_their_types(tmp_path):
 @pytest.mark.parametrize("name", ["42.jpg", "42.PNG", "000000000042.webp", "COCO_val2014_000000000042.jpg"])
 @pytest.mark.parametrize("key", [42, "42"])
 def test_coco_results_find_images_by_number(tmp_path, name, key):
-    pictures = folder_of(tmp_path / "pictures", name, "420.jpg", "142.jpg", "42.txt", "._42.jpg", "1_42.jpg")
+    images = folder_of(tmp_path / "images", name, "420.jpg", "142.jpg", "42.txt", "._42.jpg", "1_42.jpg")
     path = write(tmp_path / "results.json", json.dumps([{"image_id": key, "caption": "a dog"}]))
-    (row,) = rows_of(path, images=pictures)
-    assert (row.image, row.error, row.id) == (pictures / name, None, "0")
+    (row,) = rows_of(path, images=images)
+    assert (row.image, row.error, row.id) == (images / name, None, "0")
     assert row.columns == {"image_id": key, "caption": "a dog"}
 
 
-def test_coco_results_never_guess(tmp_path):
-    pictures = folder_of(tmp_path / "pictures", "42.jpg", "COCO_val2014_000000000042.jpg", "7.jpg", "7.png", "x.jpg")
+def test_ambiguous_coco_images_are_errors(tmp_path):
+    images = folder_of(tmp_path / "images", "42.jpg", "COCO_val2014_000000000042.jpg", "7.jpg", "7.png", "x.jpg")
     rows = [{"image_id": key, "caption": "x"} for key in (42, "42", 7, "7", "7.png", 8, "x", None, [1], 7.5, True)]
-    found = rows_of(write(tmp_path / "results.json", json.dumps(rows)), images=pictures)
+    found = rows_of(write(tmp_path / "results.json", json.dumps(rows)), images=images)
     assert [row.image and Path(str(row.image)).name for row in found] == [
         None, "42.jpg", None, None, "7.png", None, "x.jpg", None, None, None, None,
     ]  # fmt: skip
-    assert found[0].error == f"several images for id 42 in {pictures}: 42.jpg, COCO_val2014_000000000042.jpg"
-    assert found[3].error == f"several images for id 7 in {pictures}: 7.jpg, 7.png"
-    assert found[5].error == f"no image for id 8 in {pictures}"
+    assert found[0].error == f"several images for id 42 in {images}: 42.jpg, COCO_val2014_000000000042.jpg"
+    assert found[3].error == f"several images for id 7 in {images}: 7.jpg, 7.png"
+    assert found[5].error == f"no image for id 8 in {images}"
     assert found[7].error == "image_id must be text or a whole number, got None"
 
 
 def test_clipscore_candidates(tmp_path):
-    pictures = folder_of(tmp_path / "pictures", "a_1.jpg", "b.png", "3.gif")
+    images = folder_of(tmp_path / "images", "a_1.jpg", "b.png", "3.gif")
     path = write(tmp_path / "c.json", '{"b": "a cat",\n "a_1": "a dog", "3": "", "4": "x", "b": "again"}')
-    rows = rows_of(path, images=pictures)
+    rows = rows_of(path, images=images)
     assert [(row.id, row.caption) for row in rows] == [
         ("b", "a cat"), ("a_1", "a dog"), ("3", None), ("4", "x"), ("b", "again"),
     ]  # fmt: skip
@@ -499,7 +499,7 @@ def test_clipscore_candidates(tmp_path):
         None,
         None,
         "caption is empty",
-        f"no image for id 4 in {pictures}",
+        f"no image for id 4 in {images}",
         None,
     ]
     assert [row.warning for row in rows] == [None] * 4 + ["the name 'b' appears more than once"]
@@ -522,13 +522,13 @@ def test_clipscore_candidates(tmp_path):
         ("[" * 100_000, "."),
     ],
 )
-def test_json_documents_that_cannot_be_read(tmp_path, content, reason):
+def test_invalid_json_documents_are_rejected(tmp_path, content, reason):
     path = write(tmp_path / "rows.json", content)
     with pytest.raises(InputError, match=reason):
         list(open_rows(path, images=tmp_path).read())
 
 
-def test_json_lists_may_hold_strange_items(tmp_path):
+def test_invalid_items_of_json_lists_are_failed_rows(tmp_path):
     path = write(
         tmp_path / "rows.json",
         '\ufeff [ {"image": "a", "caption": "\\ud800"} , 3, {"image":"a","caption":"b"}]\n ',
@@ -541,7 +541,7 @@ def test_json_lists_may_hold_strange_items(tmp_path):
     assert rows_of(write(tmp_path / "none.json", "[ ]")) == []
 
 
-def test_json_documents_are_read_through_a_small_window(tmp_path, monkeypatch):
+def test_json_documents_are_read_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.text._READ", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
@@ -575,11 +575,11 @@ def test_saved_datasets_with_images_and_splits(tmp_path):
     found = rows_of(tmp_path / "set" / "test")
     assert found[0].image == b"abc"
     assert found[0].columns == {"image": None, "text": "x"}
-    # Saving took the second image's bytes along and kept its name.
+    # Saving embedded the bytes of the second image and kept its name.
     assert (found[1].image, found[1].columns) == (b"b", {"image": "b.jpg", "text": "y"})
 
 
-def test_fingerprints_follow_the_content(tmp_path):
+def test_fingerprint_depends_on_the_content(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", {"image": "a", "caption": "b"})
     copy = write(tmp_path / "b.jsonl", path.read_bytes())
     assert open_rows(path).fingerprint == open_rows(copy).fingerprint
@@ -597,7 +597,7 @@ def test_standard_input_is_read_as_json_lines():
     data = "".join(json.dumps({"image": f"{i}.jpg", "caption": CAPTIONS[i]}) + "\n" for i in range(2))
     done = subprocess.run([sys.executable, "-c", program], input=data.encode(), capture_output=True, check=False)
     assert done.stdout.decode() == f"2 {[('1.jpg', CAPTIONS[1])]!a}\n"
-    assert b"FileNotFoundError" in done.stderr  # closing removed what was spooled
+    assert b"FileNotFoundError" in done.stderr  # closing removed the spooled copy
 
 
 def test_a_pipe_is_spooled(tmp_path):
@@ -615,7 +615,7 @@ def test_a_pipe_is_spooled(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("writer", [write_jsonl, write_json, write_csv, write_tsv])
-def test_compressed_rows_are_read_like_plain_ones(tmp_path, writer, suffix):
+def test_compressed_rows_equal_plain_rows(tmp_path, writer, suffix):
     plain = writer(tmp_path / "rows", samples())
     packed = plain.with_name(plain.name + suffix)
     with pa.output_stream(str(packed), compression="detect") as file:
@@ -638,7 +638,7 @@ def test_columns_by_name(tmp_path, writer):
     path = writer(tmp_path / "rows", rows)
     names = ColumnNames(image="photo", caption="Sentence", id="nr")
     (row,) = rows_of(path, columns=names)
-    assert (row.id, row.image, row.caption) == ("7", Path(_beside(path), "a.jpg"), "a dog")
+    assert (row.id, row.image, row.caption) == ("7", Path(_in_folder(path), "a.jpg"), "a dog")
     assert dict(row.columns) == rows[0]
     with pytest.raises(InputError, match="unknown column 'sentense'. Did you mean 'Sentence'"):
         open_rows(path, columns=ColumnNames(caption="sentense"))
@@ -648,11 +648,11 @@ def test_columns_by_name(tmp_path, writer):
 def test_column_names_in_any_case(tmp_path, writer):
     path = writer(tmp_path / "rows", [{"ID": "x", "Image": "a.jpg", "CAPTION": "a dog"}] * 2)
     first, second = rows_of(path)
-    assert (first.id, first.image, first.caption) == ("x", Path(_beside(path), "a.jpg"), "a dog")
+    assert (first.id, first.image, first.caption) == ("x", Path(_in_folder(path), "a.jpg"), "a dog")
     assert (second.id, second.error) == ("x", None)
 
 
-def _beside(path: Path) -> Path:
+def _in_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
@@ -667,7 +667,7 @@ def spreadsheet(path, rows, dimension=None):
 
 
 def change_member(path, name, change):
-    """Rewrite one member of a packed file."""
+    """Rewrite one member of a zip file."""
     with zipfile.ZipFile(path) as packed:
         members = {member: packed.read(member) for member in packed.namelist()}
     members[name] = change(members[name])
@@ -676,7 +676,7 @@ def change_member(path, name, change):
             packed.writestr(member, content)
 
 
-def test_a_spreadsheet_is_read_whole_whatever_size_it_states(tmp_path):
+def test_spreadsheet_dimension_is_ignored(tmp_path):
     rows = [["image", "caption", "n"], *([f"{number}.jpg", f"caption {number}", number] for number in range(10))]
     path = spreadsheet(tmp_path / "rows.xlsx", rows, b'ref="A1:B4"')
     read = rows_of(path)
@@ -684,7 +684,7 @@ def test_a_spreadsheet_is_read_whole_whatever_size_it_states(tmp_path):
     assert read[9].columns["n"] == 9
 
 
-def test_cells_of_a_spreadsheet_without_a_name_fail_their_row_and_missing_ones_are_empty(tmp_path):
+def test_spreadsheet_rows_with_too_many_cells_fail(tmp_path):
     rows = [
         ["image", "caption", "n"],
         ["a.jpg", "x"],
@@ -708,14 +708,14 @@ def test_a_spreadsheet_with_damaged_xml_is_a_one_line_error(tmp_path, content):
         rows_of(path)
 
 
-def test_a_spreadsheet_that_fills_the_memory_is_rejected(tmp_path, monkeypatch):
+def test_spreadsheet_bomb_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.tables._SHEET", 1000)
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
     with pytest.raises(InputError, match=r"expands to [\d,]+ bytes, more than 1,000; save it as CSV"):
         rows_of(path)
 
 
-def test_coco_images_with_one_id_twice_are_rejected(tmp_path):
+def test_duplicate_coco_image_ids_are_rejected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
     document = {"images": images, "annotations": [{"image_id": 1, "caption": "x"}]}
     (row,) = rows_of(write(tmp_path / "same.json", json.dumps(document)))
@@ -726,7 +726,7 @@ def test_coco_images_with_one_id_twice_are_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [64, 200, 900])
-def test_values_too_deep_for_a_table_become_text(tmp_path, depth):
+def test_deeply_nested_values_become_text(tmp_path, depth):
     deep = "[" * depth + "]" * depth
     line = f'{{"image": "a.jpg", "caption": "x", "extra": {deep}, "flat": [1]}}'
     for name, text in (("rows.jsonl", line), ("rows.json", f"[{line}]")):
@@ -738,7 +738,7 @@ def test_values_too_deep_for_a_table_become_text(tmp_path, depth):
     assert rows_of(write(tmp_path / "coco.json", document))[0].columns["extra"] == deep
 
 
-def test_a_line_that_is_too_long_is_a_failed_row_and_the_next_ones_are_read(tmp_path, monkeypatch):
+def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.text._LONGEST", 200)
     long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
@@ -751,7 +751,7 @@ def test_a_line_that_is_too_long_is_a_failed_row_and_the_next_ones_are_read(tmp_
         rows_of(write(tmp_path / "rows.csv", "image,caption\na.jpg," + "y" * 900))
 
 
-def test_an_archive_that_expands_without_end_is_rejected(tmp_path, monkeypatch):
+def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.inputs.formats._EXPANDED", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
@@ -763,7 +763,7 @@ def test_an_archive_that_expands_without_end_is_rejected(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "state", ["[]", "{", '{"_data_files": 3}', '{"_data_files": [1]}', '{"_data_files": [{}]}', "[" * 9999]
 )
-def test_a_saved_dataset_whose_state_is_damaged_is_a_one_line_error(tmp_path, state):
+def test_saved_dataset_with_damaged_state_is_a_one_line_error(tmp_path, state):
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(InputError, match=r"is damaged|old version"):
         rows_of(tmp_path)

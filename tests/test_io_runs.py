@@ -38,7 +38,7 @@ def complete(output: Path, parts: int = 3, **options: Any) -> Summary:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".json"])
-def test_parts_become_one_output(tmp_path, suffix):
+def test_parts_are_merged_into_one_output(tmp_path, suffix):
     output = tmp_path / "deep" / "folder" / f"out{suffix}"
     assert complete(output, rows=12) == Summary(rows=12, failed=0)
     assert names(output.parent) == [f"out{suffix}", f"out{suffix}.run.json"]
@@ -48,7 +48,7 @@ def test_parts_become_one_output(tmp_path, suffix):
         open_run(output, MANIFEST)
 
 
-def test_parts_are_merged_in_order_whatever_order_they_came_in(tmp_path):
+def test_parts_are_merged_in_index_order(tmp_path):
     with open_run(tmp_path / "out.parquet", MANIFEST) as run:
         for number in (2, 0, 11, 1, *range(3, 11)):
             run.write(number, part(number))
@@ -76,7 +76,7 @@ def test_made_tables_metadata_and_failed_rows(tmp_path):
     assert json.loads((tmp_path / "out.parquet.run.json").read_text())["manifest"] == MANIFEST
 
 
-def test_many_small_parts_make_few_row_groups(tmp_path):
+def test_small_parts_are_merged_into_few_row_groups(tmp_path):
     with open_run(tmp_path / "out.parquet", MANIFEST) as run:
         for number in range(20):
             run.write(number, part(number))
@@ -84,7 +84,7 @@ def test_many_small_parts_make_few_row_groups(tmp_path):
     assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1
 
 
-def test_a_run_resumes_where_it_stopped(tmp_path):
+def test_interrupted_run_resumes(tmp_path):
     output = tmp_path / "out.jsonl"
     with open_run(output, MANIFEST) as run:
         run.write(0, part(0))
@@ -116,7 +116,7 @@ def test_a_run_resumes_where_it_stopped(tmp_path):
         ({"new": [1]}, r"another new \(nothing, now \[1\]\)"),
     ],
 )
-def test_other_work_is_rejected(tmp_path, change, line):
+def test_run_with_other_settings_is_rejected(tmp_path, change, line):
     other = {**MANIFEST, **change}
     with open_run(tmp_path / "half.parquet", MANIFEST) as run:
         run.write(0, part(0))
@@ -128,7 +128,7 @@ def test_other_work_is_rejected(tmp_path, change, line):
         finished(tmp_path / "whole.parquet", other)
     with pytest.raises(RunError, match=expected):
         open_run(tmp_path / "whole.parquet", other)
-    with open_run(tmp_path / "half.parquet", MANIFEST) as run:  # the refusal left the lock and the parts alone
+    with open_run(tmp_path / "half.parquet", MANIFEST) as run:  # lock and parts are unchanged
         assert run.done() == [0]
 
 
@@ -146,7 +146,7 @@ def test_foreign_and_changed_outputs_are_rejected(tmp_path):
         open_run(tmp_path / "out.txt", MANIFEST)
 
 
-def test_discard_starts_afresh(tmp_path):
+def test_discard_starts_again(tmp_path):
     complete(tmp_path / "out.csv")
     discard(tmp_path / "out.csv")
     assert names(tmp_path) == []
@@ -159,30 +159,30 @@ def test_discard_starts_afresh(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_deleted_output_is_made_again(tmp_path):
+def test_deleted_output_is_written_again(tmp_path):
     complete(tmp_path / "out.csv")
     (tmp_path / "out.csv").unlink()
     assert finished(tmp_path / "out.csv", MANIFEST) is None
     assert complete(tmp_path / "out.csv") == Summary(12, 0)
 
 
-def test_crashes_in_the_last_moments(tmp_path):
+def test_crashes_during_completion(tmp_path):
     output, folder = tmp_path / "out.jsonl", tmp_path / "out.jsonl.parts"
     run = open_run(output, MANIFEST)
     run.write(0, part(0))
     run.close()
     complete(tmp_path / "same.jsonl", parts=1)
-    output.write_bytes((tmp_path / "same.jsonl").read_bytes())  # whole, but without run metadata
+    output.write_bytes((tmp_path / "same.jsonl").read_bytes())  # complete, but without run metadata
     assert finished(output, MANIFEST) is None
     with open_run(output, MANIFEST) as run:
         run.finish()
     assert len(output.read_text().splitlines()) == 4
-    # Run metadata written, folder not yet gone.
+    # Run metadata written, folder not yet removed.
     open_run(output, MANIFEST, again=True).close()
     (folder / "part-000000.parquet").touch()
     assert finished(output, MANIFEST) == Summary(4, 0)
     assert not folder.exists()
-    # Folder half removed: nobody knows what its parts belong to.
+    # Folder partially removed: the origin of its parts is unknown.
     open_run(output, MANIFEST, again=True).close()
     (folder / "manifest.json").unlink()
     pq.write_table(part(7), folder / "part-000000.parquet")
@@ -191,7 +191,7 @@ def test_crashes_in_the_last_moments(tmp_path):
         assert run.done() == []
 
 
-def test_a_part_with_flipped_bytes_is_not_merged(tmp_path):
+def test_corrupted_part_is_not_merged(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0, rows=1000))
         path = tmp_path / "out.csv.parts" / "part-000000.parquet"
@@ -204,7 +204,7 @@ def test_a_part_with_flipped_bytes_is_not_merged(tmp_path):
         run.finish()
 
 
-def test_ctrl_c_while_merging_leaves_everything_to_go_on(tmp_path):
+def test_run_resumes_after_ctrl_c_while_merging(tmp_path):
     def interrupted(table: pa.Table) -> pa.Table:
         if table.column("index")[0].as_py() == 4:
             raise KeyboardInterrupt
@@ -223,7 +223,7 @@ def test_ctrl_c_while_merging_leaves_everything_to_go_on(tmp_path):
     assert len(output.read_text().splitlines()) == 12
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_output_is_locked(tmp_path):
     run = open_run(tmp_path / "out.csv", MANIFEST)
     owner = rf"out\.csv\.parts: process {os.getpid()} is using it; wait for it"
     with pytest.raises(RunError, match=owner):
@@ -232,13 +232,13 @@ def test_one_process_at_a_time(tmp_path):
     open_run(tmp_path / "out.csv", MANIFEST).close()
 
 
-def test_a_path_that_cannot_be_written_is_a_one_line_error(tmp_path):
+def test_unwritable_path_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\); choose another -o"):
         open_run(tmp_path / "file" / "out.csv", MANIFEST)
 
 
-def test_an_unwritable_part_says_so(tmp_path):
+def test_unwritable_part_is_a_one_line_error(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         (tmp_path / "out.csv.parts" / "part-000000.parquet").mkdir()
         with pytest.raises(RunError, match=r"cannot write part 0 \(.*\); finished parts are kept"):
@@ -258,7 +258,7 @@ with open_run(sys.argv[1], {"input": "abc"}) as run:
 """
 
 
-def test_kill_9_loses_nothing_that_was_finished(tmp_path):
+def test_sigkill_preserves_finished_parts(tmp_path):
     output = tmp_path / "out.parquet"
     reported = 0
     for _ in range(2):
@@ -267,11 +267,11 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
         reported = max(int(child.stdout.readline()) for _ in range(3))
         with pytest.raises(RunError, match=f"process {child.pid} is using it"):
             open_run(output, {"input": "abc"})
-        time.sleep(0.004)  # so that it is writing the next part, most of the time
+        time.sleep(0.004)  # probably while it writes the next part
         child.send_signal(signal.SIGKILL)
         child.communicate()
         assert child.returncode == -signal.SIGKILL
-    with open_run(output, {"input": "abc"}) as run:  # the lock died with its owner
+    with open_run(output, {"input": "abc"}) as run:  # the lock was released with its owner
         done = run.done()
         assert done == list(range(len(done)))
         assert len(done) > reported >= 5
@@ -281,8 +281,8 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
     assert parts.to_pylist() == [number for number in done for _ in range(20_000)]
 
 
-def test_locks_need_no_unix(tmp_path):
-    """Windows has no fcntl: reading, writing and locking are imported without it."""
+def test_modules_import_without_fcntl(tmp_path):
+    """Windows has no fcntl."""
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "import msdscore\n"
@@ -293,19 +293,19 @@ def test_locks_need_no_unix(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_closed_run_lets_another_thread_in(tmp_path):
+def test_closed_run_can_be_opened_by_another_thread(tmp_path):
     run = open_run(tmp_path / "out.csv", MANIFEST)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run.close).result()
     open_run(tmp_path / "out.csv", MANIFEST).close()
 
 
-def test_names_as_long_as_the_system_allows(tmp_path):
+def test_names_of_maximum_length(tmp_path):
     output = tmp_path / ("x" * 235 + ".csv")
     assert complete(output) == Summary(12, 0)
 
 
-def test_an_output_edited_to_the_same_length_is_not_finished(tmp_path):
+def test_edited_output_of_equal_length_is_detected(tmp_path):
     complete(tmp_path / "out.csv")
     content = (tmp_path / "out.csv").read_bytes()
     (tmp_path / "out.csv").write_bytes(content.replace("é1".encode(), "é9".encode(), 1))
@@ -313,7 +313,7 @@ def test_an_output_edited_to_the_same_length_is_not_finished(tmp_path):
         finished(tmp_path / "out.csv", MANIFEST)
 
 
-def test_a_folder_of_parts_that_no_run_has_made_is_left_unchanged(tmp_path):
+def test_foreign_folder_of_parts_is_rejected(tmp_path):
     folder = tmp_path / "out.csv.parts"
     folder.mkdir()
     (folder / "part-000000.parquet").write_text("precious")
@@ -323,7 +323,7 @@ def test_a_folder_of_parts_that_no_run_has_made_is_left_unchanged(tmp_path):
     assert names(folder) == ["part-000000.parquet"]
 
 
-def test_files_that_others_put_among_the_parts_stay(tmp_path):
+def test_foreign_files_among_the_parts_are_preserved(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv.parts" / "notes.txt").write_text("precious")
@@ -331,7 +331,7 @@ def test_files_that_others_put_among_the_parts_stay(tmp_path):
     assert names(tmp_path / "out.csv.parts") == ["notes.txt"]
 
 
-def test_a_link_instead_of_the_folder_of_parts_is_a_one_line_error(tmp_path):
+def test_link_instead_of_the_folder_of_parts_is_rejected(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.csv.parts").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match=r"out\.csv\.parts: expected a folder of finished parts, got a link or a file"):
@@ -340,7 +340,7 @@ def test_a_link_instead_of_the_folder_of_parts_is_a_one_line_error(tmp_path):
 
 
 @pytest.mark.parametrize("content", ['{"mine": 1}', "no JSON", "[]"])
-def test_run_metadata_that_no_run_has_written_is_never_replaced(tmp_path, content):
+def test_foreign_run_metadata_is_not_replaced(tmp_path, content):
     notes = tmp_path / "out.csv.run.json"
     notes.write_text(content)
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
@@ -350,7 +350,7 @@ def test_run_metadata_that_no_run_has_written_is_never_replaced(tmp_path, conten
     assert names(tmp_path) == [notes.name]
 
 
-def test_an_output_that_comes_during_a_run_is_not_replaced(tmp_path):
+def test_output_created_during_a_run_is_not_replaced(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv").write_text("precious")
@@ -359,7 +359,7 @@ def test_an_output_that_comes_during_a_run_is_not_replaced(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "precious"
 
 
-def test_a_check_before_the_end_keeps_the_output_away(tmp_path):
+def test_failed_final_check_writes_no_output(tmp_path):
     def refuse() -> None:
         raise RunError("the input was changed")
 
@@ -371,7 +371,7 @@ def test_a_check_before_the_end_keeps_the_output_away(tmp_path):
         assert run.done() == [0]
 
 
-def test_only_missing_parts_are_computed_and_parts_beyond_the_last_are_dropped(tmp_path):
+def test_missing_parts_are_computed_and_surplus_parts_dropped(tmp_path):
     with open_run(tmp_path / "out.parquet", MANIFEST) as run:
         for number, key, value in run.missing([("a", 0), ("b", 1), ("c", 2)]):
             run.write(number, part(value), key=key)
@@ -385,7 +385,7 @@ def test_only_missing_parts_are_computed_and_parts_beyond_the_last_are_dropped(t
         assert list(run.tables()) == [part(0), part(5)]
 
 
-def test_a_run_under_an_earlier_name_of_a_setting_goes_on(tmp_path):
+def test_run_with_a_renamed_setting_resumes(tmp_path):
     output = tmp_path / "out.parquet"
     with open_run(output, {"pictures": "abc"}) as run:
         run.write(0, part(0))

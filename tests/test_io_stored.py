@@ -16,34 +16,34 @@ from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
 from msdscore.io.tar import TarImage, TarWalk, plain_header, read_samples, sample_key
 
 
-def picture_table(path, count=10, group=3):
-    cells = [{"bytes": b"picture %d" % number, "path": None} for number in range(count)]
+def image_table(path, count=10, group=3):
+    cells = [{"bytes": b"image %d" % number, "path": None} for number in range(count)]
     table = pa.table({"file_name": [f"a/{number}.jpg" for number in range(count)], "image": cells})
     pq.write_table(table, path, row_group_size=group)
     return path
 
 
 def test_stored_images_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_images, "CACHED_BYTES", 1)  # every row group pushes the last one out
-    found = stored_images([picture_table(tmp_path / "p.parquet")], "file_name")
+    monkeypatch.setattr(parquet_images, "CACHED_BYTES", 1)  # every row group evicts the previous one
+    found = stored_images([image_table(tmp_path / "p.parquet")], "file_name")
     assert list(found) == [f"{number}.jpg" for number in range(10)]
     assert [image.group for image in found.values()] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
     with ThreadPoolExecutor(4) as pool:
         read = list(pool.map(StoredImage.read, list(found.values()) * 5))
-    assert read == [b"picture %d" % number for number in range(10)] * 5
+    assert read == [b"image %d" % number for number in range(10)] * 5
 
 
 def test_a_row_group_is_read_once(tmp_path, monkeypatch):
     opened = []
     real = pq.ParquetFile
     monkeypatch.setattr(parquet_images.pq, "ParquetFile", lambda file: opened.append(file) or real(file))
-    path = picture_table(tmp_path / "once.parquet")
+    path = image_table(tmp_path / "once.parquet")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(StoredImage.read, [StoredImage("x", path, row) for row in (0, 1, 2)] * 4))
     assert opened == [path]
 
 
-def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
+def test_missing_bytes_and_columns_are_reported(tmp_path):
     path = tmp_path / "odd.parquet"
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [None, b"plain bytes"]}), path)
     assert StoredImage("b.jpg", path, 1).read() == b"plain bytes"
@@ -53,7 +53,7 @@ def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
         read_columns(path, ("caption",))
 
 
-def test_samples_of_a_shard(tmp_path):
+def test_tar_samples(tmp_path):
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w") as shard:
         for name, content in (
@@ -81,8 +81,8 @@ def test_samples_of_a_shard(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["noise", "zeros", "second"])
-def test_samples_behind_damage_are_reported_as_lost(tmp_path, damage):
-    """A header that cannot be read ends a tar as quietly as its end does; so do the empty blocks between two tars."""
+def test_samples_after_damage_are_reported(tmp_path, damage):
+    """tarfile silently stops at a damaged header, and at the empty blocks between two tars."""
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w") as shard:
         for number in range(4):
@@ -99,7 +99,7 @@ def test_samples_behind_damage_are_reported_as_lost(tmp_path, damage):
     assert f"s.tar: damaged at byte {4096 if damage == 'second' else 2048}" in str(last.error)
 
 
-def test_text_in_a_tar_that_is_not_utf8_is_a_reason_and_a_mark_of_it_is_not_a_word(tmp_path):
+def test_invalid_utf8_in_a_tar_is_an_error_and_a_bom_is_removed(tmp_path):
     with tarfile.open(tmp_path / "s.tar", "w") as shard:
         for name, content in (("1.txt", "caf\u00e9".encode("latin-1")), ("2.txt", b"\xef\xbb\xbfa dog")):
             member = tarfile.TarInfo(name)
@@ -128,7 +128,7 @@ def members(content):
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_headers_are_read_as_tarfile_reads_them(form):
+def test_headers_equal_tarfile(form):
     stream = BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=form) as shard:
         fitting = [name for name in NAMES if form != tarfile.USTAR_FORMAT or len(name) != 154]
@@ -147,8 +147,8 @@ def test_headers_are_read_as_tarfile_reads_them(form):
 
 @pytest.mark.parametrize("odd", ["", "é", "x" * 150, "link"])
 @pytest.mark.parametrize("time", [0, 1.5])
-def test_samples_before_and_behind_an_odd_header_are_those_of_tarfile(tmp_path, odd, time):
-    """Times in extended headers, as WebDataset's writer leaves them, are no odd ones."""
+def test_samples_around_an_unusual_header_equal_tarfile(tmp_path, odd, time):
+    """Times in extended headers, as written by WebDataset, are not unusual."""
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
         for number in range(6):
@@ -174,11 +174,11 @@ def test_samples_before_and_behind_an_odd_header_are_those_of_tarfile(tmp_path, 
 
 
 @settings(max_examples=200, deadline=None)
-@given(place=st.integers(0, 511), letter=st.integers(0, 255), mended=st.booleans())
-def test_a_changed_header_is_read_as_tarfile_reads_it(place, letter, mended):
+@given(place=st.integers(0, 511), letter=st.integers(0, 255), fix_checksum=st.booleans())
+def test_changed_header_equals_tarfile(place, letter, fix_checksum):
     header = bytearray(tarfile.TarInfo("a.jpg").tobuf())
     header[place] = letter
-    if mended:  # the sum is right for whatever stands there
+    if fix_checksum:  # with a correct checksum
         header[148:156] = b" " * 8
         header[148:156] = b"%06o\0 " % sum(header)
     try:
@@ -189,18 +189,18 @@ def test_a_changed_header_is_read_as_tarfile_reads_it(place, letter, mended):
     plain = plain if plain and plain[0] == tarfile.REGTYPE else None
     if plain is not None and expected is not None:
         assert plain == (expected.type, expected.name, expected.size)
-    elif plain is not None:  # numbers that nobody asks for may be nonsense here
+    elif plain is not None:  # unused fields may be invalid
         assert 100 <= place < 124 or 136 <= place < 148 or place >= 329
 
 
 @settings(deadline=None)
 @given(name=st.text("ab./ ", max_size=8))
-def test_keys_are_those_of_paths(name):
+def test_keys_equal_paths_without_extension(name):
     path = PurePosixPath(name)
     assert sample_key(name) == str(path.parent / path.name.partition(".")[0])
 
 
-def test_folders_in_a_shard_are_no_samples(tmp_path):
+def test_folders_in_a_tar_are_not_samples(tmp_path):
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as shard:
         for name, content in (("d", None), ("d/1.jpg", b"one"), ("d/e", None), ("d/e/2.jpg", b"two")):

@@ -1,4 +1,4 @@
-"""Metrics on an encoder's vectors, against the scorer and against plain loops."""
+"""Metrics on encoder vectors, against the scorer and plain loops."""
 
 from dataclasses import replace
 
@@ -41,10 +41,10 @@ def score(asked, batch):
     [("cosine", "similarity"), ("coverage", "coverage"), ("support", "support"), ("bi-kl", "divergence"),
      ("msd", "msd"), ("soft-msd", "soft_msd")],
 )  # fmt: skip
-def test_the_scores_own_parts_equal_those_of_the_scorer(scorer, batch, asked, column):
+def test_parts_of_the_score_equal_the_scorer(scorer, batch, asked, column):
     values = score(asked, batch)
-    for case, picture in enumerate((RED, BLUE)):
-        expected = [row[column] for row in scorer.rank(picture, PAIR).rows()]
+    for case, image in enumerate((RED, BLUE)):
+        expected = [row[column] for row in scorer.rank(image, PAIR).rows()]
         np.testing.assert_allclose(values[case], expected, rtol=0, atol=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_without_mixtures_the_similarity_is_the_same(scorer, batch):
     np.testing.assert_array_equal(score("cosine", bare), score("cosine", batch))
 
 
-def test_soft_msd_takes_all_captions_of_an_image_as_its_set(scorer):
+def test_soft_msd_uses_all_captions_of_an_image(scorer):
     captions = ("a red square", "a blue dog", "a green tree")
     batch = with_vectors(make_batch([RED], [(0, (text,)) for text in captions]), scorer)
     expected = [row["soft_msd"] for row in scorer.rank(RED, captions).rows()]
@@ -74,7 +74,7 @@ def test_soft_msd_takes_all_captions_of_an_image_as_its_set(scorer):
         load_metric("soft-msd,set=all")
 
 
-def test_rank_agg_lets_the_divergence_decide_within_the_margin(batch):
+def test_rank_agg_uses_the_divergence_within_the_margin(batch):
     similarity, divergence = score("cosine", batch)[:2], score("bi-kl", batch)[:2]
     strict = score("rank-agg,margin=0", batch)[:2]
     np.testing.assert_array_equal(np.sign(strict[:, 0]), np.sign(similarity[:, 0] - similarity[:, 1]))
@@ -83,15 +83,15 @@ def test_rank_agg_lets_the_divergence_decide_within_the_margin(batch):
     assert np.isnan(score("rank-agg", batch)[2]).all()
 
 
-def cosine(scorer, picture, text):
+def cosine(scorer, source, text):
     image, caption = (
-        prepare_and_encode(scorer.encoder, [picture]).pooled[0],
+        prepare_and_encode(scorer.encoder, [source]).pooled[0],
         scorer.encoder.encode_texts([text]).pooled[0],
     )
     return float(image.double() @ caption.double())
 
 
-def test_clipscore_is_its_formula_with_its_prefix(scorer, batch):
+def test_clipscore_equals_its_formula(scorer, batch):
     expected = [2.5 * max(cosine(scorer, RED, f"A photo depicts {text}"), 0) for text in PAIR]
     np.testing.assert_allclose(score("clipscore", batch)[0], expected, atol=1e-6)
     plain = [2.5 * max(cosine(scorer, RED, text), 0) for text in PAIR]
@@ -100,7 +100,7 @@ def test_clipscore_is_its_formula_with_its_prefix(scorer, batch):
     assert load_metric("clipscore").choices == "w:2.5|prefix:A photo depicts"
 
 
-def test_clipscore_with_the_crop_of_its_own_code(tmp_path):
+def test_clipscore_with_the_crop_of_torchvision(tmp_path):
     transforms = pytest.importorskip("torchvision.transforms")
     from tiny_clip import make_tiny_clip
 
@@ -114,7 +114,7 @@ def test_clipscore_with_the_crop_of_its_own_code(tmp_path):
     steps = own.encoder.preprocessing
     side = steps.crop[0]
     cut = transforms.Compose([transforms.Resize(side, Image.Resampling.BICUBIC), transforms.CenterCrop(side)])(noise)
-    # The original's canvas needs no further resize or crop, whoever rounds.
+    # The original canvas needs no resize or crop, so rounding does not matter.
     expected = 2.5 * max(cosine(own, cut, f"A photo depicts {caption}"), 0)
     assert values["torchvision"] == pytest.approx(expected, abs=1e-6)
     assert abs(values["transformers"] - expected) > 1e-4
@@ -146,8 +146,8 @@ def test_metrics_with_references_equal_the_numbers_of_the_scorer(scorer):
             assert np.isnan(values[1]).all(), name
 
 
-def test_references_are_drawn_by_a_seed(scorer):
-    """The draws of one seed are nested, those of different seeds differ, and the signature names the seed."""
+def test_references_are_sampled_by_seed(scorer):
+    """Samples of one seed are nested, seeds differ, and the signature contains the seed."""
     references = tuple(f"{number} red balls" for number in range(9))
     batch = with_vectors(make_batch([RED], [(0, PAIR)], references=[references]), scorer)
     for most in (1, 4):
@@ -159,7 +159,7 @@ def test_references_are_drawn_by_a_seed(scorer):
         load_metric("ref-msd,seed=1")
 
 
-def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):
+def test_control_swaps_image_references_or_both(scorer):
     red, blue = ("a red ball",), ("a blue lake",)
     cases = make_batch([RED, BLUE], [(0, PAIR), (1, PAIR)], references=[red, blue])
     batch = with_vectors(replace(cases, control=np.array([False, True])), scorer)
@@ -173,7 +173,7 @@ def test_a_control_swaps_image_and_references_or_only_one_of_them(scorer):
         load_metric("ref-msd,most=0")
 
 
-def test_a_reference_that_points_away_counts_as_zero():
+def test_negative_reference_similarity_counts_as_zero():
     rows = {"a": np.array([1.0, 0.0]), "b": np.array([0.6, 0.8])}
     captions = np.array([[[-1.0, 0.0], [0.6, 0.8]]])
     assert nearest_reference(
@@ -181,7 +181,7 @@ def test_a_reference_that_points_away_counts_as_zero():
     ).tolist() == [[0.0, 1.0]]
 
 
-def test_longclipscore_refuses_windows(tmp_path):
+def test_longclipscore_rejects_windows(tmp_path):
     from tiny_clip import make_tiny_clip
 
     scorer = Scorer(str(make_tiny_clip(tmp_path / "clip")))
@@ -199,20 +199,20 @@ def test_max_sim_equals_a_loop(scorer, batch):
     assert score("max-sim", batch)[0, 0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_sinkhorn_is_the_mean_cost_where_tokens_are_one(scorer):
+def test_sinkhorn_with_one_token_is_the_mean_cost(scorer):
     pytest.importorskip("ot")
     batch = with_vectors(make_batch([RED, BLUE], [(0, ("red", "red square")), (1, ("red", "blue"))]), scorer)
     image, text = prepare_and_encode(scorer.encoder, [RED]), scorer.encoder.encode_texts(["red"])
     expected = (1 - image.points[0] @ text.points[0, 0]).mean()
     found = score("sinkhorn", batch)
-    assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token takes all mass, whatever the plan
+    assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token gets all mass for any plan
     assert found[1, 1] < found[1, 0]  # moving blue patches to blue is cheaper
     assert not load_metric("sinkhorn").higher_is_better
     with pytest.raises(ConfigError, match="reg must be positive, got 0"):
         load_metric("sinkhorn,reg=0")
 
 
-def test_an_unreadable_image_leaves_the_others_only(scorer):
+def test_unreadable_image_does_not_affect_others(scorer):
     cases = [(0, PAIR), (1, PAIR)]
     holed = with_vectors(make_batch([None, BLUE], cases), scorer)
     alone = with_vectors(make_batch([BLUE], [(0, PAIR)]), scorer)
@@ -225,7 +225,7 @@ def test_an_unreadable_image_leaves_the_others_only(scorer):
         assert np.isnan(score(asked, nothing)).all()
 
 
-def test_pairs_are_measured_once_and_with_the_keys_of_their_own_content(scorer, batch):
+def test_pairs_are_measured_once_with_content_keys(scorer, batch):
     assert len(batch.vectors.pair_images) == 5  # two images by two captions, and the dog
     assert pixel_key(RED) != pixel_key(BLUE)
     doubled = with_vectors(make_batch([BLUE, RED], [(1, PAIR), (0, PAIR), (1, PAIR)]), scorer)
@@ -234,7 +234,7 @@ def test_pairs_are_measured_once_and_with_the_keys_of_their_own_content(scorer, 
     assert torch.is_tensor(doubled.vectors.images.points)
 
 
-def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batch):
+def test_calibrated_max_sim_subtracts_the_background(scorer, batch):
     with pytest.raises(
         ConfigError, match="max-sim-cal needs a background; choose settings with calibration=background"
     ):
@@ -245,4 +245,4 @@ def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batc
     offset = np.mean([[max(float(mean @ token) for mean in means) for token in text] for means in background])
     raw, found = score("max-sim", batch), score("max-sim-cal", changed)
     assert found[0, 0] == pytest.approx(raw[0, 0] - offset, abs=1e-6)
-    np.testing.assert_allclose(found[0] - found[1], raw[0] - raw[1], atol=1e-6)  # images compare as before
+    np.testing.assert_allclose(found[0] - found[1], raw[0] - raw[1], atol=1e-6)  # the order of images is unchanged

@@ -1,4 +1,4 @@
-"""The judge against a real server: both orders, retries, what it costs, and answers kept on disk."""
+"""The judge against a local server: both orders, retries, cost, and cached answers."""
 
 import base64
 import io
@@ -19,13 +19,13 @@ GOOD, BAD = "a red square", "a blue square"
 
 
 class Server(ChatServer):
-    """Replies that a function of the two captions makes."""
+    """Server that replies with a function of the two captions."""
 
     def __init__(self):
         self.answer = lambda first, second: "Because: so.\nVerdict: " + ("1" if "red" in first else "2")
         super().__init__()
 
-    def say(self, body):
+    def reply_to(self, body):
         text = body["messages"][1]["content"][1]["text"]
         first, second = (part.split("\n")[0] for part in text.split("Caption ")[1:3])
         return self.answer(first, second)
@@ -55,7 +55,7 @@ def test_both_orders_are_sent_with_image_and_settings(server, tmp_path, monkeypa
     scored = judge(server, tmp_path, key_env="MY_KEY", price_in=2, price_out=10).score(BATCH)
     assert scored.values[:2].tolist() == [[1, 0], [0, 1]]
     assert np.isnan(scored.values[2]).all()
-    assert scored.facts["calls"].tolist() == [2, 0, 0]  # the second case asks the same two questions
+    assert scored.facts["calls"].tolist() == [2, 0, 0]  # the second case has the same two requests
     assert scored.facts["tokens_in"].tolist() == [200, 0, 0]
     assert scored.facts["cost"][0] == pytest.approx((200 * 2 + 14 * 10) / 1e6)
     body = server.asked[0]
@@ -66,14 +66,14 @@ def test_both_orders_are_sent_with_image_and_settings(server, tmp_path, monkeypa
     assert server.headers[0]["Authorization"] == "Bearer secret"
 
 
-def test_a_judge_that_always_takes_the_first_calls_ties(server, tmp_path):
+def test_position_bias_results_in_ties(server, tmp_path):
     server.answer = lambda first, second: "Verdict: 1"
     assert judge(server, tmp_path).score(BATCH).values[:2].tolist() == [[0.5, 0.5], [0.5, 0.5]]
     server.answer = lambda first, second: "Verdict: tie" if "red" in first else "Verdict: 2"
     assert judge(server, tmp_path, temperature=0).score(BATCH).values[:2].tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
-def test_answers_are_cached_and_never_paid_for_twice(server, tmp_path):
+def test_answers_are_cached(server, tmp_path):
     first = judge(server, tmp_path).score(BATCH)
     count = len(server.asked)
     assert count == 2
@@ -82,14 +82,14 @@ def test_answers_are_cached_and_never_paid_for_twice(server, tmp_path):
     np.testing.assert_array_equal(first.values, again.values)
     assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
     judge(server, tmp_path, temperature=0.7).score(BATCH)
-    assert len(server.asked) == 2 * count  # other settings are other questions
+    assert len(server.asked) == 2 * count  # other settings are not cached
     for path in (tmp_path / "cache").rglob("*.json"):
         path.write_text("{")  # damaged
     judge(server, tmp_path).score(BATCH)
     assert len(server.asked) == 3 * count
 
 
-def test_passing_trouble_is_waited_out(server, tmp_path):
+def test_temporary_errors_are_retried(server, tmp_path):
     server.replies = [
         (503, b"busy", {}), (429, b"slow down", {"Retry-After": "7"}), (200, {"no": "choices"}, {}), (500, b"", {}),
     ]  # fmt: skip
@@ -98,23 +98,23 @@ def test_passing_trouble_is_waited_out(server, tmp_path):
     assert waits == [1.0, 7.0, 4.0, 8.0]
 
 
-def test_lasting_trouble_stops_with_one_line(server, tmp_path):
+def test_permanent_errors_stop_the_run(server, tmp_path):
     server.replies = [(401, b'{"error": "bad key"}', {})]
     with pytest.raises(RunError, match=r'answered 401: \{"error": "bad key"\}; set OPENAI_API_KEY'):
         judge(server, tmp_path, workers=1).score(BATCH)
-    assert len(server.asked) <= 2  # one more may be under way
+    assert len(server.asked) <= 2  # another request may be in flight
     server.replies = [(503, b"busy", {})] * 2
     with pytest.raises(RunError, match=r"gave no answer in 2 tries \(503 busy\); answers so far are saved"):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 
-def test_a_server_that_is_not_there(server, tmp_path):
+def test_unreachable_server_is_reported(server, tmp_path):
     metric = load_metric(f"judge:m,url=http://127.0.0.1:9/v1,retries=2,cache={tmp_path}")
     with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 gave no answer in 2 tries \(.*refused"):
         metric.score(BATCH)
 
 
-def test_an_answer_without_a_verdict_is_retried_and_then_missing(server, tmp_path):
+def test_answer_without_verdict_is_retried_and_then_missing(server, tmp_path):
     server.answer = lambda first, second: "I cannot decide."
     scored = judge(server, tmp_path).score(make_batch([RED], [(0, (GOOD, BAD))]))
     assert np.isnan(scored.values).all()
@@ -130,24 +130,24 @@ def test_an_answer_without_a_verdict_is_retried_and_then_missing(server, tmp_pat
     ("text", "verdict"),
     [("Verdict: 1", "1"), ("verdict - Tie.", "tie"), ("Verdict: 1? No.\nVerdict: 2", "2"), ("1", None), ("Verdict: 12", None)],
 )  # fmt: skip
-def test_reading_a_verdict(text, verdict):
+def test_verdict_is_parsed(text, verdict):
     assert read_verdict(text) == verdict
 
 
-def test_the_signature_names_model_settings_and_prompt(server, tmp_path):
+def test_signature_contains_model_settings_and_prompt(server, tmp_path):
     choices = judge(server, tmp_path).choices
     assert choices.startswith(f"model:some-model@{server.url}|t:0.1|p:0.9|orders:2|prompt:own@")
 
 
-def test_caparenas_setup_asks_once_at_its_temperature_with_the_prompt_of_a_file(server, tmp_path):
+def test_caparena_setup_uses_one_order_and_a_prompt_file(server, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Caption 1: {first}\nCaption 2: {second}\nBetter?")
-    server.say = lambda body: (
+    server.reply_to = lambda body: (
         "Caption 1 is better." if "1: a red" in body["messages"][0]["content"][1]["text"] else "Tie."
     )
     metric = judge(server, tmp_path, setup="caparena", prompt=prompt)
     assert metric.score(BATCH).values[:2].tolist() == [[1, 0], [0.5, 0.5]]
-    assert len(server.asked) == 2  # one question per pair of captions
+    assert len(server.asked) == 2  # one request per pair of captions
     body = server.asked[0]
     assert (body["temperature"], body["top_p"]) == (0.5, 0.9)
     assert [message["role"] for message in body["messages"]] == ["user"]
@@ -155,7 +155,7 @@ def test_caparenas_setup_asks_once_at_its_temperature_with_the_prompt_of_a_file(
     assert "t:0.2|p:0.9|orders:1" in judge(server, tmp_path, setup="caparena", temperature=0.2).choices
 
 
-def test_a_prompt_without_places_for_the_captions_and_other_orders_are_errors(server, tmp_path):
+def test_invalid_prompts_and_orders_are_rejected(server, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Which is better? {first}")
     with pytest.raises(ConfigError, match=r"expected \{first\} and \{second\}"):

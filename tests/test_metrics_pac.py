@@ -34,11 +34,11 @@ def checkpoint(model, tmp_path_factory):
 
 
 @torch.no_grad()
-def expected(model, picture, texts):
+def expected(model, source, texts):
     prepare = open_clip.image_transform(
         32, is_train=False, mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
     )
-    image = model.encode_image(prepare(picture)[None])[0]
+    image = model.encode_image(prepare(source)[None])[0]
     rows = model.encode_text(open_clip.tokenize([f"A photo depicts {text}" for text in texts]))
     return torch.cosine_similarity(rows, image[None]).double().numpy(), torch.nn.functional.normalize(rows, dim=1)
 
@@ -47,8 +47,8 @@ def test_pac_s_is_twice_the_clipped_cosine(model, checkpoint):
     batch = make_batch([RED, None, BLUE], [(0, PAIR), (1, PAIR), (2, PAIR)])
     metric = load_metric(f"pac-s:{checkpoint}")
     values = metric.score(batch).values
-    for case, picture in ((0, RED), (2, BLUE)):
-        np.testing.assert_allclose(values[case], 2 * np.maximum(expected(model, picture, PAIR)[0], 0), atol=1e-5)
+    for case, image in ((0, RED), (2, BLUE)):
+        np.testing.assert_allclose(values[case], 2 * np.maximum(expected(model, image, PAIR)[0], 0), atol=1e-5)
     assert np.isnan(values[1]).all()
     assert metric.choices.startswith("ckpt:clip_tiny.pth@")
     assert metric.choices.endswith("|family:openai|w:2")
@@ -66,7 +66,7 @@ def test_refpac_s_is_the_harmonic_mean_with_the_nearest_reference(model, checkpo
     assert np.isnan(values[1]).all()
 
 
-def test_checkpoints_that_cannot_be_used(tmp_path, checkpoint):
+def test_invalid_checkpoints_are_rejected(tmp_path, checkpoint):
     with pytest.raises(
         WeightsError, match=r"nowhere.pth: no such file; download the checkpoint from https://github.com/aima"
     ):

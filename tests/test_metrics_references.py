@@ -1,4 +1,4 @@
-"""Reference-based metrics through their package; Java only where it cannot be done without."""
+"""Reference-based metrics, with Java only if it is required."""
 
 import math
 import os
@@ -23,11 +23,11 @@ BATCH = make_batch(
 
 
 @pytest.mark.parametrize("name", ["bleu-4", "rouge-l", "cider"])
-def test_a_reference_word_for_word_scores_highest_and_needs_no_java(name, monkeypatch):
+def test_identical_caption_scores_highest_without_java(name, monkeypatch):
     monkeypatch.setenv("PATH", "")
     values = load_metric(name).score(BATCH).values
     assert values[0, 0] > values[0, 1]
-    assert values[1, 0] == values[1, 1]  # case and punctuation do not count
+    assert values[1, 0] == values[1, 1]  # case and punctuation are ignored
     assert np.isnan(values[2]).all()
 
 
@@ -74,12 +74,12 @@ def test_cider_equals_the_package_on_each_column_of_candidates():
         np.testing.assert_allclose(found[:, place], expected, rtol=1e-12)
 
 
-def test_words_follow_the_treebank_in_what_captions_hold():
+def test_tokens_equal_treebank_tokens():
     assert words('He said: "don\'t" (twice), at 2.5 m...') == "he said do n't twice at 2.5 m"
     assert words("well-known woman's hat") == "well-known woman 's hat"
 
 
-def test_without_java_one_line_says_so(monkeypatch):
+def test_missing_java_is_reported(monkeypatch):
     monkeypatch.setenv("PATH", "")
     for asked in ("meteor", "spice", "bleu-4,tokenizer=ptb"):
         with pytest.raises(MissingExtraError, match=r"needs Java 8 or later on the PATH; install one"):
@@ -92,7 +92,7 @@ def test_without_java_one_line_says_so(monkeypatch):
     shutil.which("java") is None or not os.environ.get("MSDSCORE_TEST_METEOR"),
     reason="needs Java and half a minute: set MSDSCORE_TEST_METEOR=1",
 )
-def test_meteor_runs_and_leaves_no_process_behind():
+def test_meteor_leaves_no_process_behind():
     values = load_metric("meteor").score(BATCH).values
     assert values[0, 0] == pytest.approx(1, abs=1e-6)
     assert 0 <= values[0, 1] < 0.5
@@ -100,18 +100,18 @@ def test_meteor_runs_and_leaves_no_process_behind():
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
-def test_spice_fetches_nothing_by_itself():
+def test_spice_downloads_nothing():
     from pathlib import Path
 
     from pycocoevalcap.spice import spice
 
     if (Path(spice.__file__).parent / "lib" / "stanford-corenlp-3.6.0.jar").is_file():
-        pytest.skip("the models are there")
+        pytest.skip("the models are installed")
     with pytest.raises(MissingExtraError, match=r"spice needs stanford-corenlp-3.6.0.jar and its models in .*; fetch"):
         load_metric("spice")
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
-def test_the_ptb_tokenizer_gives_the_same_words():
+def test_ptb_tokenizer_gives_the_same_words():
     simple, ptb = (load_metric(f"rouge-l,tokenizer={name}").score(BATCH).values for name in ("simple", "ptb"))
     np.testing.assert_allclose(simple, ptb)

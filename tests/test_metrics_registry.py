@@ -1,4 +1,4 @@
-"""Metrics by name, the trivial ones, and scores from files."""
+"""Metric registry, trivial metrics, and scores from files."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from msdscore.registry import PluginWarning
 CASES = [(0, ("one two three", "one two")), (0, ("a b", "c d"))]
 
 
-def test_every_row_says_what_it_needs_and_has_a_loader():
+def test_rows_have_needs_and_a_loader():
     names = [row.name for row in list_metrics()]
     assert len(set(names)) == len(names)
     for row in list_metrics():
@@ -41,7 +41,7 @@ def test_every_row_says_what_it_needs_and_has_a_loader():
         ("judge:m,device=cpu", r"option device needs backend=local"),
     ],
 )
-def test_what_cannot_be_selected(asked, message):
+def test_invalid_metrics_are_rejected(asked, message):
     with pytest.raises((ConfigError, UnknownNameError), match=message):
         load_metric(asked)
 
@@ -62,7 +62,7 @@ def test_trivial_metrics():
 def test_random_depends_on_seed_and_item_only():
     batch, reverse = make_batch([None], CASES), make_batch([None], CASES[::-1])
     first, other = (load_metric(f"random,seed={seed}").score(batch).values for seed in (0, 1))
-    np.testing.assert_array_equal(first, load_metric("random").score(reverse).values)  # ids go by place
+    np.testing.assert_array_equal(first, load_metric("random").score(reverse).values)  # ids are positional
     assert (first != other).all()
     many = make_batch([None], CASES * 500)
     values = load_metric("random").score(many).values
@@ -96,14 +96,14 @@ def test_scores_of_a_file_are_joined_on_image_and_caption(tmp_path):
     scores = {("data/a/1.jpg", "one two"): 1, ("a/1.jpg", "three"): 2, ("x/2.jpg", "one two"): 3, ("2.jpg", "three"): 4}
     rows = [{"image": image, "caption": text, "score": score} for (image, text), score in scores.items()]
     found = load_metric(_file(tmp_path, rows)).score(batch).values
-    np.testing.assert_array_equal(found, [[1, 2], [3, 4], [3, 4]])  # the control too: its pair is in the file
+    np.testing.assert_array_equal(found, [[1, 2], [3, 4], [3, 4]])  # also the control, whose pair is in the file
     with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'"):
         load_metric(_file(tmp_path, rows[:3])).score(batch)
     found = load_metric(_file(tmp_path, rows[:3]) + ",partial=true").score(batch).values
     np.testing.assert_array_equal(found, [[1, 2], [3, np.nan], [3, np.nan]])
 
 
-def test_what_a_file_of_scores_may_not_hold(tmp_path):
+def test_invalid_score_files_are_rejected(tmp_path):
     batch = make_batch([None], CASES)
     with pytest.raises(InputError, match=r"1 ids belong to no item, for example 'x'; expected ids such as 'item/0'"):
         load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(batch)

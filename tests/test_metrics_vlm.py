@@ -1,4 +1,4 @@
-"""FLEUR and a local judge on a tiny LLaVA that has learnt its answers."""
+"""FLEUR and a local judge on a tiny LLaVA that memorised its answers."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ def talker(tmp_path_factory):
     return folder
 
 
-def test_fleur_reads_the_digits_probabilities(talker):
+def test_fleur_uses_digit_probabilities(talker):
     metric = load_metric(f"fleur:{talker / 'model'},device=cpu,prompt={talker / 'prompt.txt'}")
     batch = make_batch([GREY, None], [(0, ("good", "bad")), (1, ("good", "bad")), (0, ("odd", "good"))])
     values = metric.score(batch).values
     assert values[0, 0] == pytest.approx(0.8, abs=0.1)
     assert values[0, 1] == pytest.approx(0.2, abs=0.1)
-    assert values[0, 0] != 0.8  # smoothed, not read off
+    assert values[0, 0] != 0.8  # smoothed instead of greedy
     assert np.isnan(values[1]).all()
     assert np.isnan(values[2, 0])
     assert values[2, 1] == values[0, 0]
@@ -40,7 +40,7 @@ def test_fleur_reads_the_digits_probabilities(talker):
     assert "dtype:float32" in metric.choices
 
 
-def test_fleur_reads_a_model_whose_vocabulary_is_padded_past_its_tokenizer(talker, tmp_path):
+def test_fleur_with_a_padded_vocabulary(talker, tmp_path):
     import shutil
 
     from transformers import AutoModelForImageTextToText
@@ -55,7 +55,7 @@ def test_fleur_reads_a_model_whose_vocabulary_is_padded_past_its_tokenizer(talke
     assert values[0, 0] == pytest.approx(0.8, abs=0.1)
 
 
-def test_digits_of_a_vocabulary_of_another_size_than_the_model():
+def test_digit_tokens_with_another_vocabulary_size():
     digits = digit_tokens({str(digit): digit for digit in range(10)})
     spoken = torch.zeros(1, 16, dtype=torch.float64)
     spoken[0, 3] = 1.0
@@ -83,7 +83,7 @@ def test_smoothing_by_hand(pieces, digits, score):
 
 
 @pytest.mark.parametrize("pieces", [["no", "idea"], ["8", "5"], ["1", ".", "5"], ["0.", "75"], []])
-def test_an_answer_outside_the_scale_has_no_grade(pieces):
+def test_answer_outside_of_the_scale_has_no_score(pieces):
     assert np.isnan(smooth(pieces, np.full((len(pieces), 10), 0.1)))
 
 
@@ -96,7 +96,7 @@ def test_digit_tokens_with_and_without_a_space_add_up():
     assert matrix.dtype == torch.float64
 
 
-def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
+def test_invalid_prompts_and_checkpoints_are_rejected(tmp_path, talker):
     with pytest.raises(ConfigError, match="nowhere.txt: no such prompt file"):
         load_metric("fleur:x,prompt=nowhere.txt")
     (tmp_path / "bare.txt").write_text("Grade it.")
@@ -108,7 +108,7 @@ def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
 
 
 def test_a_local_judge_is_queried_in_both_orders(tmp_path, tmp_path_factory, monkeypatch):
-    # Short words, so that a tiny model can learn them in a second.
+    # Short words, which a tiny model can memorise in a second.
     monkeypatch.setattr(judge, "SYSTEM", "Judge.")
     monkeypatch.setattr(judge, "QUESTION", "{first} or {second}")
     lessons = {"Judge.\n\nup or down": "Verdict: 1", "Judge.\n\ndown or up": "Verdict: 2"}
@@ -124,7 +124,7 @@ def test_a_local_judge_is_queried_in_both_orders(tmp_path, tmp_path_factory, mon
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
 
 
-def test_a_drawn_answer_is_the_same_for_the_same_seed(talker):
+def test_sampled_answer_depends_only_on_the_seed(talker):
     from msdscore.lab.metrics.vlm.model import Sampling, load_local
 
     model = load_local(str(talker / "model"), device="cpu")

@@ -1,4 +1,4 @@
-"""What the numbers of `mini` mean on real photographs: additions, paragraphs, changed words, denials."""
+"""Scores of `mini` on photographs: additions, paragraphs, changed words, negation."""
 
 import json
 from importlib.resources import files
@@ -24,7 +24,7 @@ needs_data = pytest.mark.skipif(
     not COCO.is_file(), reason="needs the real data of ../shared/data, which is not part of the repository"
 )
 
-# Photographs that come with scikit-image: a true caption, and the same with one word changed.
+# Photographs of scikit-image: a true caption, and the same with one changed word.
 SMALL = (
     (data.cat, "a close up of a cat", "a close up of a horse", "horse"),
     (data.coffee, "a cup of coffee on a table", "a pizza on a table", "pizza"),
@@ -39,7 +39,7 @@ def scorer():
 
 
 @pytest.mark.parametrize(("photograph", "true", "false", "changed"), SMALL)
-def test_a_changed_word_is_found_and_costs(scorer, photograph, true, false, changed):
+def test_changed_word_is_detected_and_lowers_the_score(scorer, photograph, true, false, changed):
     right, wrong = scorer.contrast(photograph(), [true, false])
     assert right.score.msd > wrong.score.msd
     assert right.score.match > wrong.score.match
@@ -55,8 +55,8 @@ SAMPLES = files("msdscore.serve").joinpath("assets", "samples")
 @pytest.mark.parametrize(
     "sample", json.loads(SAMPLES.joinpath("samples.json").read_text()), ids=lambda own: own["file"]
 )
-def test_every_example_of_the_page_is_read_rightly(scorer, sample):
-    """The first caption reads good and comes first, no true word is orange, and no word of `wrong` is blue."""
+def test_examples_of_the_page_have_plausible_results(scorer, sample):
+    """The first caption ranks first with a good match, true words are not orange, and words of `wrong` not blue."""
     image = SAMPLES.joinpath(sample["file"]).read_bytes()
     explained = [scorer.explain(image, caption) for caption in sample["captions"]]
     matches = [item.score.match for item in explained]
@@ -74,7 +74,7 @@ def test_every_example_of_the_page_is_read_rightly(scorer, sample):
 
 
 @pytest.mark.parametrize(("photograph", "true"), [case[:2] for case in SMALL])
-def test_a_denied_caption_does_not_beat_the_true_one(scorer, photograph, true):
+def test_negated_caption_does_not_beat_the_true_one(scorer, photograph, true):
     subject = true.split(" of ")[-1].removeprefix("a ").split(" on ")[0].split(" looking")[0]
     scores = scorer.rank(photograph(), [true, f"there is no {subject} in this picture"])
     assert scores.msd[0] > scores.msd[1]
@@ -82,38 +82,38 @@ def test_a_denied_caption_does_not_beat_the_true_one(scorer, photograph, true):
 
 
 @pytest.fixture(scope="module")
-def told(scorer):
-    """Numbers of a sentence, of it with a true and with a false addition, and of all captions as one paragraph."""
+def measured(scorer):
+    """Score a sentence, the sentence with a true and with a false addition, and all captions as one paragraph."""
     numbers = []
     entries = list(islice(captioned_images(COCO), 0, 24 * IMAGES, 24))
     for place, entry in enumerate(entries):
         first, second = entry.captions[:2]
-        stranger = entries[(place + IMAGES // 2) % IMAGES].captions[0]
-        texts = [first, f"{first} {second}", f"{first} {stranger}", " ".join(entry.captions), stranger]
-        texts.append(f"{texts[3]} {stranger}")
+        other = entries[(place + IMAGES // 2) % IMAGES].captions[0]
+        texts = [first, f"{first} {second}", f"{first} {other}", " ".join(entry.captions), other]
+        texts.append(f"{texts[3]} {other}")
         scores = scorer.rank(image_source(entry.image), texts)
         numbers.append([scores.precision, scores.information, scores.msd, scores.match])
-    return np.array(numbers).transpose(1, 0, 2)  # number, image, caption
+    return np.array(numbers).transpose(1, 0, 2)  # score, image, caption
 
 
 @needs_data
-def test_true_words_bring_information_and_false_ones_take_it(told):
-    information = told[1]
+def test_true_words_raise_information_and_false_words_lower_it(measured):
+    information = measured[1]
     assert np.mean(information[:, 1] > information[:, 0]) > 0.8
     assert np.mean(information[:, 2] > information[:, 0]) < 0.2
     assert np.mean(information[:, 3] > information[:, 0]) > 0.9
 
 
 @needs_data
-def test_false_additions_cost_precision_in_sentences_and_paragraphs(told):
-    precision, msd = told[0], told[2]
+def test_false_additions_lower_precision(measured):
+    precision, msd = measured[0], measured[2]
     assert np.mean(precision[:, 2] < precision[:, 0]) > 0.9
     assert np.mean(msd[:, 5] < msd[:, 3]) >= 0.85  # one false sentence in a true paragraph
 
 
 @needs_data
-def test_the_score_puts_own_captions_first_and_false_additions_last(told):
-    msd, match = told[2:]
+def test_msd_ranks_true_captions_first_and_false_additions_last(measured):
+    msd, match = measured[2:]
     assert np.mean(msd[:, 0] > msd[:, 4]) > 0.95
     assert np.mean(msd[:, 1] > msd[:, 2]) > 0.9
     assert np.mean(match[:, 3] > 0.5) > 0.9  # true paragraphs are matches, as true sentences are

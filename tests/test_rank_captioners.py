@@ -1,4 +1,4 @@
-"""Ranking of captioners: means and ranks by hand, significance, Soft-MSD over the set, refusals, and the page."""
+"""Ranking of captioners: means and ranks by hand, significance, Soft-MSD, invalid inputs, and the page."""
 
 import csv
 import json
@@ -27,10 +27,10 @@ FEW = Resampling(samples=200)
 def scored(
     path: Path, values: np.ndarray, *, system: str | None = None, signature: str = SIGNATURE, **more: object
 ) -> Path:
-    """A scored file of one captioner, an image per row."""
+    """Write a scored file of one captioner, one image per row."""
     count = len(values)
     table = {
-        "image": more.pop("pictures", [f"{n}.jpg" for n in range(count)]),
+        "image": more.pop("images", [f"{n}.jpg" for n in range(count)]),
         "caption": [f"caption {n}" for n in range(count)],
         "similarity": values + 0.1,
         "coverage": 1 - values,
@@ -89,7 +89,7 @@ def test_soft_msd_is_over_the_captions_of_all_captioners(files) -> None:
         assert one["soft_msd"] == pytest.approx(one["similarity"] - u * (one["similarity"] - one["msd"]))
 
 
-def test_one_file_with_a_column_of_systems_is_the_same_contest(files, tmp_path) -> None:
+def test_column_system_equals_separate_files(files, tmp_path) -> None:
     tables = [pq.read_table(path).append_column("system", pa.array([Path(path).stem] * 60)) for path in files]
     whole = pa.concat_tables(tables).replace_schema_metadata({"msdscore": SIGNATURE})
     pq.write_table(whole, tmp_path / "all.parquet")
@@ -99,7 +99,7 @@ def test_one_file_with_a_column_of_systems_is_the_same_contest(files, tmp_path) 
     assert named.captioners == ("a", "b", "c")
 
 
-def test_incomparable_inputs_are_rejected_in_one_line(files, tmp_path) -> None:
+def test_incomparable_inputs_are_rejected(files, tmp_path) -> None:
     other = str(scored(tmp_path / "other.parquet", np.zeros(60), signature="msd|enc:y|v:1"))
     with pytest.raises(
         InputError, match=r"other.parquet was scored with msd\|enc:y\|v:1, .*good.parquet with msd\|enc:x"
@@ -113,7 +113,7 @@ def test_incomparable_inputs_are_rejected_in_one_line(files, tmp_path) -> None:
         read_contest([files[0], fewer])
     contest = read_contest([files[0], fewer], shared=True)
     assert (len(contest.images), contest.left_out) == (40, 20)
-    others = str(scored(tmp_path / "others.parquet", np.zeros(3), pictures=["x", "y", "z"]))
+    others = str(scored(tmp_path / "others.parquet", np.zeros(3), images=["x", "y", "z"]))
     with pytest.raises(InputError, match="no image is shared"):
         read_contest([files[0], others], shared=True)
     with pytest.raises(InputError, match="expected captions of two captioners or more, got 1: good"):
@@ -122,7 +122,7 @@ def test_incomparable_inputs_are_rejected_in_one_line(files, tmp_path) -> None:
         read_contest(files, people="human")
 
 
-def test_failed_captions_leave_their_image_out_for_all(files, tmp_path) -> None:
+def test_images_with_failed_captions_are_excluded_for_all(files, tmp_path) -> None:
     values = np.full(60, 0.3)
     values[4] = np.nan
     failed = str(scored(tmp_path / "failed.parquet", values))
@@ -131,7 +131,7 @@ def test_failed_captions_leave_their_image_out_for_all(files, tmp_path) -> None:
     assert "4.jpg" not in contest.images
 
 
-def test_people_are_compared_with(tmp_path) -> None:
+def test_comparison_with_human_ratings(tmp_path) -> None:
     chance = np.random.default_rng(1)
     quality = {"a": 0.6, "b": 0.4, "c": 0.2}
     files = [
@@ -147,7 +147,7 @@ def test_people_are_compared_with(tmp_path) -> None:
     assert agreement.same_winner.value > 0.99
 
 
-def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
+def test_wins_have_the_largest_margins(files) -> None:
     contest = read_contest(files)
     best = wins(contest, "good", 2)
     assert len(best) == 2
@@ -157,7 +157,7 @@ def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
     assert wins(contest, "bad", 5) == []
 
 
-def test_the_page_begins_with_who_is_first_and_who_is_tied_with_it(files) -> None:
+def test_page_begins_with_the_winner_and_ties(files) -> None:
     found = rank(read_contest(files), how=FEW)
     first = found.metrics[0].placed[0].captioner
     other = {"good": "same", "same": "good"}[first]
@@ -171,7 +171,7 @@ def test_the_page_begins_with_who_is_first_and_who_is_tied_with_it(files) -> Non
     assert text.count("<circle") == 6  # a forest plot and the parts
 
 
-def test_names_are_escaped_and_the_page_fetches_nothing(tmp_path) -> None:
+def test_names_are_escaped_and_the_page_loads_no_external_resources(tmp_path) -> None:
     files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) * (n + 1), system=f"<b>{n}")) for n in (0, 1)]
     text = page(rank(read_contest(files), how=FEW), title="<i>")
     assert "<b>0" not in text
@@ -218,7 +218,7 @@ def test_the_command_ranks_what_score_wrote(tmp_path) -> None:
 
 
 def scored_rows(folder: Path, colours: dict[str, str], said: str, *, images: Path | None = None) -> str:
-    """Rows of a folder, their images and their scores by the toy encoder: the path of the scored file."""
+    """Write rows, images and toy scores into a folder; return the path of the scored file."""
     folder.mkdir(exist_ok=True)
     for name, colour in colours.items():
         path = (images or folder) / name
@@ -232,7 +232,7 @@ def scored_rows(folder: Path, colours: dict[str, str], said: str, *, images: Pat
     return str(folder / "s.parquet")
 
 
-def test_images_of_one_file_name_in_two_folders_are_two_images(tmp_path) -> None:
+def test_equal_file_names_in_two_folders_are_two_images(tmp_path) -> None:
     colours = {"val/1.png": "red", "test/1.png": "blue"}
     files = [f"{who}={scored_rows(tmp_path / who, colours, who)}" for who in ("red", "blue")]
     contest = read_contest(files)
@@ -242,7 +242,7 @@ def test_images_of_one_file_name_in_two_folders_are_two_images(tmp_path) -> None
     assert means[0, 0] < means[0, 1]
 
 
-def test_different_images_of_one_path_are_rejected_and_copies_are_not(tmp_path) -> None:
+def test_different_images_with_one_path_are_rejected(tmp_path) -> None:
     first = scored_rows(tmp_path / "p", {"1.png": "red"}, "red")
     other = scored_rows(tmp_path / "q", {"1.png": "blue"}, "red")
     with pytest.raises(InputError, match=r"1\.png is one image in .*p/s\.parquet and another one in .*q/s\.parquet"):
@@ -251,7 +251,7 @@ def test_different_images_of_one_path_are_rejected_and_copies_are_not(tmp_path) 
     assert read_contest([f"a={first}", f"b={copy}"]).images == ("1.png",)
 
 
-def test_rows_may_write_the_path_of_one_image_in_different_ways(tmp_path) -> None:
+def test_equivalent_paths_are_the_same_image(tmp_path) -> None:
     first = scored_rows(tmp_path / "p", {"1.png": "red"}, "red", images=tmp_path / "val")
     second = scored_rows(tmp_path / "q", {"../val/1.png": "red"}, "blue")
     assert read_contest([f"a={first}", f"b={second}"]).images == ("1.png",)
@@ -267,7 +267,7 @@ def test_one_file_passed_twice_and_one_captioner_in_two_files_are_rejected(files
 
 
 def strict(text: str) -> dict[str, object]:
-    """JSON as other languages read it: NaN is an error."""
+    """Parse strict JSON, in which NaN is an error."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
@@ -299,7 +299,7 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
 
 
 @pytest.mark.parametrize("style", ["markdown", "latex", "csv"])
-def test_tables_of_a_ranking_are_printed_in_every_style_and_again_from_its_json(files, style, tmp_path) -> None:
+def test_ranking_tables_are_printed_in_all_formats(files, style, tmp_path) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50"]
     printed = CliRunner().invoke(app, [*words, "-f", style])
     assert printed.exit_code == 0, printed.output

@@ -1,4 +1,4 @@
-"""The files of docs/cluster.md: the cluster file fits Ray's schema, and the batch script the command."""
+"""Example files of docs/cluster.md: Ray's schema, and options of the batch script."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from msdscore.cli.app import app
 FOLDER = Path(__file__).parent.parent / "examples" / "cluster"
 
 
-def test_the_cluster_file_fits_rays_schema():
+def test_cluster_file_matches_the_schema_of_ray():
     ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'msdscore[ray]')")
     jsonschema, yaml = pytest.importorskip("jsonschema"), pytest.importorskip("yaml")
     schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
@@ -23,7 +23,7 @@ def test_the_cluster_file_fits_rays_schema():
         jsonschema.validate(found | {"max_worker": 1}, schema)
 
 
-def test_the_batch_script_uses_options_that_exist():
+def test_batch_script_uses_existing_options():
     script = FOLDER / "score.sbatch"
     subprocess.run(["bash", "-n", script], check=True)
     command = script.read_text().partition("msdscore score ")[2].split()

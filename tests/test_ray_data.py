@@ -1,4 +1,4 @@
-"""Shards on a real Ray cluster of this machine, small enough for two cores; one of its actors is killed on the way."""
+"""Shards on a local Ray cluster, with a killed actor."""
 
 import os
 import signal
@@ -27,18 +27,26 @@ from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
 from msdscore.run.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
 
-# Ray's own use of its old settings.
+# Warnings of Ray about its settings.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 TOY = ScorerSpec(encoder="toy", device="cpu")
-SIZES = (5, 400, 400, 400, 400, 400, 5)  # the first is done soon, and most others are not yet when an actor is killed
+SIZES = (
+    5,
+    400,
+    400,
+    400,
+    400,
+    400,
+    5,
+)  # the first finishes early, and most others are unfinished when an actor is killed
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """One cluster for all tests; without niceness, since machines that run tests are busy."""
+    """Start one cluster for all tests, without lowered priority, because test machines are busy."""
     settings = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
@@ -61,7 +69,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def threads():
-    """Actors that a test makes in this process choose their number of threads, which changes last digits of others."""
+    """Restore the number of threads, which in-process actors change and which affects the last digits."""
     before = torch.get_num_threads()
     yield
     if torch.get_num_threads() != before:
@@ -69,7 +77,7 @@ def threads():
 
 
 def actors():
-    """The processes of the actors that score shards."""
+    """Return the processes of the actors that score shards."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -79,7 +87,7 @@ def actors():
 
 
 def kill_one(folder, before, there, ended):
-    """Kill an actor as soon as a shard is done; `there` gets the number of shards that were done by then."""
+    """Kill an actor as soon as a shard is finished; append the number of finished shards to `there`."""
     while not ended.wait(0.02):
         new = [pid for pid in actors() if pid not in before]
         if new and (done := len(list(folder.glob("*.parquet")))):
@@ -88,14 +96,14 @@ def kill_one(folder, before, there, ended):
             return
 
 
-def test_same_bytes_as_one_process_though_an_actor_is_killed(cluster, tmp_path):
+def test_identical_bytes_as_one_process_after_a_killed_actor(cluster, tmp_path):
     for number, rows in enumerate(SIZES):
         write_tar(tmp_path / "in" / f"{number:05d}.tar", rows, first=number * 1000)
     pattern = f"{tmp_path}/in/{{00000..{len(SIZES):05d}}}.tar"
     alone, several = plan_jobs([pattern], f"{tmp_path}/alone"), plan_jobs([pattern], f"{tmp_path}/several")
     list(score_jobs(TOY, alone, ShardOptions()))
     there = []
-    # Results come late and several at a time, so the one who kills looks at the files.
+    # Results arrive late and in groups, so the killer watches the files.
     ended = Event()
     killer = Thread(target=kill_one, args=(tmp_path / "several", actors(), there, ended))
     killer.start()
@@ -105,7 +113,7 @@ def test_same_bytes_as_one_process_though_an_actor_is_killed(cluster, tmp_path):
         ended.set()
         killer.join()
     assert there, "no actor was killed"
-    assert there[0] < len(SIZES) - 1, "it was to be killed in the middle"
+    assert there[0] < len(SIZES) - 1, "the actor must be killed during the run"
     assert sorted(result.output for result in found) == [job.output for job in several]
     (gone,) = [result for result in found if result.error]
     assert gone.error.endswith(f"{len(SIZES):05d}.tar: no such file")
@@ -116,18 +124,18 @@ def test_same_bytes_as_one_process_though_an_actor_is_killed(cluster, tmp_path):
 
 
 class Deadly(ScorerSpec):
-    """A scorer that ends every process that builds it."""
+    """A scorer that exits every process that builds it."""
 
     def build(self, bank=None):
         os._exit(1)
 
 
-def test_a_shard_that_ends_every_actor_is_given_up_and_the_others_go_on(cluster, tmp_path):
+def test_shard_that_kills_every_actor_fails_alone(cluster, tmp_path):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import the tests
     for number in range(2):
         write_tar(tmp_path / f"{number}.tar", 5)
     jobs = plan_jobs([f"{tmp_path}/{{0..1}}.tar"], f"{tmp_path}/out")
-    list(score_jobs(TOY, jobs[:1], ShardOptions()))  # a finished shard asks for no scorer
+    list(score_jobs(TOY, jobs[:1], ShardOptions()))  # a finished shard does not need the scorer
     with warnings.catch_warnings():
         warnings.simplefilter("error", RayDeprecationWarning)
         found = list(score_on_ray(Deadly(encoder="toy", device="cpu"), jobs, ShardOptions(), RayOptions(tries=0)))
@@ -137,7 +145,7 @@ def test_a_shard_that_ends_every_actor_is_given_up_and_the_others_go_on(cluster,
     assert len(found) == 2
 
 
-def test_an_actor_reports_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
+def test_actor_reports_errors_of_scorer_and_shard(tmp_path):
     import pyarrow as pa
 
     (job,) = plan_jobs([str(write_tar(tmp_path / "0.tar"))], str(tmp_path))
@@ -153,22 +161,22 @@ def test_an_actor_reports_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
         RayOptions(least=3, most=2)
 
 
-def test_an_address_without_a_cluster_is_reported_at_once(monkeypatch):
+def test_missing_cluster_is_reported_immediately(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would retry for minutes"))
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
         with pytest.raises(ConfigError, match=rf"no Ray cluster at {address} \(.*refused.*ray start --head"):
             list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address=address)))
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked", "told"),
+    ("spec", "requested", "message"),
     [
         (TOY, RayOptions(cpus=64), "64 cores and 0 GPUs, and this machine has 2 and 0"),
         (ScorerSpec(encoder="toy", device="cuda"), RayOptions(), "1 cores and 1 GPUs, and this machine has 2 and 0"),
     ],
 )
-def test_actors_for_which_this_machine_has_no_room(monkeypatch, spec, asked, told):
+def test_actors_that_exceed_the_machine_are_rejected(monkeypatch, spec, requested, message):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name, value in {
         "is_initialized": False,
@@ -177,17 +185,17 @@ def test_actors_for_which_this_machine_has_no_room(monkeypatch, spec, asked, tol
         "cluster_resources": {"CPU": 2},
     }.items():
         monkeypatch.setattr(ray, name, lambda value=value, **_: value)
-    with pytest.raises(ConfigError, match=told):
-        list(score_on_ray(spec, [], ShardOptions(), asked))
+    with pytest.raises(ConfigError, match=message):
+        list(score_on_ray(spec, [], ShardOptions(), requested))
 
 
-def test_what_an_actor_cannot_be_given():
-    for asked in ({"cpus": -1}, {"gpus": -1}, {"gpus": 1.5}):
+def test_invalid_actor_resources_are_rejected():
+    for requested in ({"cpus": -1}, {"gpus": -1}, {"gpus": 1.5}):
         with pytest.raises(ConfigError, match="a part of one GPU or whole ones"):
-            RayOptions(**asked)
+            RayOptions(**requested)
 
 
-def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
+def test_relative_paths_are_resolved_by_the_driver(tmp_path, monkeypatch):
     (tmp_path / "driver").mkdir()
     (tmp_path / "cluster").mkdir()
     write_tar(tmp_path / "driver" / "in" / "00000.tar", rows=2)
@@ -206,14 +214,14 @@ def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "message"),
     [("UNAUTHENTICATED: Invalid token", "asks for a token"), ("Connection refused", "no Ray cluster at auto")],
 )
-def test_a_missing_token_is_not_a_missing_cluster(monkeypatch, reason, told):
+def test_missing_token_is_reported(monkeypatch, reason, message):
     def refuse(**_):
         raise RuntimeError(reason)
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(ConfigError, match=f"{told}.*RAY_AUTH_TOKEN"):
+    with pytest.raises(ConfigError, match=f"{message}.*RAY_AUTH_TOKEN"):
         list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address="auto")))

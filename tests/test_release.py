@@ -1,4 +1,4 @@
-"""What a user installs: the wheel works in an environment of its own, is typed, and names one version everywhere."""
+"""Release: the wheel works in a clean environment, is typed, and has a consistent version."""
 
 import ast
 import json
@@ -36,7 +36,7 @@ def built(tmp_path_factory):
     return wheel, source
 
 
-def test_the_wheel_contains_what_the_package_needs_and_nothing_else(built):
+def test_wheel_contains_only_the_package(built):
     names = set(zipfile.ZipFile(built[0]).namelist())
     here = {str(path.relative_to(ROOT / "src")) for path in SOURCE.rglob("*") if path.is_file()}
     wanted = {name for name in here if "__pycache__" not in name}
@@ -49,7 +49,7 @@ def test_the_wheel_contains_what_the_package_needs_and_nothing_else(built):
     assert built[0].stat().st_size < 60 << 20
 
 
-def test_the_source_distribution_builds_and_tests_by_itself(built):
+def test_source_distribution_is_complete(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {
@@ -65,7 +65,7 @@ def test_the_source_distribution_builds_and_tests_by_itself(built):
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
-    """Its own environment with the wheel; other libraries come from this one's, so that nothing is downloaded."""
+    """Create an environment with the wheel; other libraries come from the current one, so nothing is downloaded."""
     place = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120)
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -83,7 +83,7 @@ def installed(built, tmp_path_factory):
         "--no-index",
     ]
     subprocess.run([sys.executable, *install, str(built[0])], check=True, timeout=120)
-    # A .pth adds a folder without its own .pth files, so the editable install of this repository is not in reach.
+    # A .pth file does not process the .pth files of its folder, so the editable install is not importable.
     (libraries / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
@@ -94,7 +94,7 @@ def run(python, *words, cwd):
 
 
 @pytest.mark.slow
-def test_the_wheel_works_in_an_environment_of_its_own(installed, tmp_path):
+def test_wheel_works_in_a_clean_environment(installed, tmp_path):
     found = run(installed, "-c", "import msdscore, sys; print(msdscore.__file__, 'torch' in sys.modules)", cwd=tmp_path)
     place, heavy = found.stdout.split()
     assert Path(place).is_relative_to(installed.parents[1])
@@ -122,11 +122,11 @@ wrong: int = score.signature  # E: assignment
 
 
 @pytest.mark.slow
-def test_types_reach_those_who_use_the_package(tmp_path):
+def test_package_is_typed(tmp_path):
     pytest.importorskip("mypy", reason="needs the extra msdscore[check]")
     file = tmp_path / "consumer.py"
     file.write_text(CONSUMER)
-    # The project's own settings and cache: otherwise all of torch is read again.
+    # With the settings and cache of the project, so that torch is not analysed again.
     words = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"), str(file)]
     environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
     done = subprocess.run(
@@ -149,7 +149,7 @@ def test_version_changelog_and_citation_agree():
     assert re.search(r"^## (\d+\.\d+\.\d+)", changelog, re.M)[1] == __version__
 
 
-def test_the_citation_has_year_identifier_and_address_of_the_paper():
+def test_citation_matches_the_paper():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     paper = citation["preferred-citation"]
     assert (paper["year"], paper["url"]) == (2026, "https://arxiv.org/abs/2605.06080")
@@ -161,7 +161,7 @@ def test_the_citation_has_year_identifier_and_address_of_the_paper():
     assert paper["identifiers"][0]["value"] in cited
 
 
-def test_the_workflow_that_publishes_checks_and_attests_first():
+def test_publish_workflow_checks_and_attests():
     steps = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text(encoding="utf-8"))["jobs"]
     build, publish = ("\n".join(map(str, steps[job]["steps"])) for job in ("build", "publish"))
     assert build.index(".ci/run") < build.index("make release") < build.index("twine check --strict")
@@ -212,9 +212,9 @@ def test_modules_import_on_windows_and_on_every_supported_python(path):
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text, feature_version=(3, 11))
     for node in tree.body:
-        assert not imported(node) & POSIX_ONLY, f"{path}: imports what Windows does not have"
+        assert not imported(node) & POSIX_ONLY, f"{path}: imports a module that Windows does not have"
     for node in ast.walk(tree):
-        assert not imported(node) & GONE_IN_313, f"{path}: imports what Python 3.13 does not have"
+        assert not imported(node) & GONE_IN_313, f"{path}: imports a module that Python 3.13 does not have"
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
             assert name not in {"os.fork", "os.getuid", "os.mkfifo", "signal.SIGALRM", "signal.SIGHUP", "os.geteuid"}, (
@@ -222,7 +222,7 @@ def test_modules_import_on_windows_and_on_every_supported_python(path):
             )
 
 
-def test_pythons_that_are_named_are_those_that_are_supported():
+def test_supported_python_versions_are_consistent():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = [name.rsplit(" ", 1)[1] for name in project["classifiers"] if " 3." in name]
     assert named == ["3.11", "3.12", "3.13"]

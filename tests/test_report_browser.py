@@ -1,4 +1,4 @@
-"""Pages in a real browser: they open from disk, answer to clicks, stay quick with many rows, and run no caption."""
+"""Report pages in a browser: opening from disk, interaction, many rows, and untrusted captions."""
 
 import time
 
@@ -42,7 +42,7 @@ def large(tmp_path_factory):
     columns = {
         "id": [f"row-{number}" for number in range(MANY)],
         "image": [f"{number // 5}.jpg" for number in range(MANY)],
-        "caption": [f"caption {number} of a picture with some more words in it" for number in range(MANY)],
+        "caption": [f"caption {number} of an image with some more words in it" for number in range(MANY)],
         "system": [f"system {number % 5}" for number in range(MANY)],
         "similarity": rng.normal(0.3, 0.05, MANY),
         "coverage": coverage,
@@ -67,7 +67,7 @@ def text(browser, selector):
 
 
 def cells(browser, column):
-    """The values of one column in the rows that exist in the page, top to bottom."""
+    """Return the values of one column in the rendered rows."""
     return browser.run(
         "const place = [...document.querySelectorAll('#head button')].findIndex(b => b.dataset.column === arguments[0]);"
         "return [...document.querySelectorAll('#window .row')].map(row => row.children[place].textContent)",
@@ -80,7 +80,7 @@ def click(browser, selector):
 
 
 def painted(browser, plot):
-    """How many different colours a plot has."""
+    """Return the number of different colours in a plot."""
     return browser.run(
         "const c = document.querySelector(`canvas[data-plot=${arguments[0]}]`);"
         "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();"
@@ -95,7 +95,7 @@ def search(browser, words):
     time.sleep(0.4)
 
 
-def test_the_page_opens_from_disk_without_complaint(browser, small):
+def test_page_opens_from_disk_without_errors(browser, small):
     open_page(browser, small)
     assert browser.complaints == []
     assert "17 rows" in text(browser, "#summary")
@@ -106,7 +106,7 @@ def test_the_page_opens_from_disk_without_complaint(browser, small):
     )
 
 
-def test_captions_stay_text(browser, small):
+def test_captions_are_not_interpreted_as_html(browser, small):
     open_page(browser, small)
     assert browser.run("return document.title") == "out.parquet"
     search(browser, "onerror")
@@ -117,7 +117,7 @@ def test_captions_stay_text(browser, small):
     assert browser.complaints == []
 
 
-def test_rows_sort_both_ways_with_missing_ones_last(browser, small):
+def test_rows_sort_in_both_directions_with_missing_values_last(browser, small):
     open_page(browser, small)
     click(browser, "#head button[data-column=msd]")
     rising = [float(value) for value in cells(browser, "msd") if value]
@@ -131,7 +131,7 @@ def test_rows_sort_both_ways_with_missing_ones_last(browser, small):
     assert cells(browser, "caption") == sorted(cells(browser, "caption"))
 
 
-def test_filters_meet_and_can_be_cleared(browser, small):
+def test_filters_combine_and_can_be_cleared(browser, small):
     open_page(browser, small)
     click(browser, "#failed")
     assert text(browser, "#count") == "1 of 17 rows"
@@ -180,7 +180,7 @@ def test_another_score_redraws_the_comparison(browser, small):
 
 
 @pytest.mark.slow
-def test_fifty_thousand_rows_do_not_stall(browser, large):
+def test_fifty_thousand_rows_are_responsive(browser, large):
     open_page(browser, large)
     assert text(browser, "#count") == "50,000 of 50,000 rows"
     assert browser.run("return document.querySelectorAll('#window .row').length") < 60
@@ -191,12 +191,12 @@ def test_fifty_thousand_rows_do_not_stall(browser, large):
         "timed(() => { document.querySelector('#view').scrollTop = 1e9; rows(); });"
         "return times"
     )
-    # Far beyond a busy machine: drawing all rows takes minutes, what is seen of them hundredths of a second.
+    # A generous limit: rendering all rows takes minutes, rendering only the visible ones 0.01 s.
     assert max(spent) < 20_000
     assert browser.complaints == []
 
 
-def test_the_last_row_can_be_reached(browser, large):
+def test_last_row_is_reachable(browser, large):
     open_page(browser, large)
     browser.run("document.querySelector('#view').scrollTop = 1e9; rows()")
     assert cells(browser, "caption")[-1].startswith("caption 49999 ")
@@ -207,7 +207,7 @@ def test_the_last_row_can_be_reached(browser, large):
     assert abs(bottom) < 32
 
 
-def test_the_page_of_an_explanation_shows_where_words_look(browser, tmp_path):
+def test_explanation_page_shows_maps_of_words(browser, tmp_path):
     Scorer("toy").contrast(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(tmp_path / "why.html")
     browser.open(tmp_path / "why.html")
     assert browser.complaints == []
@@ -222,7 +222,7 @@ def test_the_page_of_an_explanation_shows_where_words_look(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
-    """The report of two captioners with matches: the first is a little better on most of 48 images, or far better."""
+    """Write reports of two captioners with matches: one is slightly or much better on most of 48 images."""
     folder = tmp_path_factory.mktemp("calibrated")
 
     def page(gap: float):
@@ -248,7 +248,7 @@ def calibrated(tmp_path_factory):
     return page
 
 
-def test_tiles_count_readings_filter_rows_and_a_match_is_a_percentage(browser, calibrated):
+def test_tiles_count_and_filter_rows_and_match_is_a_percentage(browser, calibrated):
     path, match = calibrated(0.2)
     open_page(browser, path)
     tiles = browser.run("return [...document.querySelectorAll('.tile b')].map(b => Number(b.textContent))")
@@ -265,7 +265,7 @@ def test_tiles_count_readings_filter_rows_and_a_match_is_a_percentage(browser, c
     assert max(widths) == widths[1]
 
 
-def test_the_leaderboard_says_in_a_sentence_whether_the_best_is_ahead(browser, calibrated):
+def test_leaderboard_states_significance(browser, calibrated):
     open_page(browser, calibrated(0.2)[0])
     assert text(browser, "#verdict") == "two is the best: significantly ahead of one on 48 images."
     open_page(browser, calibrated(0.0)[0])
@@ -274,8 +274,8 @@ def test_the_leaderboard_says_in_a_sentence_whether_the_best_is_ahead(browser, c
 
 
 def explained_page(folder):
-    picture = two_coloured("red", "blue")
-    Scorer("toy").contrast(picture, ["a red square", "a blue dog"]).save(folder / "why.html")
+    image = two_coloured("red", "blue")
+    Scorer("toy").contrast(image, ["a red square", "a blue dog"]).save(folder / "why.html")
     return folder / "why.html"
 
 
@@ -287,7 +287,7 @@ def demo_page(folder):
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("kind", ["report", "explain", "demo"])
-def test_axe_finds_nothing_serious_and_pages_follow_dark_mode(browser, small, tmp_path, kind, dark):
+def test_pages_are_accessible_and_follow_dark_mode(browser, small, tmp_path, kind, dark):
     path = {"report": lambda _: small, "explain": explained_page, "demo": demo_page}[kind](tmp_path)
     browser.view(1280, 900, dark=dark)
     browser.open(path)
@@ -299,7 +299,7 @@ def test_axe_finds_nothing_serious_and_pages_follow_dark_mode(browser, small, tm
     browser.view(1280, 900)
 
 
-def test_the_page_of_an_explanation_opens_on_the_plain_photograph(browser, tmp_path):
+def test_explanation_page_opens_with_the_plain_image(browser, tmp_path):
     browser.open(explained_page(tmp_path))
     assert browser.run("return document.querySelector('.shown').alt") == "image"
     assert browser.run("return document.querySelector('.tabs [aria-pressed=true]').textContent") == "image"

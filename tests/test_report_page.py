@@ -1,4 +1,4 @@
-"""The report of a scored file: what it reads, picks, compares, and writes."""
+"""The report of a scored file: input, selection, comparison and output."""
 
 import json
 import re
@@ -27,7 +27,7 @@ SYSTEMS = {"good": 0.0, "poor": 0.7}
 
 
 def write_rows(folder):
-    """Images of two colours captioned by two systems, one of which is often wrong; some rows are broken."""
+    """Write images of two colours captioned by two systems, one of which is often wrong; some rows are invalid."""
     rng = np.random.default_rng(0)
     (folder / "img").mkdir()
     rows = []
@@ -59,7 +59,7 @@ def scored(tmp_path_factory, scorer):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
-def test_every_output_of_score_is_read_with_its_signature(scored, scorer, suffix):
+def test_all_score_formats_are_read_with_their_signature(scored, scorer, suffix):
     results = read_results(scored / f"out.{suffix}")
     assert len(results) == 17
     assert results.signature == scorer.signature
@@ -78,7 +78,7 @@ def test_a_file_without_scores_is_rejected(scored):
         read_results(scored / "rows.jsonl")
 
 
-def test_the_worst_rows_come_first(scored):
+def test_worst_rows_are_first(scored):
     results = read_results(scored / "out.jsonl")
     rows = worst(results, "msd", 5)
     values = results.numbers["msd"][rows]
@@ -122,13 +122,13 @@ def test_the_page_contains_every_row_and_explains_the_worst(scored, scorer, tmp_
     assert "style=" in data["galleries"][0]["cards"][0]["words"]
 
 
-def test_without_an_encoder_images_stay_plain(scored, tmp_path):
+def test_images_are_plain_without_an_encoder(scored, tmp_path):
     made = build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=scored, show=3))
     assert made.explained == 0
     assert [len(card["images"]) for card in data_of(tmp_path / "r.html")["galleries"][0]["cards"]] == [1, 1, 1]
 
 
-def test_without_images_the_rest_is_still_there(scored, tmp_path):
+def test_report_without_images(scored, tmp_path):
     table = pq.read_table(scored / "out.parquet").drop_columns(["image"])
     pq.write_table(table, tmp_path / "plain.parquet")
     made = build(tmp_path / "plain.parquet", tmp_path / "r.html", ReportOptions(show=2))
@@ -138,9 +138,9 @@ def test_without_images_the_rest_is_still_there(scored, tmp_path):
     assert made.unseen == (card["note"],) * 4
 
 
-def test_images_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_path):
-    pictures = [two_coloured("green", "red"), two_coloured("blue", "white")]
-    table = pa.table({"image": [png(one) for one in pictures], "caption": ["green and red", "a dog"]})
+def test_embedded_images_are_read_from_the_scored_file(tmp_path):
+    images = [two_coloured("green", "red"), two_coloured("blue", "white")]
+    table = pa.table({"image": [png(one) for one in images], "caption": ["green and red", "a dog"]})
     pq.write_table(table, tmp_path / "rows.parquet")
     scored = tmp_path / "out.parquet"
     with open_rows(tmp_path / "rows.parquet") as source:
@@ -148,12 +148,12 @@ def test_images_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_pat
     for name, options in (("known", ReportOptions()), ("given", ReportOptions(rows=tmp_path / "rows.parquet"))):
         made = build(scored, tmp_path / f"{name}.html", options, scorer=Scorer("toy"))
         assert (made.explained, made.unseen) == (4, ())
-    pq.write_table(table.slice(1), tmp_path / "rows.parquet")  # another file now: its rows are not those of the scores
+    pq.write_table(table.slice(1), tmp_path / "rows.parquet")  # a different file, whose rows do not match the scores
     without = build(scored, tmp_path / "r.html", ReportOptions())
     assert "--rows with the file or folder that was scored" in without.unseen[0]
 
 
-def test_columns_and_a_prefix_of_the_run_are_known(tmp_path):
+def test_columns_and_prefix_of_the_run_are_used(tmp_path):
     two_coloured("green", "red").save(tmp_path / "a.png")
     rows = [{"Photo": "a.png", "alt": text, "msd": "mine"} for text in ("green and red", "a dog")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -183,7 +183,7 @@ def png(image):
     return place.getvalue()
 
 
-def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_path):
+def test_page_is_self_contained_and_escapes_captions(scored, scorer, tmp_path):
     build(scored / "out.jsonl", tmp_path / "r.html", ReportOptions(images=scored, title="<b>x</b>"), scorer=scorer)
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     tags = Tags()
@@ -207,7 +207,7 @@ def test_another_scorer_is_rejected(scored, tmp_path):
         build(scored / "out.parquet", tmp_path / "r.html", ReportOptions(), scorer=other)
 
 
-def test_names_and_folders_are_checked(scored, tmp_path):
+def test_invalid_outputs_and_folders_are_rejected(scored, tmp_path):
     with pytest.raises(ConfigError, match=r"expected a name ending in \.html"):
         build(scored / "out.csv", tmp_path / "r.pdf", ReportOptions())
     (tmp_path / "file").touch()
@@ -217,13 +217,13 @@ def test_names_and_folders_are_checked(scored, tmp_path):
         build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=tmp_path / "none"))
 
 
-def test_an_empty_file_makes_an_empty_page(tmp_path):
+def test_empty_file_gives_an_empty_page(tmp_path):
     columns = {name: pa.array([], pa.float64()) for name in ("msd", "coverage", "support", "similarity", "length")}
     pq.write_table(pa.table(columns | {"caption": pa.array([], pa.string())}), tmp_path / "none.parquet")
     assert build(tmp_path / "none.parquet", tmp_path / "r.html", ReportOptions()).rows == 0
 
 
-def test_the_command(scored, tmp_path):
+def test_report_command(scored, tmp_path):
     answer = CliRunner().invoke(
         app, ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy", "--images", str(scored)]
     )
@@ -232,7 +232,7 @@ def test_the_command(scored, tmp_path):
     assert (tmp_path / "r.html").exists()
 
 
-def test_rows_that_are_not_there_are_rejected(scored, tmp_path):
+def test_missing_rows_file_is_rejected(scored, tmp_path):
     asked = [
         "report",
         str(scored / "out.parquet"),

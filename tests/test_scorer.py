@@ -1,4 +1,4 @@
-"""The scorer as people use it: many pairs, streams, descriptions that travel, images in any form, bounded memory."""
+"""The public scorer: batches, streams, specs, image types and bounded memory."""
 
 import json
 import pickle
@@ -36,18 +36,18 @@ from msdscore.scoring.stream import Batch, score_batches
 COLOURS = ("red", "green", "blue", "white", "yellow")
 
 
-def picture(colour="red", size=(48, 32)):
+def make_image(colour="red", size=(48, 32)):
     return Image.new("RGB", size, colour)
 
 
 class Spy:
-    """The toy encoder, noting what it is given."""
+    """The toy encoder, recording its inputs."""
 
     name, device, bank, recommended = "spy", torch.device("cpu"), None, None
 
     def __init__(self, refuse=()):
         self._toy, self._refuse = load_encoder("toy"), refuse
-        self.pictures, self.captions = 0, []
+        self.images, self.captions = 0, []
 
     signature = property(lambda self: self._toy.signature)
 
@@ -55,7 +55,7 @@ class Spy:
         return self._toy.prepare(image)
 
     def encode_images(self, images):
-        self.pictures += len(images)
+        self.images += len(images)
         return self._toy.encode_images(images)
 
     def encode_texts(self, texts):
@@ -65,11 +65,11 @@ class Spy:
         return self._toy.encode_texts(texts)
 
 
-def test_many_pairs_score_as_each_pair_separately():
+def test_score_batch_equals_single_scores():
     scorer = Scorer("toy")
-    pictures, captions = [picture(colour) for colour in COLOURS], [f"a {colour} square" for colour in COLOURS]
-    scores = scorer.score_batch(pictures, captions)
-    assert [*scores] == [scorer.score(image, text) for image, text in zip(pictures, captions, strict=True)]
+    images, captions = [make_image(colour) for colour in COLOURS], [f"a {colour} square" for colour in COLOURS]
+    scores = scorer.score_batch(images, captions)
+    assert [*scores] == [scorer.score(image, text) for image, text in zip(images, captions, strict=True)]
     assert scores.msd.tolist() == scores.soft_msd.tolist()
     for name in ("msd", "soft_msd", "similarity", "coverage", "support"):
         values = getattr(scores, name)
@@ -79,11 +79,11 @@ def test_many_pairs_score_as_each_pair_separately():
 
 
 def test_captions_of_one_owner_are_a_candidate_set():
-    scorer, pictures = Scorer("toy", batch_size=1), [picture("red"), picture("blue")]
+    scorer, images = Scorer("toy", batch_size=1), [make_image("red"), make_image("blue")]
     captions, owner = ["red", "a blue square", "green", "blue"], [0, 1, 0, 1]
     seen = []
-    scores = scorer.score_batch(pictures, captions, owner=owner, progress=lambda *now: seen.append(now))
-    for number, image in enumerate(pictures):
+    scores = scorer.score_batch(images, captions, owner=owner, progress=lambda *now: seen.append(now))
+    for number, image in enumerate(images):
         mine = [caption for caption, place in zip(captions, owner, strict=True) if place == number]
         expected = {score.caption: score for score in scorer.rank(image, mine)}
         for score in scores:
@@ -93,8 +93,8 @@ def test_captions_of_one_owner_are_a_candidate_set():
     assert scores.candidates.tolist() == [2, 2, 2, 2]
 
 
-def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
-    scores = Scorer("toy").score_batch([picture(), tmp_path / "none.png", picture()], ["red", "red", "\u200b"])
+def test_failed_item_of_a_batch_has_an_error(tmp_path):
+    scores = Scorer("toy").score_batch([make_image(), tmp_path / "none.png", make_image()], ["red", "red", "\u200b"])
     assert scores.failed == 2
     assert scores.errors[0] is None
     assert "none.png: no such file" in scores.errors[1]
@@ -109,42 +109,42 @@ def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
     assert scores.to_pandas()["msd"].isna().sum() == 2
 
 
-def test_batches_that_cannot_be_paired_are_rejected():
+def test_invalid_batches_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(
         ConfigError,
         match="expected one image per caption, got 1 and 2; for several captions of one image pass a single",
     ):
-        scorer.score_batch([picture()], ["a", "b"])
+        scorer.score_batch([make_image()], ["a", "b"])
     with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\)"):
-        scorer.score_batch([picture()], ["a", "b"], owner=[0, 1])
+        scorer.score_batch([make_image()], ["a", "b"], owner=[0, 1])
     with pytest.raises(ConfigError, match="expected a list of at least one image"):
         scorer.score_batch([], [])
 
 
-def test_a_stream_reads_little_ahead_and_keeps_order():
+def test_stream_reads_ahead_little_and_preserves_order():
     scorer, taken = Scorer("toy", batch_size=2), []
 
     def rows():
         for number in range(20):
             taken.append(number)
             colour = COLOURS[number % 5]
-            yield (picture(colour), colour) if number % 2 else {"image": picture(colour), "caption": colour}
+            yield (make_image(colour), colour) if number % 2 else {"image": make_image(colour), "caption": colour}
 
     stream = scorer.stream(rows())
     first = next(stream)
-    assert first == scorer.score(picture("red"), "red")
+    assert first == scorer.score(make_image("red"), "red")
     assert len(taken) <= 4
     assert [score.caption for score in stream] == [COLOURS[number % 5] for number in range(1, 20)]
     with pytest.raises(ConfigError, match="expected a row with 'image' and 'caption', got the names picture, caption"):
-        next(scorer.stream([{"picture": picture(), "caption": "red"}]))
+        next(scorer.stream([{"picture": make_image(), "caption": "red"}]))
     with pytest.raises(ConfigError, match=r"expected a row \(image, caption\) or a mapping with both, got str"):
         next(scorer.stream(["dog.jpg"]))
 
 
 def png(colour):
     buffer = BytesIO()
-    picture(colour).save(buffer, "PNG")
+    make_image(colour).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -153,33 +153,33 @@ def test_one_image_for_all_captions_of_a_batch(form, tmp_path):
     scorer, captions = Scorer("toy"), ["a red square", "a blue square", ""]
     (tmp_path / "red.png").write_bytes(png("red"))
     image = {
-        "pillow": lambda: picture("red"),
+        "pillow": lambda: make_image("red"),
         "bytes": lambda: png("red"),
         "cell": lambda: {"bytes": png("red"), "path": None},
         "path": lambda: str(tmp_path / "red.png"),
-        "array": lambda: np.asarray(picture("red")),
-        "tensor": lambda: torch.from_numpy(np.asarray(picture("red")).copy()).permute(2, 0, 1),
+        "array": lambda: np.asarray(make_image("red")),
+        "tensor": lambda: torch.from_numpy(np.asarray(make_image("red")).copy()).permute(2, 0, 1),
         "file": lambda: BytesIO(png("red")),
     }[form]()
     scores = scorer.score_batch(image, captions)
     assert scores.candidates.tolist() == [2, 2, 2]
-    assert scores[:2].soft_msd.tolist() == scorer.rank(picture("red"), captions[:2]).soft_msd.tolist()
+    assert scores[:2].soft_msd.tolist() == scorer.rank(make_image("red"), captions[:2]).soft_msd.tolist()
     assert scores.failed == 1
 
 
-def test_a_stream_takes_lists_of_captions_as_candidate_sets():
+def test_stream_treats_lists_of_captions_as_candidate_sets():
     scorer = Scorer("toy", batch_size=2)
     captions = ["a red square", "a blue square"]
     rows = [
-        {"image": picture("red"), "captions": captions},
-        (picture("red"), "a red square"),
-        {"image": picture("blue"), "captions": []},
-        (picture("blue"), ["a blue square", 5]),
+        {"image": make_image("red"), "captions": captions},
+        (make_image("red"), "a red square"),
+        {"image": make_image("blue"), "captions": []},
+        (make_image("blue"), ["a blue square", 5]),
     ]
     scores = list(scorer.stream(rows))
     assert [score.candidates for score in scores] == [2, 2, 1, 0, 1, 1]
-    assert scores[:2] == list(scorer.rank(picture("red"), captions))
-    assert scores[2] == scorer.score(picture("red"), "a red square")
+    assert scores[:2] == list(scorer.rank(make_image("red"), captions))
+    assert scores[2] == scorer.score(make_image("red"), "a red square")
     assert [bool(score.error) for score in scores] == [False, False, False, True, False, True]
 
 
@@ -190,8 +190,8 @@ def table_of(kind, columns):
 
 
 @pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
-def test_a_table_is_given_back_with_scores(kind, tmp_path):
-    picture("blue").save(tmp_path / "blue.png")
+def test_score_table_adds_columns(kind, tmp_path):
+    make_image("blue").save(tmp_path / "blue.png")
     red = {"bytes": png("red"), "path": "red.png"}
     columns = {
         "n": [1, 2, 3, 4],
@@ -204,9 +204,9 @@ def test_a_table_is_given_back_with_scores(kind, tmp_path):
     assert names[:4] == ["n", "image", "caption", "toy_similarity"]
     soft, errors = (list(result[name].tolist() if kind == "pandas" else result[name].to_pylist())
                     for name in ("toy_soft_msd", "toy_error"))  # fmt: skip
-    ranked = scorer.rank(picture("red"), ["a red square", "a green square"])
+    ranked = scorer.rank(make_image("red"), ["a red square", "a green square"])
     assert [soft[0], soft[2]] == ranked.soft_msd.tolist()
-    assert soft[1] == scorer.score(picture("blue"), "a blue square").msd
+    assert soft[1] == scorer.score(make_image("blue"), "a blue square").msd
     assert errors[3].startswith("none.png: no such file")
     if kind == "pandas":
         assert result.index.tolist() == [10, 11, 12, 13]
@@ -217,7 +217,7 @@ def test_a_table_is_given_back_with_scores(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
 def test_lists_of_captions_in_a_table_become_rows(kind, tmp_path):
-    picture("red").save(tmp_path / "red.png")
+    make_image("red").save(tmp_path / "red.png")
     columns = {"image": ["red.png", "red.png"], "captions": [["a red square", "a blue square"], []], "n": [1, 2]}
     scorer = Scorer("toy")
     result = scorer.score_table(table_of(kind, columns), images=tmp_path)
@@ -225,21 +225,21 @@ def test_lists_of_captions_in_a_table_become_rows(kind, tmp_path):
     assert [(row["n"], row["caption"], row["candidates"]) for row in rows] == [
         (1, "a red square", 2), (1, "a blue square", 2), (2, "", 0),
     ]  # fmt: skip
-    ranked = scorer.rank(picture("red"), columns["captions"][0])
+    ranked = scorer.rank(make_image("red"), columns["captions"][0])
     assert [row["soft_msd"] for row in rows][:2] == ranked.soft_msd.tolist()
     assert rows[2]["error"]
 
 
-def test_a_dataset_of_the_datasets_library_is_a_table():
+def test_score_table_accepts_hugging_face_datasets():
     datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"image": [picture("red")], "caption": ["a red square"]})
+    rows = datasets.Dataset.from_dict({"image": [make_image("red")], "caption": ["a red square"]})
     rows = rows.cast_column("image", datasets.Image())
     scorer = Scorer("toy")
     result = scorer.score_table(rows)
-    assert result["msd"].to_pylist() == [scorer.score(picture("red"), "a red square").msd]
+    assert result["msd"].to_pylist() == [scorer.score(make_image("red"), "a red square").msd]
 
 
-def test_tables_that_cannot_be_scored_say_why():
+def test_invalid_tables_are_rejected():
     scorer, images = Scorer("toy"), [png("red")]
     with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list; for a file"):
         scorer.score_table([{"image": png("red"), "caption": "red"}])
@@ -255,7 +255,7 @@ def test_tables_that_cannot_be_scored_say_why():
 
 def test_scores_as_plain_values():
     scorer = Scorer("toy")
-    scores = scorer.rank(picture("red"), ["a red square", "a blue square"])
+    scores = scorer.rank(make_image("red"), ["a red square", "a blue square"])
     value = scores[0].to_dict()
     assert json.loads(json.dumps(value)) == value
     assert (value["caption"], value["candidates"], value["signature"]) == ("a red square", 2, scorer.signature)
@@ -263,54 +263,54 @@ def test_scores_as_plain_values():
     assert scores.to_dict() == {"signature": scorer.signature, "scores": scores.rows()}
 
 
-def test_every_distinct_image_and_caption_is_embedded_once_within_a_run():
+def test_distinct_images_and_captions_are_embedded_once():
     spy = Spy()
     scorer = Scorer(spy, batch_size=2)
     captions = [COLOURS[number % 2] for number in range(12)]
-    scorer.score_batch([picture(COLOURS[number % 5]) for number in range(12)], captions)
+    scorer.score_batch([make_image(COLOURS[number % 5]) for number in range(12)], captions)
     assert sorted(spy.captions) == ["green", "red"]
-    assert spy.pictures == 5
+    assert spy.images == 5
 
 
-def test_one_rejected_caption_does_not_cost_its_company_their_scores():
+def test_rejected_caption_does_not_affect_others():
     pipeline = Pipeline(Spy(refuse=("bad",)))
-    batches = [Batch([picture()], ["red", "bad", "blue"], [0, 0, 0]), Batch([picture()], ["bad", "red"], [0, 0])]
+    batches = [Batch([make_image()], ["red", "bad", "blue"], [0, 0, 0]), Batch([make_image()], ["bad", "red"], [0, 0])]
     found = [[type(one).__name__ for one in scored] for scored in score_batches(pipeline, batches)]
     assert found == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
 
-def test_pixels_are_hashed_only_if_starts_are_drawn_by_them(monkeypatch):
+def test_pixels_are_hashed_only_for_random_starts(monkeypatch):
     hashed = []
     monkeypatch.setattr("msdscore.scoring.decoder.pixel_key", lambda image: hashed.append(image) or 1)
-    Scorer("toy").score(picture(), "red")
+    Scorer("toy").score(make_image(), "red")
     assert not hashed
-    Scorer("toy", MSDConfig(init="sample")).score(picture(), "red")
+    Scorer("toy", MSDConfig(init="sample")).score(make_image(), "red")
     assert len(hashed) == 1
 
 
 def test_scores_slice_join_and_compare():
     scorer = Scorer("toy")
-    scores = scorer.rank(picture(), list(COLOURS))
+    scores = scorer.rank(make_image(), list(COLOURS))
     assert scores[:2] + scores[2:] == scores
     assert scores[1:3] != scores[2:4]
     assert scores[1:3].captions == COLOURS[1:3]
     assert (scores + scores).msd.tolist() == [*scores.msd, *scores.msd]
     with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
-        _ = scores + Scorer("toy", "long").rank(picture(), ["red"])
+        _ = scores + Scorer("toy", "long").rank(make_image(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
     assert list(scores.rows()[0]) == ["caption", *columns_of(Paper.columns)]
 
 
-def test_a_description_builds_the_same_scorer_in_another_process(tmp_path):
+def test_spec_builds_the_same_scorer_in_another_process(tmp_path):
     config = MSDConfig(calibration="background", gate="support")
     bank = tmp_path / "bank.safetensors"
-    save_bank(build_bank(load_encoder("toy"), config, [picture(colour) for colour in COLOURS]), bank)
+    save_bank(build_bank(load_encoder("toy"), config, [make_image(colour) for colour in COLOURS]), bank)
     scorer = Scorer("toy", config, bank=bank, limits=ImageLimits(max_pixels=10_000), batch_size=3, device="cpu")
     spec = pickle.loads(pickle.dumps(scorer.spec))
     assert spec == scorer.spec
     assert hash(spec) == hash(scorer.spec)
     (tmp_path / "spec").write_bytes(pickle.dumps(spec))
-    picture().save(tmp_path / "p.png")
+    make_image().save(tmp_path / "p.png")
     code = (
         "import pickle, sys\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
         "scorer = Scorer.from_spec(pickle.loads(Path(sys.argv[1], 'spec').read_bytes()))\n"
@@ -318,11 +318,11 @@ def test_a_description_builds_the_same_scorer_in_another_process(tmp_path):
         "print(repr(scorer.score(Path(sys.argv[1], 'p.png'), 'a red dog').msd))"
     )
     answer = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    expected = [f"{scorer.signature} 10000 3", repr(scorer.score(picture(), "a red dog").msd)]
+    expected = [f"{scorer.signature} 10000 3", repr(scorer.score(make_image(), "a red dog").msd)]
     assert answer.stdout.splitlines() == expected
 
 
-def test_descriptions_take_mappings_and_lists_and_refuse_what_they_cannot_name():
+def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
     spec = ScorerSpec(encoder="toy", config="short", changes={"components": [5, 3], "alpha": 0.2})
     assert spec.changes == (("alpha", 0.2), ("components", (5, 3)))
     assert spec.build().config == MSDConfig(components=(5, 3), alpha=0.2)
@@ -339,13 +339,13 @@ def test_components_given_as_a_list_are_stored_as_a_tuple():
     assert hash(config) == hash(MSDConfig.preset("long"))
 
 
-def test_the_scorer_says_what_it_is():
+def test_scorer_repr():
     text = repr(Scorer("toy", "long"))
     assert text.startswith("Scorer('toy', msd|enc:toy@1|k:5,3|")
     assert text.endswith("device=cpu)")
 
 
-def test_a_preset_is_named_as_on_the_command_line():
+def test_preset_by_name():
     assert Scorer("toy", preset="long").signature == Scorer("toy", "long").signature
     assert Scorer("toy", preset=Paper(alpha=0.2)).config.alpha == 0.2
     with pytest.raises(UnknownNameError, match="unknown preset 'lng'. Did you mean 'long'"):
@@ -360,13 +360,13 @@ def test_a_preset_is_named_as_on_the_command_line():
         ({"balance": 1.0}, r"balance is a setting of Evidence, .* Scorer\(encoder, Evidence\(balance=1.0\)\)"),
     ],
 )
-def test_a_setting_among_the_options_names_the_form_that_has_it(setting, message):
+def test_setting_passed_as_encoder_option_is_reported(setting, message):
     with pytest.raises(ConfigError, match=message):
         Scorer("mini", **setting)
 
 
-def test_a_caption_instead_of_the_image_is_named_as_such(tmp_path):
-    picture().save(tmp_path / "cat.png")
+def test_swapped_image_and_caption_are_reported(tmp_path):
+    make_image().save(tmp_path / "cat.png")
     scorer, file = Scorer("toy"), str(tmp_path / "cat.png")
     for call in (scorer.score, scorer.explain):
         with pytest.raises(
@@ -383,7 +383,7 @@ def test_a_caption_instead_of_the_image_is_named_as_such(tmp_path):
 
 
 def forms():
-    """One image in every form that it may come in."""
+    """Return one image as all supported types."""
     from io import BytesIO
 
     image = Image.effect_mandelbrot((40, 30), (-2, -1.5, 1, 1.5), 50).convert("RGB")
@@ -405,7 +405,7 @@ def forms():
     }
 
 
-def test_an_image_scores_the_same_in_every_form(tmp_path):
+def test_image_types_give_equal_scores(tmp_path):
     image, sources = forms()
     image.save(tmp_path / "p.png")
     scorer = Scorer("toy")
@@ -416,17 +416,17 @@ def test_an_image_scores_the_same_in_every_form(tmp_path):
     assert scorer.score(grey, "grey").msd == scorer.score(image.convert("L"), "grey").msd
 
 
-def test_what_an_encoder_says_of_an_item_stands_next_to_its_score():
+def test_warnings_of_the_encoder_are_in_the_score():
     class Doubting(Spy):
         def encode_texts(self, texts):
             batch = super().encode_texts(texts)
             return replace(batch, layout=tuple(TokenLayout(one.spans, 1, 7, ("odd words",)) for one in batch.layout))
 
-    scores = Scorer(Doubting()).rank(picture(), ["a red dog", "blue"])
+    scores = Scorer(Doubting()).rank(make_image(), ["a red dog", "blue"])
     assert scores[0].warnings == ["odd words", "cut: 7 tokens at the end were not read"]
     assert "warning, 'blue': odd words" in str(scores)
     assert scores.to_arrow().column("warnings").to_pylist()[0] == scores[0].warnings
-    assert Scorer("toy").score(picture(), "red").row()["warnings"] == []
+    assert Scorer("toy").score(make_image(), "red").row()["warnings"] == []
 
 
 LIMITED = """
@@ -448,8 +448,8 @@ print(scores.failed)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
-def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
-    # 96 images of 16 megapixels are 4.6 GB decoded; eight at a time, with the copies that decoding makes, are 1 GB.
+def test_large_images_are_not_all_in_memory(tmp_path):
+    # 96 decoded images of 16 megapixels are 4.6 GB; eight at a time, with temporary copies, are 1 GB.
     Image.new("RGB", (4000, 4000), "red").save(tmp_path / "large.png", compress_level=1)
     command = [sys.executable, "-c", LIMITED, str(tmp_path), "2600"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -457,13 +457,13 @@ def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
     assert answer.stdout.strip() == "0"
 
 
-def test_the_best_caption_was_scored_and_only_scored_captions_are_candidates():
-    scores = Scorer("toy").score_batch(picture(), ["", "a red square", "a blue square"])
+def test_failed_captions_are_not_candidates():
+    scores = Scorer("toy").score_batch(make_image(), ["", "a red square", "a blue square"])
     assert scores.failed == 1
     assert scores.candidates.tolist() == [2, 2, 2]
     assert scores.best in ("a red square", "a blue square")
     assert f"1 failed, best {scores.best!r}" in repr(scores)
-    nothing = Scorer("toy").score_batch(picture(), ["", " "])
+    nothing = Scorer("toy").score_batch(make_image(), ["", " "])
     assert nothing.candidates.tolist() == [0, 0]
     assert "best" not in repr(nothing)
     with pytest.raises(
@@ -472,9 +472,9 @@ def test_the_best_caption_was_scored_and_only_scored_captions_are_candidates():
         _ = nothing.best
 
 
-def test_a_stream_takes_an_array_of_captions():
+def test_stream_accepts_an_array_of_captions():
     captions = ["a red square", "a blue square"]
-    listed, array = (list(Scorer("toy").stream([(picture(), given)])) for given in (captions, np.array(captions)))
+    listed, array = (list(Scorer("toy").stream([(make_image(), given)])) for given in (captions, np.array(captions)))
     assert [score.candidates for score in array] == [2, 2]
     assert [score.soft_msd for score in array] == [score.soft_msd for score in listed]
 
@@ -482,19 +482,19 @@ def test_a_stream_takes_an_array_of_captions():
 def test_captions_of_a_table_that_are_not_text_are_row_errors():
     pandas = pytest.importorskip("pandas")
     captions = ["a red square", float("nan"), None, 5, pandas.NA]
-    frame = pandas.DataFrame({"image": [picture()] * 5, "caption": captions})
+    frame = pandas.DataFrame({"image": [make_image()] * 5, "caption": captions})
     result = Scorer("toy").score_table(frame)
     kinds = ("float", "NoneType", "int", "NAType")
     assert result["error"].tolist()[1:] == [f"a caption must be text, got {kind}" for kind in kinds]
     assert result["msd"].notna().tolist() == [True, False, False, False, False]
-    scores = Scorer("toy").score_batch([picture()] * 5, captions)
+    scores = Scorer("toy").score_batch([make_image()] * 5, captions)
     assert scores.to_arrow()["caption"].to_pylist() == ["a red square", "", "", "", ""]
     assert "not scored" in str(scores)
 
 
-def test_two_columns_of_one_name_are_an_error_in_one_line():
+def test_duplicate_columns_are_rejected():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame([[picture(), "red", "blue"]], columns=["image", "caption", "caption"])
+    frame = pandas.DataFrame([[make_image(), "red", "blue"]], columns=["image", "caption", "caption"])
     with pytest.raises(ConfigError, match="the table has 2 columns 'caption'; rename or drop all but one"):
         Scorer("toy").score_table(frame)
     table = pa.table(
@@ -505,7 +505,7 @@ def test_two_columns_of_one_name_are_an_error_in_one_line():
 
 
 class Long:
-    """The toy encoder with pooled vectors of another length, as an encoder of one's own may have them."""
+    """The toy encoder with pooled vectors that are not normalised."""
 
     def __init__(self):
         self._toy = load_encoder("toy")
@@ -518,19 +518,19 @@ class Long:
         return replace(batch, pooled=10 * batch.pooled)
 
 
-def test_pooled_vectors_that_are_not_of_unit_length_are_an_error():
+def test_pooled_vectors_must_have_unit_length():
     with pytest.raises(ConfigError, match="encoder 'toy' returned pooled vectors of length 10 to 10, expected unit"):
-        Scorer(Long()).score(picture(), "a red square")
+        Scorer(Long()).score(make_image(), "a red square")
 
 
-def test_images_are_ranked_for_one_caption_as_a_candidate_set():
+def test_images_are_ranked_for_one_caption():
     scorer = Scorer("toy")
-    pictures = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red", "green")]
-    ranked = scorer.rank_images("a red square", [*pictures, b"no image"])
+    images = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red", "green")]
+    ranked = scorer.rank_images("a red square", [*images, b"no image"])
     assert ranked.ranking[0] == 1
     assert ranked.ranking[-1] == 3
     assert ranked.errors[3]
-    alone = [scorer.score(picture, "a red square") for picture in pictures]
+    alone = [scorer.score(make_image, "a red square") for make_image in images]
     assert ranked.columns["msd"][:3].tolist() == pytest.approx([score.msd for score in alone])
     share = np.exp(ranked.columns["similarity"][:3] / 0.2)
     u = 3 / 2 * (1 - (share / share.sum()).max())

@@ -25,7 +25,7 @@ from msdscore.scoring.embedder import BatchSizes
 from msdscore.scoring.results import Numbers
 from tiny_clip import make_tiny_clip
 
-CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]
+CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue image of nothing at all"]
 
 
 @cache
@@ -33,16 +33,16 @@ def tiny_clip():
     return load_encoder(str(make_tiny_clip(Path(mkdtemp()) / "clip")))
 
 
-def picture(seed=0, size=(60, 40)):
+def make_image(seed=0, size=(60, 40)):
     generator = random.Random(seed)
     image = Image.new("RGB", size)
     image.putdata([tuple(generator.randrange(256) for _ in range(3)) for _ in range(size[0] * size[1])])
     return image
 
 
-def test_a_score_is_the_formula_applied_to_the_embeddings():
+def test_score_equals_the_formula_on_the_embeddings():
     encoder, config = tiny_clip(), MSDConfig(components=(3, 2), gate_center=4.0)
-    image, caption = picture(), CAPTIONS[1]
+    image, caption = make_image(), CAPTIONS[1]
     score = Scorer(encoder, config).score(image, caption)
     images, texts = prepare_and_encode(encoder, [image]), encoder.encode_texts([caption])
     patches = images.points[0][images.mask[0]].double().numpy()
@@ -55,15 +55,15 @@ def test_a_score_is_the_formula_applied_to_the_embeddings():
     similarity = float(images.pooled[0] @ texts.pooled[0])
     assert score.length == len(tokens)
     assert score.beta == pytest.approx(beta)
-    # Float32 embeddings through twenty steps against float64: the ladder allows 1e-4.
+    # Float32 embeddings, twenty EM steps, against float64: tolerance 1e-4.
     assert (score.coverage, score.support) == pytest.approx((coverage, support), abs=1e-4)
     assert score.msd == pytest.approx(similarity - 0.1 * divergence, abs=1e-4)
     assert score.soft_msd == score.msd
     assert score.uncertainty == 1.0
 
 
-def test_rank_shares_one_uncertainty_and_orders_by_the_soft_score():
-    scores = Scorer(tiny_clip()).rank(picture(), CAPTIONS)
+def test_rank_has_one_uncertainty_and_sorts_by_soft_msd():
+    scores = Scorer(tiny_clip()).rank(make_image(), CAPTIONS)
     expected = reference.uncertainty([score.similarity for score in scores])
     for score in scores:
         assert score.uncertainty == pytest.approx(expected)
@@ -74,32 +74,32 @@ def test_rank_shares_one_uncertainty_and_orders_by_the_soft_score():
 
 
 @pytest.mark.parametrize("init", ["spread", "sample"])
-def test_company_order_and_batch_size_do_not_change_a_score(init):
+def test_score_is_independent_of_batch_and_order(init):
     config = MSDConfig(init=init, seed=3)
-    pictures = [picture(seed, size) for seed, size in enumerate([(60, 40), (40, 60), (33, 80)])]
+    images = [make_image(seed, size) for seed, size in enumerate([(60, 40), (40, 60), (33, 80)])]
     owner = [0, 1, 2, 0]
     alone = [
-        Scorer(tiny_clip(), config).score(pictures[image], caption)
+        Scorer(tiny_clip(), config).score(images[image], caption)
         for image, caption in zip(owner, CAPTIONS, strict=True)
     ]
     for size in (1, 2, 32):
-        measured = Scorer(tiny_clip(), config, batch_size=size).measure(pictures, CAPTIONS, owner)
-        # The encoder's own products may round differently from batch to batch; the core adds nothing to that.
+        measured = Scorer(tiny_clip(), config, batch_size=size).measure(images, CAPTIONS, owner)
+        # The encoder may round differently for other batch sizes; the core does not add to that.
         assert measured.similarity.tolist() == pytest.approx([score.similarity for score in alone], abs=1e-6)
         assert measured.terms.coverage.tolist() == pytest.approx([s.coverage for s in alone], abs=1e-4)
         assert measured.terms.support.tolist() == pytest.approx([s.support for s in alone], abs=1e-4)
 
 
-def test_the_same_call_gives_the_same_bits():
-    first, second = (Scorer(tiny_clip()).rank(picture(), CAPTIONS) for _ in range(2))
+def test_repeated_calls_are_bitwise_identical():
+    first, second = (Scorer(tiny_clip()).rank(make_image(), CAPTIONS) for _ in range(2))
     assert first == second
 
 
-def test_toy_scores_are_bit_identical_in_any_company():
+def test_toy_scores_are_bitwise_independent_of_the_batch():
     scorer = Scorer("toy")
-    together = scorer.measure([picture(0), picture(1)], CAPTIONS, [0, 1, 1, 0])
+    together = scorer.measure([make_image(0), make_image(1)], CAPTIONS, [0, 1, 1, 0])
     for place, (owner, caption) in enumerate(zip([0, 1, 1, 0], CAPTIONS, strict=True)):
-        alone = scorer.measure([picture(owner)], [caption], [0])
+        alone = scorer.measure([make_image(owner)], [caption], [0])
         assert torch.equal(alone.terms.coverage[0], together.terms.coverage[place])
         assert torch.equal(alone.terms.support[0], together.terms.support[place])
 
@@ -112,8 +112,8 @@ def test_toy_scores_are_bit_identical_in_any_company():
         ("fixed", lambda s: (s.coverage + s.support) / 2),
     ],
 )
-def test_the_other_gates(gate, expected):
-    score = Scorer("toy", MSDConfig(gate=gate)).score(picture(), "a red square")
+def test_gates_without_length(gate, expected):
+    score = Scorer("toy", MSDConfig(gate=gate)).score(make_image(), "a red square")
     assert score.divergence == pytest.approx(expected(score))
 
 
@@ -149,69 +149,69 @@ def test_presets_and_changes():
         ({"components": (True, 2)}, "components must be two counts of at least 1"),
     ],
 )
-def test_settings_that_cannot_work_are_rejected(setting, message):
+def test_invalid_settings_are_rejected(setting, message):
     with pytest.raises(ConfigError, match=message):
         MSDConfig(**setting)
 
 
-def test_bad_items_are_one_clear_line():
+def test_invalid_items_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(ImageError, match="no-such.jpg: no such file"):
         scorer.score("no-such.jpg", "a dog")
     with pytest.raises(CaptionError, match="has no words that the encoder can read"):
-        scorer.score(picture(), "\u200b")
+        scorer.score(make_image(), "\u200b")
     with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
-        scorer.rank(picture(), [])
+        scorer.rank(make_image(), [])
     with pytest.raises(ConfigError, match="options go with an encoder's name"):
         Scorer(tiny_clip(), pool="mean")
 
 
-def test_a_gate_that_is_not_a_name_is_rejected():
+def test_invalid_gate_is_rejected():
     with pytest.raises(UnknownNameError, match="unknown gate '5'. Known: coverage, fixed, length, support"):
         MSDConfig(gate=5)
 
 
 @pytest.mark.parametrize("caption", [None, 5, math.nan, b"a dog", ["a dog"]])
-def test_captions_that_are_no_text_are_rejected(caption):
+def test_captions_must_be_text(caption):
     scorer, message = Scorer("toy"), f"a caption must be text, got {type(caption).__name__}"
     for call in (scorer.score, scorer.explain):
         with pytest.raises(CaptionError, match=message):
-            call(picture(), caption)
+            call(make_image(), caption)
     for call in (scorer.rank, scorer.contrast):
         with pytest.raises(CaptionError, match=message):
-            call(picture(), ["a dog", caption])
+            call(make_image(), ["a dog", caption])
 
 
-def test_any_series_of_captions_will_do():
+def test_rank_accepts_any_sequence_of_captions():
     scorer = Scorer("toy")
-    expected = scorer.rank(picture(), CAPTIONS)
-    assert scorer.rank(picture(), (caption for caption in CAPTIONS)) == expected
-    assert scorer.rank(picture(), np.array(CAPTIONS)) == expected
-    assert len(scorer.contrast(picture(), iter(CAPTIONS))) == len(CAPTIONS)
+    expected = scorer.rank(make_image(), CAPTIONS)
+    assert scorer.rank(make_image(), (caption for caption in CAPTIONS)) == expected
+    assert scorer.rank(make_image(), np.array(CAPTIONS)) == expected
+    assert len(scorer.contrast(make_image(), iter(CAPTIONS))) == len(CAPTIONS)
     for lone in ("a dog", None, 5):
         with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
-            scorer.rank(picture(), lone)
+            scorer.rank(make_image(), lone)
 
 
 @pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0, None])
-def test_owners_that_name_no_image_are_rejected(owner):
+def test_invalid_owners_are_rejected(owner):
     with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\) of each of 1 captions, got"):
-        Scorer("toy").measure([picture()], ["a dog"], owner)
+        Scorer("toy").measure([make_image()], ["a dog"], owner)
 
 
-def test_a_lone_image_or_caption_is_not_a_list_of_them():
+def test_single_image_or_caption_is_not_a_list():
     for images, captions in (
-        (picture(), ["a"]),
+        (make_image(), ["a"]),
         ("dog.jpg", ["a"]),
-        ([picture()], "a"),
+        ([make_image()], "a"),
         ([], ["a"]),
-        ([picture()], []),
+        ([make_image()], []),
     ):
         with pytest.raises(ConfigError, match="expected a list of at least one image and a list of at least one"):
             Scorer("toy").measure(images, captions, [0])
 
 
-def test_scorers_of_nothing_are_rejected():
+def test_invalid_scorer_arguments_are_rejected():
     with pytest.raises(ConfigError, match="expected an encoder or the name of one, got NoneType"):
         Scorer(None)
     with pytest.raises(ConfigError, match="expected Paper, Evidence or the name of a preset, got dict"):
@@ -223,7 +223,7 @@ def test_scorers_of_nothing_are_rejected():
 
 
 def test_results_print_and_export():
-    scores = Scorer("toy").rank(picture(), CAPTIONS)
+    scores = Scorer("toy").rank(make_image(), CAPTIONS)
     assert CAPTIONS[0] in str(scores)
     assert scores.signature in str(scores)
     assert "MSD" in str(scores[0])
@@ -237,11 +237,11 @@ def test_results_print_and_export():
     frame = scores.to_pandas()
     assert frame["msd"].tolist() == [row["msd"] for row in rows]
     assert frame.attrs["signature"] == scores.signature
-    hostile = Scorer("toy").rank(picture(), ["<script>alert(1)</script>"])
+    hostile = Scorer("toy").rank(make_image(), ["<script>alert(1)</script>"])
     assert "<script>" not in hostile._repr_html_()
 
 
-def test_the_signature_changes_with_everything_that_changes_a_score():
+def test_signature_contains_all_settings():
     base = Scorer("toy").signature
     changes = [
         {"kappa": 30.0}, {"components": (5, 3)}, {"iterations": 5}, {"init": "sample"}, {"alpha": 0.2},
@@ -252,12 +252,12 @@ def test_the_signature_changes_with_everything_that_changes_a_score():
     assert len({base, *signatures}) == len(changes) + 1
 
 
-def test_an_image_may_come_as_path_bytes_or_array(tmp_path):
+def test_image_as_path_bytes_or_array(tmp_path):
     import numpy as np
 
     path = tmp_path / "p.png"
-    picture().save(path)
-    sources = [path, str(path), path.read_bytes(), picture(), np.asarray(picture())]
+    make_image().save(path)
+    sources = [path, str(path), path.read_bytes(), make_image(), np.asarray(make_image())]
     values = {Scorer("toy").score(source, "a red square").msd for source in sources}
     assert len(values) == 1
 
@@ -266,18 +266,18 @@ def test_an_image_may_come_as_path_bytes_or_array(tmp_path):
 def test_other_mixtures_score_rank_and_explain(kind):
     scorer = Scorer(tiny_clip(), MSDConfig(mixture=kind))
     assert f"|mix:{kind}|" in scorer.signature
-    plain = Scorer(tiny_clip(), MSDConfig()).rank(picture(), CAPTIONS)
-    scores = scorer.rank(picture(), CAPTIONS)
+    plain = Scorer(tiny_clip(), MSDConfig()).rank(make_image(), CAPTIONS)
+    scores = scorer.rank(make_image(), CAPTIONS)
     assert [one.similarity for one in scores] == [one.similarity for one in plain]
     assert all(one.msd != other.msd and math.isfinite(one.msd) for one, other in zip(scores, plain, strict=True))
-    explained = scorer.contrast(picture(), CAPTIONS)
+    explained = scorer.contrast(make_image(), CAPTIONS)
     for one, score in zip(explained, scores, strict=True):
         assert one.support_terms.sum() == pytest.approx(score.support, rel=1e-6)
         assert one.coverage_terms.sum() == pytest.approx(score.coverage, rel=1e-6)
         assert np.isfinite(one.regions.support).all()
 
 
-def test_other_mixtures_have_no_calibrated_form():
+def test_other_mixtures_reject_calibration():
     with pytest.raises(ConfigError, match="mixture=gaussian has no calibrated form; set calibration=none"):
         MSDConfig(mixture="gaussian", calibration="background")
     with pytest.raises(UnknownNameError, match="unknown mixture 'gausian'. Did you mean 'gaussian'"):
@@ -291,7 +291,7 @@ def test_settings_in_a_signature_are_exact():
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubled(Paper):
-    """The paper's form with one more column, as an extension of a form would have."""
+    """The paper's form with one more column."""
 
     columns = (*Paper.columns, "doubled")
 
@@ -300,23 +300,23 @@ class Doubled(Paper):
         return values | {"doubled": 2 * values["support"]}
 
 
-def test_a_new_form_is_its_class_and_one_row(monkeypatch):
+def test_new_form_needs_a_class_and_a_row(monkeypatch):
     row = registry.FormRow(Doubled, (Column("doubled", "doubled", ".2f"),), {"doubled": Doubled()})
     monkeypatch.setattr(registry, "FORMS", (*registry.FORMS, row))
     scorer = Scorer("toy", Doubled())
-    scores = scorer.rank(picture(), CAPTIONS)
+    scores = scorer.rank(make_image(), CAPTIONS)
     assert scores.doubled == pytest.approx(2 * scores.support)
     assert scores[0].doubled == scores.doubled[0]
     assert scores.to_arrow().column_names[1:7] == [
         "similarity", "coverage", "support", "beta", "divergence", "doubled",
     ]  # fmt: skip
     assert list(scores.rows()[0])[6] == "doubled"
-    explained = scorer.explain(picture(), CAPTIONS[0])
+    explained = scorer.explain(make_image(), CAPTIONS[0])
     assert explained.to_dict()["score"]["doubled"] == explained.score.doubled
 
 
-def test_a_number_that_the_form_does_not_have_is_an_attribute_error_with_the_known_names():
-    score = Scorer("toy").score(picture(), "a red square")
+def test_unknown_column_is_an_attribute_error():
+    score = Scorer("toy").score(make_image(), "a red square")
     with pytest.raises(AttributeError, match="this score has no 'precision', only similarity, coverage, support"):
         _ = score.precision
     assert not hasattr(score, "covrage")
@@ -325,17 +325,17 @@ def test_a_number_that_the_form_does_not_have_is_an_attribute_error_with_the_kno
         assert (again.msd, again.coverage) == (score.msd, score.coverage)
 
 
-def test_numbers_survive_copies_and_name_what_they_have():
+def test_columns_survive_copy_and_pickle():
     some = Numbers({"msd": 0.5}, ("short",), ("dog",))
     for again in (copy(some), pickle.loads(pickle.dumps(some))):
         assert (again.msd, again.warnings, again.worst) == (0.5, ("short",), ("dog",))
     with pytest.raises(AttributeError, match="no 'mds', only msd"):
         _ = some.mds
     with pytest.raises(AttributeError):
-        _ = object.__new__(Numbers)._missing  # what copy and pickle ask of an object without fields
+        _ = object.__new__(Numbers)._missing  # requested by copy and pickle on an empty object
 
 
-def test_a_limit_on_images_is_one_of_four_times_as_many_texts():
+def test_text_limit_is_four_times_the_image_limit():
     sizes = BatchSizes(load_encoder("toy"), 64)
     sizes.limit_images(3)
     assert (sizes.images, sizes.texts) == (3, 12)

@@ -7,38 +7,38 @@ from msdscore import MSDConfig, Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
-from test_scoring import CAPTIONS, picture, tiny_clip
+from test_scoring import CAPTIONS, make_image, tiny_clip
 
 BACKGROUND = MSDConfig(calibration="background", gate="support")
 
 
 def bank_of(encoder, config=BACKGROUND, count=6, captions=()):
-    return build_bank(encoder, config, [picture(100 + n) for n in range(count)], captions)
+    return build_bank(encoder, config, [make_image(100 + n) for n in range(count)], captions)
 
 
 def test_terms_of_a_calibrated_score_add_up_and_the_bank_is_in_the_signature():
     encoder = tiny_clip()
     bank = bank_of(encoder)
     scorer = Scorer(encoder, BACKGROUND, bank=bank)
-    measured = scorer.measure([picture()], CAPTIONS, [0] * 4)
-    scores = scorer.rank(picture(), CAPTIONS)
+    measured = scorer.measure([make_image()], CAPTIONS, [0] * 4)
+    scores = scorer.rank(make_image(), CAPTIONS)
     for row, score in enumerate(scores):
         assert score.support == pytest.approx(measured.terms.support_terms[row].sum().item(), abs=1e-6)
     assert f"cal:background,{bank.name}" in scorer.signature
     assert "cal:" not in Scorer(encoder, "short").signature
 
 
-def test_calibrated_support_is_plain_support_less_its_mean_over_the_bank():
+def test_calibrated_support_is_plain_support_minus_its_mean_over_the_bank():
     encoder = tiny_clip()
-    background = [picture(100 + n) for n in range(6)]
+    background = [make_image(100 + n) for n in range(6)]
     plain = Scorer(encoder)
     over_bank = plain.measure(background, [CAPTIONS[1]] * 6, range(6)).terms.support.mean().item()
-    own = plain.score(picture(), CAPTIONS[1]).support
-    calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(picture(), CAPTIONS[1]).support
+    own = plain.score(make_image(), CAPTIONS[1]).support
+    calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(make_image(), CAPTIONS[1]).support
     assert calibrated == pytest.approx(own - over_bank, abs=1e-4)
 
 
-def test_a_bank_survives_its_file(tmp_path):
+def test_bank_survives_a_round_trip(tmp_path):
     bank = bank_of(tiny_clip(), captions=CAPTIONS)
     save_bank(bank, tmp_path / "bank.safetensors")
     again = load_bank(tmp_path / "bank.safetensors")
@@ -46,7 +46,7 @@ def test_a_bank_survives_its_file(tmp_path):
     assert torch.equal(again.bank.images.means, bank.bank.images.means)
     assert torch.equal(again.bank.texts.means, bank.bank.texts.means)
     by_path = Scorer(tiny_clip(), BACKGROUND, bank=str(tmp_path / "bank.safetensors"))
-    assert by_path.score(picture(), "red") == Scorer(tiny_clip(), BACKGROUND, bank=bank).score(picture(), "red")
+    assert by_path.score(make_image(), "red") == Scorer(tiny_clip(), BACKGROUND, bank=bank).score(make_image(), "red")
 
 
 @pytest.mark.parametrize("changes", [{"gate": "length"}, {"gate": "coverage"}, {"gate": "fixed", "beta": 0.1}])
@@ -59,9 +59,9 @@ def test_calibration_covers_both_sides_or_is_rejected(changes):
         Scorer(encoder, both_sides, bank=bank_of(encoder))
     scorer = Scorer(encoder, both_sides, bank=bank_of(encoder, captions=CAPTIONS))
     plain = Scorer(encoder, MSDConfig(**changes))
-    # Less its mean over the bank's captions, so that captions of the bank cover an image by zero on average.
-    calibrated = [score.coverage for score in scorer.rank(picture(), CAPTIONS)]
-    raw = [score.coverage for score in plain.rank(picture(), CAPTIONS)]
+    # Minus its mean over the bank's captions, so that the mean coverage by captions of the bank is zero.
+    calibrated = [score.coverage for score in scorer.rank(make_image(), CAPTIONS)]
+    raw = [score.coverage for score in plain.rank(make_image(), CAPTIONS)]
     assert sum(calibrated) == pytest.approx(0, abs=1e-4)
     assert [c - r for c, r in zip(calibrated, raw, strict=True)] == pytest.approx(
         [calibrated[0] - raw[0]] * 4, abs=1e-4
@@ -71,10 +71,10 @@ def test_calibration_covers_both_sides_or_is_rejected(changes):
 def test_a_fixed_gate_without_coverage_needs_no_captions():
     encoder = tiny_clip()
     fixed = Scorer(encoder, BACKGROUND.changed(gate="fixed", beta=0.0), bank=bank_of(encoder))
-    assert fixed.score(picture(), "red").divergence == fixed.score(picture(), "red").support
+    assert fixed.score(make_image(), "red").divergence == fixed.score(make_image(), "red").support
 
 
-def test_banks_that_do_not_fit_are_rejected(tmp_path):
+def test_incompatible_banks_are_rejected(tmp_path):
     encoder = tiny_clip()
     with pytest.raises(
         ConfigError, match="these settings need a bank, but encoder .* has none; build one with: msdscore bank"
@@ -95,8 +95,8 @@ def test_banks_that_do_not_fit_are_rejected(tmp_path):
         load_bank(tmp_path / "no.safetensors")
 
 
-def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
-    folder = tmp_path / "pictures"
+def test_bank_command_builds_a_bank(tmp_path):
+    folder = tmp_path / "images"
     folder.mkdir()
     for n in range(5):
         Image.new("RGB", (40, 30), (n * 40, 90, 200 - n * 30)).save(folder / f"{n}.png")
@@ -111,12 +111,12 @@ def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
     assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
 
 
-def test_banks_that_cannot_be_written_or_captioned_are_one_line_errors(tmp_path):
-    folder = tmp_path / "pictures"
+def test_invalid_outputs_and_captions_are_one_line_errors(tmp_path):
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(2):
-        picture(number).save(folder / f"{number}.png")
-    with pytest.raises(RunError, match=r"pictures: cannot be written \(.*\); choose another name"):
+        make_image(number).save(folder / f"{number}.png")
+    with pytest.raises(RunError, match=r"images: cannot be written \(.*\); choose another name"):
         save_bank(bank_of(tiny_clip()), folder)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "blank.txt").write_bytes(b"\n \n")

@@ -1,4 +1,4 @@
-"""The evidence form: evidence of words, precision, information, p-values, match, missing words."""
+"""The evidence form: evidence of words, precision, information, p-values, match and missing words."""
 
 import json
 import os
@@ -44,7 +44,7 @@ from msdscore.scoring.calibrate import (
     similar_texts,
     word_calibration,
 )
-from test_scoring import picture, tiny_clip
+from test_scoring import make_image, tiny_clip
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
 KINDS = (
@@ -56,7 +56,7 @@ margins = st.lists(st.floats(-8, 8), min_size=1, max_size=12)
 
 
 def coloured(count=60):
-    """Plain images of one colour with two captions each."""
+    """Return images of one colour with two captions each."""
     names = [COLOURS[number % len(COLOURS)] for number in range(count)]
     captions = [(f"a {name} square number {at % 7}", f"{name} paint on a wall") for at, name in enumerate(names)]
     return [Image.new("RGB", (32, 32), name) for name in names], captions
@@ -88,7 +88,7 @@ def test_doubt_by_hand():
 
 @given(margins, st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_doubt_is_the_textbook_sum_and_padding_raises_none(odds, seed):
+def test_doubt_equals_a_plain_sum_and_ignores_padding(odds, seed):
     rng = np.random.default_rng(seed)
     weights, settled = rng.uniform(0.01, 1, len(odds)), rng.uniform(-1, 3, len(odds))
     belongs = 1 / (1 + np.exp(-(weights @ np.array(odds)) / weights.sum()))
@@ -102,17 +102,17 @@ def naive(margin, weights, spread):
     whole = sum(weights)
     if not whole:
         return 0.0, 0.0
-    told = sum(w * t for t, w in zip(margin, weights, strict=True))
-    return told / whole, told / (spread * sum(w * w for w in weights) ** 0.5)
+    scored = sum(w * t for t, w in zip(margin, weights, strict=True))
+    return scored / whole, scored / (spread * sum(w * w for w in weights) ** 0.5)
 
 
 @given(margins, st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_the_textbook_loop_padding_order_and_dtype(margin, seed):
+def test_parts_equal_a_plain_loop_for_any_padding_order_and_dtype(margin, seed):
     rng = np.random.default_rng(seed)
     weights = rng.uniform(0.01, 1, len(margin)).tolist()
     precision, information = naive(margin, weights, 1.7)
-    for width in (0, 3):  # padding weighs nothing, whatever it holds
+    for width in (0, 3):  # padding has no weight
         t, w = rows(margin + [99.0] * width), rows(weights + [0.0] * width)
         assert precision_terms(t, w).sum().item() == pytest.approx(precision, abs=1e-12)
         assert information_terms(t, w, spread=1.7).sum().item() == pytest.approx(information, abs=1e-12)
@@ -125,35 +125,35 @@ def test_the_textbook_loop_padding_order_and_dtype(margin, seed):
 
 @given(margins)
 @settings(max_examples=60, deadline=None)
-def test_terms_have_the_sign_of_their_margin_and_a_false_word_never_helps(margin):
+def test_terms_have_the_sign_of_their_margin(margin):
     weights = [0.5] * len(margin)
     for terms in (
         precision_terms(rows(margin), rows(weights)),
         information_terms(rows(margin), rows(weights), spread=2.0),
     ):
-        assert (terms[0].numpy() * np.array(margin) >= 0).all()  # tiny margins may round to nothing
+        assert (terms[0].numpy() * np.array(margin) >= 0).all()  # tiny margins may round to zero
     true, false = (precision_terms(rows([*margin, value]), rows([*weights, 0.5])).sum() for value in (3.0, -3.0))
     assert false < true
 
 
-def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_mentions_no_other():
+def test_evidence_of_a_word_is_the_mean_over_its_tokens():
     words = torch.tensor([[[0, 2], [3, -1], [-1, -1]]])
     tokens = torch.tensor([[1.0, 100.0, 3.0, 7.0]])
     assert word_evidence(tokens, words).tolist() == [[2.0, 7.0, 0.0]]
 
 
-def test_kinds_weights_and_words_that_cannot_be_judged():
+def test_kinds_and_weights_of_words():
     assert [WORDS.kind_of(word) for word in ("dog", "grass", "unheard-of", "thing")] == [1, 0, 0, None]
     assert [WORDS.weight_of(word) for word in ("dog", "thing")] == [0.9, 0.0]
 
 
-def test_a_word_exactly_at_the_least_reliability_is_of_that_kind():
+def test_word_at_the_reliability_threshold_belongs_to_the_kind():
     words = replace(WORDS, reliability={"at": 0.5, "under": 0.4999, "least": JUDGED, "less": JUDGED - 1e-4})
     assert [words.kind_of(word) for word in ("at", "under", "least", "less")] == [1, 0, 0, None]
     assert [words.weight_of(word) for word in ("least", "less")] == [JUDGED, 0.0]
 
 
-def test_zero_and_settled_log_odds_follow_the_quantiles_of_true_words():
+def test_zero_and_scale_of_log_odds_follow_the_quantiles_of_true_words():
     weak, strong = KINDS
     assert (weak.zero, strong.zero) == pytest.approx((-1 + 0.1 * 10, 0.1 * 20))
     assert (weak.settled, strong.settled) == pytest.approx((0.3 * 4 - 1, 1.0))  # the strong one's median has 3
@@ -161,7 +161,7 @@ def test_zero_and_settled_log_odds_follow_the_quantiles_of_true_words():
     assert WORDS.p_values(at, torch.tensor([0, 0])).tolist() == pytest.approx([ZERO, TYPICAL])
 
 
-def test_p_values_are_uniform_over_true_words_and_one_in_ten_lies_below_the_zero():
+def test_p_values_of_true_words_are_uniform():
     rng = np.random.default_rng(0)
     true = rng.normal(6, 3, 4000)
     kind = WordKind(0.1, tuple(np.quantile(true[:2000], np.linspace(0, 1, 201)).tolist()), 1.0, 0.0)
@@ -172,7 +172,7 @@ def test_p_values_are_uniform_over_true_words_and_one_in_ten_lies_below_the_zero
     assert ((true[2000:] < kind.zero) == (p < ZERO)).all()
 
 
-def test_probabilities_follow_the_prior_and_rise_with_the_evidence():
+def test_probabilities_depend_on_prior_and_evidence():
     values, kinds = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([1, 1, 1])
     odds = np.exp(0.6 * values.numpy() - 3.0) * 0.9 / 0.1  # nine of ten words are true
     assert WORDS.probabilities(values, kinds).tolist() == pytest.approx((odds / (1 + odds)).tolist())
@@ -187,7 +187,7 @@ def test_match_depends_on_score_and_length():
     assert [reading(value) for value in (0.9, 0.7, 0.5, 0.1, None)] == ["good", "good", "doubtful", "poor", None]
 
 
-def test_logistic_regression_finds_known_coefficients():
+def test_logistic_regression_recovers_coefficients():
     rng = np.random.default_rng(1)
     x = np.stack([np.ones(60000), rng.normal(3, 2, 60000), rng.normal(0, 1, 60000)], axis=1)
     odds = x @ np.array([-1.0, 0.7, -0.4])
@@ -195,7 +195,7 @@ def test_logistic_regression_finds_known_coefficients():
     assert fit_logistic(x, truth, balanced=False) == pytest.approx((-1.0, 0.7, -0.4), abs=0.05)
 
 
-def test_words_that_are_distinguished_are_reliable():
+def test_reliability_reflects_the_auc_of_words():
     stems = np.array(["dog"] * 200 + ["thing"] * 200)
     rng = np.random.default_rng(2)
     present = np.tile([True, False], 200)
@@ -204,8 +204,10 @@ def test_words_that_are_distinguished_are_reliable():
     assert values["dog"] > 0.8 > 0.1 > values["thing"]
     calibration = word_calibration(stems, evidence, present, np.ones_like(present), spread=2.0)
     kind = calibration.kinds[calibration.kind_of("dog")]
-    assert 6 < kind.zero < 8  # one true mention in ten of N(8, 1)
-    slips = np.concatenate([np.zeros(400, dtype=bool), np.ones(30, dtype=bool)])  # of one person alone: the zero stays
+    assert 6 < kind.zero < 8  # 10 % quantile of N(8, 1)
+    slips = np.concatenate(
+        [np.zeros(400, dtype=bool), np.ones(30, dtype=bool)]
+    )  # mentioned by one person only: the zero is unchanged
     more = np.append(stems, ["dog"] * 30), np.append(evidence, [0.0] * 30), np.append(present, [True] * 30)
     assert word_calibration(*more, ~slips, spread=2.0).kinds[-1].zero == kind.zero
     assert kind.slope > 0
@@ -213,7 +215,7 @@ def test_words_that_are_distinguished_are_reliable():
     assert 0 <= other <= 1
 
 
-def test_the_reliability_of_a_rare_word_is_drawn_towards_that_of_all_rare_words():
+def test_reliability_of_rare_words_is_shrunk_towards_their_mean():
     # Three words of two present and two absent mentions each, with AUCs of 1, 0.5 and 0.5.
     stems = np.repeat(["dog", "cat", "cow"], 4)
     present = np.tile([True, True, False, False], 3)
@@ -225,7 +227,7 @@ def test_the_reliability_of_a_rare_word_is_drawn_towards_that_of_all_rare_words(
     assert other == pytest.approx((2 * prior - 1) ** 2)
 
 
-def test_similar_images_lend_captions_and_never_their_own():
+def test_captions_of_similar_images_are_never_of_the_same_image():
     _, captions = coloured(12)
     for own, near in zip(captions, similar_texts(captions, count=3), strict=True):
         assert 0 < len(near) <= 3
@@ -237,11 +239,11 @@ def test_similar_images_lend_captions_and_never_their_own():
     assert similar_texts(texts, first=1, count=10) == [("a big dog in red", "a red cat", "two boats")]
 
 
-def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
+def test_bank_enables_the_evidence_form_for_any_encoder(bank):
     encoder, made = bank
-    scorer = Scorer(encoder, bank=made)  # no settings: the bank asks for the evidence form
+    scorer = Scorer(encoder, bank=made)  # without settings, the bank selects the evidence form
     assert scorer.config == Evidence(components=2)
-    scores = scorer.rank(picture(), ["a red square", "white paint on a wall", "blue", "a black square number 3"])
+    scores = scorer.rank(make_image(), ["a red square", "white paint on a wall", "blue", "a black square number 3"])
     assert np.isfinite(scores.precision).all()
     assert ((scores.match > 0) & (scores.match < 1)).all()
     first, second = scorer.config.weights
@@ -256,10 +258,12 @@ def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
     assert "|gate:" not in scorer.signature
 
 
-def test_the_explanation_adds_up_and_agrees_with_its_colours(bank):
+def test_explanation_adds_up_and_matches_its_colours(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    for item in scorer.contrast(picture(), ["a red square", "white paint on a wall, a black square", "no red square"]):
+    for item in scorer.contrast(
+        make_image(), ["a red square", "white paint on a wall, a black square", "no red square"]
+    ):
         score = item.score
         terms = sum(unit.term for unit in item.units if unit.term is not None)
         assert terms == pytest.approx(score.msd - score.similarity + score.denial, abs=1e-9)
@@ -274,36 +278,36 @@ def test_the_explanation_adds_up_and_agrees_with_its_colours(bank):
         assert {"missing", "suggestions"} <= set(document)
 
 
-def test_denied_words_take_no_part_and_are_warned_about(bank):
+def test_negated_words_are_excluded_with_a_warning(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    denied = scorer.score(picture(), "there is no red square")
+    denied = scorer.score(make_image(), "there is no red square")
     assert (denied.precision, denied.information, denied.doubt) == (0.0, 0.0, 0.0)
     assert "denied words are not judged" in denied.warnings
-    assert "denied words are not judged" not in scorer.score(picture(), "a red square").warnings
-    units = scorer.explain(picture(), "no red square").units
+    assert "denied words are not judged" not in scorer.score(make_image(), "a red square").warnings
+    units = scorer.explain(make_image(), "no red square").units
     assert not any(unit.judged for unit in units)
 
 
-def test_similarity_is_the_cosine_and_denial_a_number_of_its_own(bank):
+def test_similarity_is_the_cosine_and_denial_a_separate_column(bank):
     encoder, made = bank
     scorer, caption = Scorer(encoder, bank=made), "a red square without a blue wall"
-    seen, read = encoder.encode_images([encoder.prepare(picture())]), encoder.encode_texts([caption])
+    seen, read = encoder.encode_images([encoder.prepare(make_image())]), encoder.encode_texts([caption])
     cosine = float(seen.pooled[0].double() @ read.pooled[0].double())
-    score = scorer.score(picture(), caption)
+    score = scorer.score(make_image(), caption)
     assert score.similarity == pytest.approx(cosine, abs=1e-6)
-    assert score.denial == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are denied
-    assert scorer.score(picture(), "a red square").denial == 0.0
+    assert score.denial == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
+    assert scorer.score(make_image(), "a red square").denial == 0.0
     shown = f"{cosine:.3f} - {score.denial:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
     assert scorer.config.equation(score).startswith(shown)
     assert ("denial" in [name for name, *_ in scorer.config.parts(score)]) == (cosine > 0)
 
 
-def test_a_negative_similarity_gains_nothing_by_denial(bank):
+def test_negative_similarity_is_not_raised_by_negation(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
     form, pipeline = scorer.config, scorer.pipeline
-    images = pipeline.embed_images(pipeline.decode([picture()]))
+    images = pipeline.embed_images(pipeline.decode([make_image()]))
     measured = pipeline.measure(images, pipeline.embed_texts(["no red square"]), [0], [0])
     for similarity, expected in ((0.4, 0.4), (-0.4, 0.0)):
         numbers = form.numbers(replace(measured, similarity=torch.tensor([similarity])))
@@ -311,23 +315,23 @@ def test_a_negative_similarity_gains_nothing_by_denial(bank):
         assert numbers["msd"].item() == pytest.approx(similarity - expected)
 
 
-def test_match_is_known_under_its_own_settings_only(bank):
+def test_match_is_only_available_with_the_settings_of_the_bank(bank):
     encoder, made = bank
-    other = Scorer(encoder, Evidence(components=2, alpha=0.3), bank=made).score(picture(), "red")
+    other = Scorer(encoder, Evidence(components=2, alpha=0.3), bank=made).score(make_image(), "red")
     assert other.match is None
     assert other.information is not None
-    plain = Scorer(encoder, Paper()).score(picture(), "red")
+    plain = Scorer(encoder, Paper()).score(make_image(), "red")
     assert (plain.match, plain.reading) == (None, None)
 
 
-def test_a_bank_with_words_survives_its_file(bank, tmp_path):
+def test_bank_with_words_survives_a_round_trip(bank, tmp_path):
     encoder, made = bank
     save_bank(made, tmp_path / "bank.safetensors")
     again = load_bank(tmp_path / "bank.safetensors")
     assert again.name == made.name
     assert (again.bank.words, again.bank.match) == (made.bank.words, made.bank.match)
     vocabulary, before = again.bank.vocabulary, made.bank.vocabulary
-    assert (vocabulary is None) == (before is None)  # an encoder that reads no word as one token has none
+    assert (vocabulary is None) == (before is None)  # an encoder without single-token words has none
     if before is not None:
         assert vocabulary.words == before.words
         assert torch.equal(vocabulary.alike, before.alike)
@@ -335,18 +339,18 @@ def test_a_bank_with_words_survives_its_file(bank, tmp_path):
     assert named(replace(made.bank, words=moved), encoder).name != made.name
 
 
-def test_tables_show_the_numbers_of_the_form_and_the_plain_reading(bank):
+def test_tables_show_the_columns_of_the_form_and_the_reading(bank):
     encoder, made = bank
-    scores = Scorer(encoder, bank=made).rank(picture(), ["red", "a blue square"])
+    scores = Scorer(encoder, bank=made).rank(make_image(), ["red", "a blue square"])
     heads = str(scores).splitlines()[0].split()
     assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "denial", "precision", "information", "doubt", "match",
                      "reading", "caption"]  # fmt: skip
     assert scores.to_arrow().column("reading").to_pylist() == [score.reading for score in scores]
     assert "coverage" not in scores.to_arrow().column_names
-    assert "match" not in str(Scorer(encoder, "short").rank(picture(), ["red"])).splitlines()[0]
+    assert "match" not in str(Scorer(encoder, "short").rank(make_image(), ["red"])).splitlines()[0]
 
 
-def test_banks_that_do_not_fit_are_rejected(bank):
+def test_incompatible_banks_are_rejected(bank):
     encoder, made = bank
     with pytest.raises(ConfigError, match="these settings use none; choose the preset evidence"):
         Scorer(encoder, "short", bank=made)
@@ -366,15 +370,15 @@ def test_settings_of_the_two_forms():
 
 
 def write_coloured(folder):
-    """Captioned images as files and rows."""
+    """Write captioned images and rows."""
     lines = []
-    for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):
-        image.save(folder / f"{number}.png")
+    for number, (photo, captions) in enumerate(zip(*coloured(54), strict=True)):
+        photo.save(folder / f"{number}.png")
         lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
     (folder / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
 
 
-def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
+def test_bank_command_builds_a_bank_from_captioned_images(tmp_path):
     write_coloured(tmp_path)
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]
@@ -382,13 +386,13 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
     assert answer.exit_code == 0, answer.output
     assert len(load_bank(made).bank.images) == 10
     assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
-    # The toy encoder knows colours: they are judged well on images that the calibration has not seen.
+    # The toy encoder recognises colours, so held-out words are judged well.
     words, match = map(float, re.search(r"on 11 held-out images, .* words (\S+), match (\S+)", answer.output).groups())
     assert min(words, match) > 0.9
     assert "chance (" not in answer.output
 
 
-def test_a_bank_of_captions_that_belong_to_other_images_is_warned_about(tmp_path):
+def test_bank_of_mismatched_captions_is_warned_about(tmp_path):
     write_coloured(tmp_path)
     path = tmp_path / "rows.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -403,14 +407,14 @@ def test_a_bank_of_captions_that_belong_to_other_images_is_warned_about(tmp_path
     assert "warning: match is at chance" in answer.output
 
 
-def test_chance_is_exceeded_by_one_random_bank_in_twenty():
+def test_chance_level_has_a_false_positive_rate_of_5_percent():
     rng = np.random.default_rng(0)
     above = [share_above(*rng.normal(size=(2, 40))) > BankQuality(0.5, 0.5, 40).chance for _ in range(2000)]
     assert 0.035 < np.mean(above) < 0.065
 
 
 @pytest.mark.slow
-def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
+def test_bank_does_not_depend_on_hash_randomisation(tmp_path):
     write_coloured(tmp_path)
     names = set()
     for seed in "123":
@@ -423,13 +427,13 @@ def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
     assert len(names) == 1
 
 
-def test_the_packaged_encoder_knows_words():
+def test_default_encoder_judges_words():
     bank = load_encoder("mini").bank
     assert bank.words.reliability["dog"] > bank.words.other
     assert "dog" in bank.vocabulary.words
 
 
-def test_the_default_form_has_a_name_of_its_own_in_signatures_and_tables():
+def test_evidence_form_is_named_in_signatures_and_tables():
     from PIL import Image
 
     from msdscore import Scorer

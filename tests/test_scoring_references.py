@@ -1,4 +1,4 @@
-"""Captions with references: the three parts against plain loops, calibration, leaving out, bad input, texts alone."""
+"""Scores with references: parts against plain loops, calibration, exclusion, invalid input, text-only rows."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def red(size=(48, 32)):
 
 
 def some_texts(count, seed=0, longest=5, dim=8):
-    """Embedded texts of different lengths, with garbage in their padding."""
+    """Return embedded texts of different lengths with garbage in the padding."""
     generator = torch.Generator().manual_seed(seed)
     points = unit(torch.randn(count, longest, dim, generator=generator))
     lengths = torch.randint(1, longest + 1, (count,), generator=generator)
@@ -63,11 +63,11 @@ def some_texts(count, seed=0, longest=5, dim=8):
 
 
 def density(point, tokens):
-    """log P of a point under a mixture with one component per token, by its formula."""
+    """Return the log density of a point under a mixture with one component per token."""
     return math.log(sum(math.exp(KAPPA * float(point @ token)) for token in tokens) / len(tokens))
 
 
-def test_support_and_coverage_are_their_formulas():
+def test_support_and_coverage_equal_their_formulas():
     texts, behind = some_texts(4), some_texts(6, seed=1)
     tokens, others = ([batch.points[row][batch.mask[row]] for row in range(len(batch))] for batch in (texts, behind))
     columns, _ = measure_references(texts, texts.pooled, [(0, [1, 2, 3])], Background.of(behind))
@@ -90,15 +90,15 @@ def test_support_and_coverage_are_their_formulas():
     assert columns["reference_score"][0] == pytest.approx(total)
 
 
-def test_a_pair_has_the_same_numbers_in_any_batch():
+def test_scores_do_not_depend_on_the_batch():
     texts, behind = some_texts(5), Background.of(some_texts(6, seed=1))
     alone, _ = measure_references(texts, texts.pooled, [(0, [1, 2])], behind)
     among, _ = measure_references(texts, texts.pooled, [(3, [4]), (0, [1, 2]), (2, [0, 1, 3, 4])], behind)
     assert all(values[0] == pytest.approx(among[name][1], abs=1e-6) for name, values in alone.items())
 
 
-def test_unrelated_references_gain_nothing_by_their_number():
-    """Without the background of as many captions, support of unrelated references rises with their number."""
+def test_unrelated_references_do_not_raise_the_score():
+    """Without a background of equally many captions, support would rise with the number of references."""
     texts, behind = some_texts(80, dim=16), Background.of(some_texts(64, seed=1, dim=16))
     pairs = {count: [(row, range(40, 40 + count)) for row in range(30)] for count in (1, 10, 30)}
     means = {
@@ -109,7 +109,7 @@ def test_unrelated_references_gain_nothing_by_their_number():
     assert all(abs(float(values.mean())) < 0.5 * spread for values in means.values())
 
 
-def test_the_background_is_128_different_captions():
+def test_background_has_128_distinct_captions():
     assert len(set(background_captions())) == 128
 
 
@@ -121,7 +121,7 @@ def test_ref_msd_is_msd_plus_the_reference_score(scorer):
     assert "Ref-MSD" in str(score)
 
 
-def test_the_signature_names_weights_and_number_of_references(scorer, tmp_path):
+def test_signature_contains_weights_and_number_of_references(scorer, tmp_path):
     facts = f"|ref:{WEIGHTS}|nrefs:"
     three, one = (scorer.score_batch(red(), ["a red thing"], references=REFERENCES[:n]) for n in (3, 1))
     assert f"{facts}3|v:" in three.signature
@@ -133,14 +133,14 @@ def test_the_signature_names_weights_and_number_of_references(scorer, tmp_path):
     assert math.isnan(both.ref_msd[0])
     write_files(tmp_path)
     with open_rows(tmp_path / "rows.jsonl", references=ReferenceFile(tmp_path / "ids.json")) as source:
-        for _ in range(2):  # the second time it is finished
+        for _ in range(2):  # finished the second time
             assert f"{facts}1-3|v:" in score_rows(scorer.pipeline, source, tmp_path / "scores.jsonl").signature
 
 
-def test_every_text_is_read_once(monkeypatch):
-    """The sentence vector of a text is that of its tokens' pass, and the caption is read once for both sides."""
+def test_each_text_is_encoded_once(monkeypatch):
+    """Pooled and token vectors come from one pass, and the caption is encoded once for both sides."""
     mini, seen = Scorer("mini"), []
-    mini.compare("a cat", ["a dog"])  # reads the background
+    mini.compare("a cat", ["a dog"])  # encodes the background
     network = mini.encoder._text._network
     forward = network.forward
     monkeypatch.setattr(network, "forward", lambda ids, mask: seen.append(len(ids)) or forward(ids, mask))
@@ -163,8 +163,8 @@ def test_without_references_there_is_no_ref_msd(scorer):
 
 
 @pytest.mark.parametrize("name", ["toy", "mini"])
-def test_references_decide_between_captions_under_every_form(name, request):
-    """An image of one colour says nothing about dogs and boats, people do."""
+def test_references_determine_the_ranking_in_every_form(name, request):
+    """An image of one colour does not distinguish dogs from boats; references do."""
     scorers = [request.getfixturevalue("mini"), Scorer("mini", "short")] if name == "mini" else [Scorer("toy", "long")]
     for scorer in scorers:
         captions = ["a boat on a lake", "a dog on a lawn"]
@@ -202,26 +202,26 @@ def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
         (7, "a list of texts, got int"),
     ],
 )
-def test_bad_references_are_rejected_in_one_line(scorer, references, message):
+def test_invalid_references_are_rejected(scorer, references, message):
     for call in (lambda: scorer.score(red(), "a dog", references), lambda: scorer.compare("a dog", references)):
         with pytest.raises(ConfigError, match=message):
             call()
 
 
-def test_a_thousand_references_are_one_set(scorer):
+def test_thousand_references(scorer):
     many = scorer.score(red(), "a red thing", references=[f"{number} red boxes" for number in range(1000)])
     assert many.reference_count == 1000
     assert math.isfinite(many.ref_msd)
 
 
-def test_a_reference_in_another_language_is_reported(mini):
+def test_reference_in_another_language_is_warned_about(mini):
     foreign = "Ein kleiner Hund läuft mit einem Ball über die grüne Wiese hinter dem Haus"
     score = mini.score(red(), "a dog runs", references=["a small dog on the grass", foreign])
     assert score.reference_count == 2
     assert any(warning.startswith("references: ") for warning in score.warnings)
 
 
-def test_without_an_image_only_texts_are_compared(scorer):
+def test_only_texts_are_compared_without_an_image(scorer):
     near, far = (scorer.compare(caption, REFERENCES) for caption in ("a red square", "a blue circle"))
     assert near.reference_score > far.reference_score
     assert near.row()["msd"] is None
@@ -242,7 +242,7 @@ def test_batches_have_one_list_of_references_per_image(scorer):
         scorer.score_batch(images, captions, references=[REFERENCES])
 
 
-def test_tables_and_streams_take_references_and_rows_without_an_image(scorer):
+def test_tables_and_streams_accept_references_and_rows_without_image(scorer):
     pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
     rows = {
         "image": [pixels, None, pixels],
@@ -261,7 +261,7 @@ def test_tables_and_streams_take_references_and_rows_without_an_image(scorer):
 
 
 def write_files(folder):
-    """Rows of every kind, and the references of the red image in three formats."""
+    """Write rows of every kind, and the references of the red image in three formats."""
     for colour in ("red", "blue"):
         Image.new("RGB", (48, 48), colour).save(folder / f"{colour}.png")
     rows = [
@@ -311,8 +311,8 @@ def test_files_of_references_are_joined_by_image(scorer, tmp_path, name):
     assert (none["ref_msd"], none["warnings"]) == (None, [NO_REFERENCES])
 
 
-def test_a_run_with_references_goes_on_and_knows_another_file_of_references(scorer, tmp_path):
-    """Numbers of a row without an image are read back; scores of other references are not taken for these."""
+def test_run_with_references_resumes_and_detects_other_references(scorer, tmp_path):
+    """Scores of rows without an image are reused; scores with other references are not."""
     write_files(tmp_path)
     first = scored_file(scorer, tmp_path, "ids.json")
     Image.new("RGB", (48, 48), "green").save(tmp_path / "blue.png")
@@ -324,14 +324,14 @@ def test_a_run_with_references_goes_on_and_knows_another_file_of_references(scor
         scored_file(scorer, tmp_path, "ids.json")
 
 
-def test_a_file_without_images_or_texts_is_not_a_file_of_references(tmp_path):
-    (tmp_path / "odd.jsonl").write_text('{"picture": "red.png", "words": ["a"]}')
+def test_invalid_reference_file_is_rejected(tmp_path):
+    (tmp_path / "odd.jsonl").write_text('{"photo": "red.png", "words": ["a"]}')
     with pytest.raises(InputError, match="item 1: expected an image or id, and references, captions or caption"):
         ReferenceFile(tmp_path / "odd.jsonl")
 
 
-def test_an_explanation_says_which_words_references_say_or_mean(mini):
-    """Colours rest on both; a word near to what people say is not what they say: "brown" next to "dog" is not."""
+def test_explanation_lists_words_in_references(mini):
+    """A similar word does not count as mentioned: "brown" is not, although it is close to "dog"."""
     people = ["a dog on the sand", "a puppy runs", "a dog plays with a ball", "a dog and a ball"]
     plain, item = (mini.explain(red(), "a brown dog runs on the beach", references=own) for own in (None, people))
     counts = {unit.text: unit.references for unit in item.words if unit.content}
@@ -352,8 +352,8 @@ def test_an_explanation_says_which_words_references_say_or_mean(mini):
 
 
 @pytest.mark.parametrize("count", [1, 5, 30])
-def test_p_values_of_true_words_are_uniform_with_references_too(count):
-    """Image and references independent, true words as in the rule: as many are below each level as it says."""
+def test_p_values_of_true_words_are_uniform_with_references(count):
+    """With independent image and references, the rate below each level equals the level."""
     rng = np.random.default_rng(0)
     having = rng.binomial(count, rng.beta(*TRUE_WORDS, size=4000))
     alone = rng.uniform(size=4000)
@@ -362,7 +362,7 @@ def test_p_values_of_true_words_are_uniform_with_references_too(count):
         assert np.mean(np.array(values) < level) == pytest.approx(level, abs=3 * math.sqrt(level * (1 - level) / 4000))
 
 
-def test_more_references_behind_a_word_leave_less_doubt():
+def test_more_references_for_a_word_lower_its_doubt():
     for count in (1, 5, 1000):
         rising = [p_value_with_references(0.1, having, count) for having in range(count + 1)]
         assert all(first < second for first, second in pairwise(rising))
@@ -370,6 +370,6 @@ def test_more_references_behind_a_word_leave_less_doubt():
     assert p_value_with_references(0.3, 0, 0) == pytest.approx(0.3)
 
 
-def test_agreed_words_are_those_of_several_references():
+def test_agreed_words_occur_in_several_references():
     assert agreed_words(["a black dog", "two dogs, no cat", "a cat"]) == [("dog", "dog", 2)]
     assert [word for _, word, _ in agreed_words(["A Dog runs"])] == ["dog", "runs"]

@@ -1,4 +1,4 @@
-"""Many batches: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
+"""Streaming of batches: out-of-memory back-off, captions encoded once, overlap on a GPU."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -31,11 +31,11 @@ COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
 
 
 class Elsewhere:
-    """The toy encoder as if it worked on another kind of device; it counts what it is asked."""
+    """The toy encoder, pretending to be on another device and counting its calls."""
 
     def __init__(self, device="cuda", room=1000):
         self._toy, self.device, self._room = load_encoder("toy"), torch.device(device), room
-        self.pictures, self.texts, self.threads = [], [], set()
+        self.images, self.texts, self.threads = [], [], set()
 
     def __getattr__(self, name):
         return getattr(self._toy, name)
@@ -44,7 +44,7 @@ class Elsewhere:
         self.threads.add(get_ident())
         if len(images) > self._room:
             raise torch.OutOfMemoryError("no room")
-        self.pictures.append(len(images))
+        self.images.append(len(images))
         return self._toy.encode_images(images)
 
     def encode_texts(self, texts):
@@ -55,11 +55,11 @@ class Elsewhere:
 def batches(count, size=3):
     for first in range(count):
         names = [COLOURS[(first + number) % len(COLOURS)] for number in range(size)]
-        pictures = [Image.new("RGB", (32, 32), name) for name in names]
-        yield Batch(pictures, [f"a {name} square" for name in names], range(size))
+        images = [Image.new("RGB", (32, 32), name) for name in names]
+        yield Batch(images, [f"a {name} square" for name in names], range(size))
 
 
-def test_a_gpu_has_several_requests_at_a_time_and_the_same_numbers_in_order():
+def test_gpu_requests_overlap_with_identical_scores_in_order():
     plain, busy = Elsewhere("cpu"), Elsewhere()
     expected = list(score_batches(Pipeline(plain), batches(12)))
     found = list(score_batches(Pipeline(busy), batches(12)))
@@ -70,7 +70,7 @@ def test_a_gpu_has_several_requests_at_a_time_and_the_same_numbers_in_order():
     assert sorted(busy.texts) == sorted(f"a {name} square" for name in COLOURS)  # each caption once
 
 
-def test_a_stream_that_nobody_reads_to_its_end_leaves_no_threadwaiting_batches():
+def test_abandoned_stream_leaves_no_waiting_threads():
     taken = []
 
     def endless():
@@ -85,7 +85,7 @@ def test_a_stream_that_nobody_reads_to_its_end_leaves_no_threadwaiting_batches()
 
 
 class Watched(Elsewhere):
-    """It notes whether attention was left to cuDNN while it encoded, and refuses some captions."""
+    """Encoder that records whether cuDNN attention was enabled, and rejects some captions."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ class Watched(Elsewhere):
         return super().encode_texts(texts)
 
 
-def test_a_request_launches_separately_and_waits_for_its_numbers_next_to_others(monkeypatch):
+def test_launches_are_serialised_and_waiting_overlaps(monkeypatch):
     encoder, waited = Watched(), []
     fetching = device.fetching
 
@@ -118,11 +118,11 @@ def test_a_request_launches_separately_and_waits_for_its_numbers_next_to_others(
     with pytest.raises(ConfigError, match="refused"):
         pipeline.score(green, ["a green square"], [0])
     assert backends.cudnn_sdp_enabled()
-    with ThreadPoolExecutor(1) as other:  # another thread would wait for ever
+    with ThreadPoolExecutor(1) as other:  # another thread would wait forever
         assert other.submit(pipeline.score, red, ["a red square"], [0]).result(timeout=60)
 
 
-def test_a_request_that_fails_ends_its_stream_and_no_other():
+def test_failed_request_stops_only_its_stream():
     with pytest.raises(ConfigError, match="refused"):
         list(score_batches(Pipeline(Watched()), batches(12)))
     assert len(list(score_batches(Pipeline(Elsewhere()), batches(12)))) == 12
@@ -132,7 +132,7 @@ def test_a_request_that_fails_ends_its_stream_and_no_other():
     ("edge", "batch", "streams", "expected"),
     [(224, 256, 1, 6), (224, 2048, 1, 3), (512, 256, 1, 4), (None, 256, 1, 3), (224, 256, 2, 6), (384, 256, 2, 3)],
 )
-def test_so_many_requests_wait_with_their_images_as_the_shared_memory_holds(edge, batch, streams, expected):
+def test_read_ahead_is_limited_by_shared_memory(edge, batch, streams, expected):
     encoder = Elsewhere()
     if edge:
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
@@ -141,7 +141,7 @@ def test_so_many_requests_wait_with_their_images_as_the_shared_memory_holds(edge
 
 
 @pytest.mark.slow
-def test_shards_that_overlap_next_to_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
+def test_overlapping_shards_have_identical_bytes(tmp_path, monkeypatch):
     for number in range(4):
         write_tar(tmp_path / f"{number}.tar", 20, first=20 * number)
     found, shared, sharing = [], [], Pipeline.sharing
@@ -157,20 +157,20 @@ def test_shards_that_overlap_next_to_a_gpu_have_the_same_bytes(tmp_path, monkeyp
     assert found[0] == found[1]
 
 
-def test_batches_are_halved_when_memory_runs_out_and_stay_so():
+def test_batch_size_is_halved_permanently_on_out_of_memory():
     encoder = Elsewhere("cpu", room=3)
     pipeline = Pipeline(encoder)
     assert pipeline.batch_size == BATCH_SIZES["cpu"]
     decoded = pipeline.decode([Image.new("RGB", (32, 32), name) for name in COLOURS])
     assert len(pipeline.embed_images(decoded)) == 7
-    assert encoder.pictures == [3, 3, 1]
+    assert encoder.images == [3, 3, 1]
     assert pipeline.batch_size == 3
     pipeline.embed_images(decoded)
-    assert encoder.pictures == [3, 3, 1] * 2
+    assert encoder.images == [3, 3, 1] * 2
 
 
 class Cramped(Elsewhere):
-    """The toy encoder on a device that has room for three items; it counts the batches that do not fit."""
+    """The toy encoder with memory for three items, counting batches that do not fit."""
 
     def __init__(self):
         super().__init__("cpu")
@@ -195,17 +195,17 @@ def test_later_calls_start_with_the_batch_size_that_fitted():
     scorer = Scorer(encoder)
     failures = []
     for call in range(3):
-        pictures = [Image.new("RGB", (32, 32), (call, number, 0)) for number in range(40)]
-        scores = scorer.score_batch(pictures, [f"square {call} {number}" for number in range(40)])
+        images = [Image.new("RGB", (32, 32), (call, number, 0)) for number in range(40)]
+        scores = scorer.score_batch(images, [f"square {call} {number}" for number in range(40)])
         assert scores.failed == 0
         failures.append(encoder.failures)
     assert failures[0] > 0
     assert failures == failures[:1] * 3
-    # Other pipelines of the same scorer know it too.
+    # Other pipelines of the same scorer use it too.
     assert scorer.pipeline.caching().batch_size == scorer.pipeline.batch_size <= 3
 
 
-def test_nothing_can_be_assigned_to_a_pipeline():
+def test_pipeline_is_immutable():
     pipeline = Pipeline(load_encoder("toy"))
     for name in ("encoder", "streams", "batch_size", "config"):
         with pytest.raises(AttributeError):
@@ -214,12 +214,12 @@ def test_nothing_can_be_assigned_to_a_pipeline():
     assert (pipeline.streams, shared.streams, shared.signature) == (1, 2, pipeline.signature)
 
 
-def test_one_item_that_does_not_fit_is_an_error():
+def test_out_of_memory_for_one_item_is_raised():
     with pytest.raises(torch.OutOfMemoryError):
         encode_in_batches([1, 2], Elsewhere(room=0).encode_images, size=2)
 
 
-def test_a_memory_of_texts_has_the_encoders_own_vectors_and_forgets_the_oldest():
+def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
     toy, asked = load_encoder("toy"), []
 
     def encode(texts):
@@ -242,12 +242,12 @@ def test_a_memory_of_texts_has_the_encoders_own_vectors_and_forgets_the_oldest()
     assert asked[-1] == ["two"]
 
 
-def test_processes_decode_as_threads_do(tmp_path):
+def test_decoding_processes_equal_threads(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     files = [tmp_path / f"{name}.png" for name in COLOURS]
     for file in files:
         Image.new("RGB", (40, 32), file.stem).save(file)
-    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "broken.jpg").write_bytes(b"not an image")
     sources = [*files, tmp_path / "broken.jpg", files[0].read_bytes()]
     captions = [f"the {number}" for number in range(len(sources))]
     asked = [
@@ -261,7 +261,7 @@ def test_processes_decode_as_threads_do(tmp_path):
     assert "not an image" in str(processes[len(files)])
 
 
-def test_threads_decode_if_no_process_can_be_started(tmp_path, monkeypatch):
+def test_decoding_falls_back_to_threads(tmp_path, monkeypatch):
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
@@ -272,7 +272,7 @@ def test_threads_decode_if_no_process_can_be_started(tmp_path, monkeypatch):
     assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
 
 
-def test_a_stream_that_is_left_early_drops_what_is_still_to_be_decoded(tmp_path):
+def test_abandoned_stream_cancels_decoding(tmp_path):
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
@@ -282,7 +282,7 @@ def test_a_stream_that_is_left_early_drops_what_is_still_to_be_decoded(tmp_path)
     assert next(score_batches(pipeline, [Batch([file], ["a cat"], [0])])) == first[:1]
 
 
-def test_overflow_is_found_when_the_numbers_are_read(tmp_path):
+def test_overflow_is_raised_when_scores_are_read(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     prepared = encoder.prepare(Image.new("RGB", (32, 32), "red"))
     projection = encoder._model.visual_projection

@@ -1,4 +1,4 @@
-"""What hostile files must not do: run code, pass as other weights, or reach what they should not."""
+"""Untrusted files must not run code, replace weights, or access other files."""
 
 import ast
 import pickle
@@ -26,13 +26,13 @@ def bomb(path, trace):
     return path
 
 
-def test_the_bomb_works(tmp_path):
+def test_pickle_bomb_runs_if_unpickled(tmp_path):
     pickle.loads(bomb(tmp_path / "bomb", tmp_path / "trace").read_bytes())
     assert (tmp_path / "trace").exists()
 
 
 def planted(tmp_path, trace):
-    """Every reader of files that might hold a pickle, with one in the place of the file."""
+    """Yield every reader of files that could contain a pickle, with a pickle bomb as the file."""
     from msdscore.encoders.loading.tensors import read_bank, read_tensors
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
@@ -59,10 +59,10 @@ def planted(tmp_path, trace):
     yield "npy of objects", lambda: list(open_rows(objects).read())
 
 
-def test_a_planted_pickle_is_never_loaded(tmp_path):
+def test_pickles_are_never_loaded(tmp_path):
     trace, tried = tmp_path / "trace", []
     for name, read in planted(tmp_path, trace):
-        with suppress(MSDScoreError):  # a malformed line of a file of rows is a row with an error
+        with suppress(MSDScoreError):  # a malformed line is a failed row
             read()
         assert not trace.exists(), name
         tried.append(name)
@@ -75,7 +75,7 @@ def calls(tree):
             yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
 
 
-def test_no_module_unpickles_or_runs_code_of_a_checkpoint():
+def test_source_has_no_unsafe_loading():
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
@@ -89,7 +89,7 @@ def test_no_module_unpickles_or_runs_code_of_a_checkpoint():
             assert words.get("shell", "False") == "False", path
 
 
-def test_shipped_weights_are_those_of_their_list():
+def test_shipped_weights_match_their_manifest():
     verify_sums(WEIGHTS)
     listed = {line.split("  ")[1] for line in (WEIGHTS / SUMS).read_text().splitlines()}
     assert listed == {path.name for path in WEIGHTS.iterdir()} - {SUMS}
@@ -102,7 +102,7 @@ def test_damaged_weights_are_rejected(tmp_path, how):
     path = folder / "trunk-1.safetensors"
     if how == "changed":
         content = bytearray(path.read_bytes())
-        content[-1] ^= 1  # one bit of one weight: the file still loads
+        content[-1] ^= 1  # one bit of one weight; the file is still loadable
         path.write_bytes(content)
     else:
         path.unlink()
@@ -116,7 +116,7 @@ def test_damaged_weights_are_rejected(tmp_path, how):
         load_encoder(str(folder), device="cpu")
 
 
-def test_a_list_names_files_of_its_own_folder_only(tmp_path):
+def test_manifest_rejects_files_of_other_folders(tmp_path):
     (tmp_path / "one").write_text("1")
     write_sums(tmp_path)
     verify_sums(tmp_path)
@@ -126,7 +126,7 @@ def test_a_list_names_files_of_its_own_folder_only(tmp_path):
 
 
 def score_shard_of(folder, members, links=()):
-    """Score a tar that somebody sent, with the command, into a folder beside it."""
+    """Score an untrusted tar with the command, into a folder next to it."""
     import io
     import tarfile
 
@@ -149,7 +149,7 @@ def score_shard_of(folder, members, links=()):
     return folder / "out"
 
 
-def test_a_tar_neither_writes_nor_reads_outside(tmp_path):
+def test_tar_members_cannot_escape(tmp_path):
     (tmp_path / "secret.txt").write_text("a secret caption")
     members = {"../../evil.jpg": b"x", "../../evil.txt": b"a caption", "/etc/evil.txt": b"x"}
     out = score_shard_of(tmp_path, members, links=[("a.txt", str(tmp_path / "secret.txt"))])
@@ -161,7 +161,7 @@ def test_a_tar_neither_writes_nor_reads_outside(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["secret.txt", "../secret.txt", "http://127.0.0.1:9/a.png", "file:///etc/hostname"])
-def test_a_row_that_names_another_file_shows_nothing_of_it(tmp_path, place):
+def test_rows_do_not_reveal_other_files(tmp_path, place):
     import json
 
     from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""`msdscore select`: exactly the best rows of any number of files, in the forms that curation tools take."""
+"""`msdscore select`: the best rows of any number of files, in the formats of curation tools."""
 
 import io
 import json
@@ -35,7 +35,7 @@ VALUES = st.lists(
 
 
 def numbers(count, seed):
-    """Scores with ties, failed rows and three groups."""
+    """Return scores with ties, failed rows and three groups."""
     noise = np.random.RandomState(seed)
     msd = np.round(noise.randn(count), 1)
     failed = noise.rand(count) < 0.1
@@ -78,7 +78,7 @@ def shards(tmp_path):
 
 
 def best(table, column, count, *, among=None, sign=-1):
-    """Numbers of the best rows, by sorting all: equal ones in their order."""
+    """Return the indices of the best rows by a stable sort."""
     values = table.column(column).to_numpy()
     rows = [row for row in range(len(values)) if not np.isnan(values[row]) and (among is None or row in among)]
     return sorted(sorted(rows, key=lambda row: (sign * values[row], row))[:count])
@@ -90,7 +90,7 @@ def keys_of(path):
 
 @settings(max_examples=25, deadline=None)
 @given(VALUES, st.sampled_from(["0.3", "1", "50%", "7", "1.0"]), st.booleans(), st.integers(1, 5))
-def test_the_best_are_those_of_sorting_all(values, keep, lower, size):
+def test_best_rows_equal_a_full_sort(values, keep, lower, size):
     array = np.array(values, dtype=np.float64)
     name = "support" if lower else "msd"
     with TemporaryDirectory() as folder:
@@ -108,31 +108,31 @@ def test_the_best_are_those_of_sorting_all(values, keep, lower, size):
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-0.1", "many", "", "120%", "nan", "1/0"])
-def test_a_quota_must_be_one(text):
+def test_invalid_quota_is_rejected(text):
     with pytest.raises(ConfigError, match="expected a share such as 0.3 or 30%, or a number of rows"):
         Quota.parse(text)
 
 
-def test_more_rows_than_there_can_be_are_all_rows():
+def test_quota_above_the_number_of_rows_selects_all():
     assert Quota.parse("9" * 30).of(5) == 5
 
 
-def test_a_share_of_decimals_is_exact():
+def test_fractions_are_exact():
     assert [Quota.parse("0.3").of(rows) for rows in (10, 5, 1, 12_800_000_000)] == [3, 2, 0, 3_840_000_000]
     assert Quota.parse("0.35").of(10) == 4  # 3.5 is rounded up
 
 
-def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path):
+def test_npy_output_has_sorted_datacomp_uids(shards, tmp_path):
     folder, table = shards
     answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3", "--json")
     assert answer.returncode == 0, answer.stderr
-    told = json.loads(answer.stdout)
+    result = json.loads(answer.stdout)
     scored = table.num_rows - table.column("msd").null_count
-    assert (told["files"], told["rows"], told["valid"], told["kept"]) == (3, 150, scored, round(0.3 * scored))
-    chosen = best(table, "msd", told["kept"])
-    assert told["threshold"] == min(table.column("msd")[row].as_py() for row in chosen)
+    assert (result["files"], result["rows"], result["valid"], result["kept"]) == (3, 150, scored, round(0.3 * scored))
+    chosen = best(table, "msd", result["kept"])
+    assert result["threshold"] == min(table.column("msd")[row].as_py() for row in chosen)
     uids = [table.column("uid")[row].as_py() for row in chosen]
-    # How DataComp's own baselines write a subset.
+    # As in DataComp's baselines.
     expected = np.array([(int(uid[:16], 16), int(uid[16:32], 16)) for uid in uids], np.dtype("u8,u8"))
     expected.sort()
     found = np.load(tmp_path / "keep.npy")
@@ -140,7 +140,7 @@ def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path):
     assert found.tolist() == expected.tolist()
 
 
-def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tmp_path):
+def test_bounds_are_applied_before_keep(shards, tmp_path):
     folder, table = shards
     answer = msdscore(
         "select", folder, "-o", tmp_path / "keys.txt", "--min", "match=0.4", "--max", "support=0.8", "--keep", "12", "--by", "support"
@@ -157,7 +157,7 @@ def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tm
 
 
 @pytest.mark.parametrize("keep", ["0.3", "2"])
-def test_every_group_gives_its_own_best(shards, tmp_path, keep):
+def test_keep_applies_to_each_group(shards, tmp_path, keep):
     folder, table = shards
     answer = msdscore("select", folder, "-o", tmp_path / "kept.parquet", "--keep", keep, "--per", "language")
     assert answer.returncode == 0, answer.stderr
@@ -171,7 +171,7 @@ def test_every_group_gives_its_own_best(shards, tmp_path, keep):
     assert found.schema.metadata[b"msdscore"] == b"msd|enc:toy@1"
 
 
-def test_outputs_of_score_are_read_as_they_are(shards, tmp_path):
+def test_outputs_of_score_are_read(shards, tmp_path):
     _, table = shards
     plain = table.drop_columns(["key", "uid"]).append_column("id", table.column("key"))
     pq.write_table(plain, tmp_path / "scores.parquet")
@@ -207,7 +207,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.npy", "--min", "match=nan"], "a bound must be a number, got nan for match"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line_errors(shards, tmp_path, monkeypatch, arguments, message):
+def test_invalid_usage_is_a_one_line_error(shards, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     answer = msdscore("select", "scores", *arguments)
     assert answer.returncode == 2
@@ -218,13 +218,13 @@ def test_mistakes_are_one_line_errors(shards, tmp_path, monkeypatch, arguments, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
 
 
-def test_braces_name_files_of_scores_as_they_name_shards(shards):
+def test_brace_patterns_of_score_files(shards):
     folder, _ = shards
     found = open_scores([f"{folder}/{{00000..00001}}.parquet"], folder)
     assert [Path(file.name).name for file in found] == ["00000.parquet", "00001.parquet"]
 
 
-def test_a_file_that_is_named_twice_counts_once(shards, tmp_path):
+def test_repeated_file_is_read_once(shards, tmp_path):
     folder, _ = shards
     answer = msdscore(
         "select", folder, folder / "00000.parquet", "-o", tmp_path / "keys.txt", "--keep", "1.0", "--json"
@@ -233,7 +233,7 @@ def test_a_file_that_is_named_twice_counts_once(shards, tmp_path):
 
 
 @pytest.mark.parametrize("rule", [["--min", "match=0.5"], ["--keep", "0.5", "--by", "match"]])
-def test_a_number_that_no_row_has_is_rejected_unless_nothing_was_scored(shards, tmp_path, rule):
+def test_empty_column_is_rejected_unless_all_rows_failed(shards, tmp_path, rule):
     _, table = shards
     table = table.set_column(table.schema.get_field_index("match"), "match", pa.nulls(len(table), pa.float64()))
     pq.write_table(table, tmp_path / "plain.parquet")
@@ -245,7 +245,7 @@ def test_a_number_that_no_row_has_is_rejected_unless_nothing_was_scored(shards, 
     assert msdscore("select", tmp_path / "no.parquet", "-o", tmp_path / "keys.txt", *rule).returncode == 0
 
 
-def test_other_signatures_other_files_and_bad_uids_are_rejected(shards, tmp_path):
+def test_incompatible_scores_are_rejected(shards, tmp_path):
     folder, table = shards
     shard(folder, 7, signature="msd|enc:mini@2")
     answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3")
@@ -266,10 +266,10 @@ def write_tar(path, keys, captions=None):
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for number, key in enumerate(keys):
-            picture = io.BytesIO()
-            Image.new("RGB", (20, 20), (number * 4, 90, 90)).save(picture, "PNG")
+            make_image = io.BytesIO()
+            Image.new("RGB", (20, 20), (number * 4, 90, 90)).save(make_image, "PNG")
             for ending, content in (
-                ("png", picture.getvalue()),
+                ("png", make_image.getvalue()),
                 ("txt", captions[number].encode() if captions else b"a ball"),
                 ("json", b"{}"),
             ):
@@ -294,7 +294,7 @@ def members(path):
         return {member.name: tar.extractfile(member).read() for member in tar}
 
 
-def test_new_tars_contain_the_kept_samples_whole_and_finished_ones_stay(tars):
+def test_new_tars_contain_the_selected_samples_and_resume(tars):
     root, table = tars
     command = ("select", root / "scores", "-o", root / "kept", "--keep", "0.3")
     answer = msdscore(*command)
@@ -310,7 +310,7 @@ def test_new_tars_contain_the_kept_samples_whole_and_finished_ones_stay(tars):
         found |= made
     assert len(found) == 3 * len(chosen)
     before = (root / "kept/00000.tar").stat().st_mtime_ns
-    (root / "kept/00001.tar").unlink()  # as if stopped between the two
+    (root / "kept/00001.tar").unlink()  # as if interrupted between the two
     assert msdscore(*command).returncode == 0
     assert (root / "kept/00000.tar").stat().st_mtime_ns == before
     assert (root / "kept/00001.tar").exists()
@@ -321,7 +321,7 @@ def test_new_tars_contain_the_kept_samples_whole_and_finished_ones_stay(tars):
 
 
 @pytest.mark.parametrize("folder", ["tars", "scores"])
-def test_new_tars_never_replace_what_was_scored(tars, folder):
+def test_new_tars_never_replace_the_scored_tars(tars, folder):
     root, _ = tars
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     answer = msdscore("select", root / "scores", "-o", root / folder, "--keep", "0.3", "--overwrite")
@@ -329,7 +329,7 @@ def test_new_tars_never_replace_what_was_scored(tars, folder):
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_tars_of_the_last_selection_do_not_stay_among_those_of_the_next(tars):
+def test_tars_of_an_earlier_selection_are_removed(tars):
     root, _ = tars
     assert msdscore("select", root / "scores", "-o", root / "kept", "--keep", "0.3").returncode == 0
     (root / "kept/mine.tar").write_bytes(b"mine")
@@ -338,7 +338,7 @@ def test_tars_of_the_last_selection_do_not_stay_among_those_of_the_next(tars):
     assert sorted(path.name for path in (root / "kept").iterdir()) == ["00001.tar", "mine.tar", "selection.json"]
 
 
-def picture(number):
+def make_image(number):
     content = io.BytesIO()
     Image.new("RGB", (20, 20), (number * 9, 90, 200 - number * 9)).save(content, "PNG")
     return {"bytes": content.getvalue(), "path": None}
@@ -346,14 +346,14 @@ def picture(number):
 
 @pytest.fixture
 def parquets(tmp_path):
-    """A folder of Parquet files with images and uids, one of them with lists of captions, and its scores."""
+    """Write Parquet files with images and uids, one with lists of captions, and their scores."""
     (tmp_path / "data").mkdir()
     for shard_number, texts in enumerate(
         ([f"a ball {n}" for n in range(9)], [["a cat", f"two {n}"] for n in range(6)])
     ):
         rows = {
             "uid": [f"{shard_number}{number:031x}" for number in range(len(texts))],
-            "image": [picture(number) for number in range(len(texts))],
+            "image": [make_image(number) for number in range(len(texts))],
             "texts": texts,
             "width": pa.array(range(len(texts)), pa.int16()),
         }
@@ -365,7 +365,7 @@ def parquets(tmp_path):
     return tmp_path
 
 
-def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parquets):
+def test_new_parquet_files_have_the_rows_and_schema_of_the_scored_ones(parquets):
     command = ("select", parquets / "scores", "-o", parquets / "kept", "--keep", "0.3")
     answer = msdscore(*command)
     assert answer.returncode == 0, answer.stderr
@@ -380,7 +380,7 @@ def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parqu
         found.update(made["uid"].to_pylist())
     assert found == chosen
     before = (parquets / "kept/00000.parquet").stat().st_mtime_ns
-    (parquets / "kept/00001.parquet").unlink()  # as if stopped between the two
+    (parquets / "kept/00001.parquet").unlink()  # as if interrupted between the two
     assert msdscore(*command).returncode == 0
     assert (parquets / "kept/00000.parquet").stat().st_mtime_ns == before
     assert (parquets / "kept/00001.parquet").exists()
@@ -388,7 +388,7 @@ def test_new_parquet_files_have_the_rows_and_the_schema_of_the_scored_ones(parqu
     assert (other.returncode, "contains another selection, or other shards" in other.stderr) == (2, True)
 
 
-def test_selected_rows_name_their_file_and_their_own_id(parquets):
+def test_selected_rows_have_source_file_and_id(parquets):
     answer = msdscore("select", parquets / "scores", "-o", parquets / "kept.parquet", "--keep", "1.0")
     assert answer.returncode == 0, answer.stderr
     kept = pq.read_table(parquets / "kept.parquet").to_pylist()
@@ -400,8 +400,8 @@ def test_selected_rows_name_their_file_and_their_own_id(parquets):
         assert row["caption"] in (own["texts"] if isinstance(own["texts"], list) else [own["texts"]])
 
 
-def test_several_outputs_of_score_name_their_inputs_too(tmp_path):
-    image = picture(1)["bytes"]
+def test_selected_rows_of_score_outputs_have_their_source_file(tmp_path):
+    image = make_image(1)["bytes"]
     for name in ("a", "b"):
         (tmp_path / f"{name}.png").write_bytes(image)
         rows = [{"image": f"{name}.png", "caption": f"a ball {n}", "source_file": "own"} for n in range(2)]
@@ -419,7 +419,7 @@ def test_several_outputs_of_score_name_their_inputs_too(tmp_path):
     assert "scored_source_file" not in pq.read_schema(tmp_path / "one.parquet").names
 
 
-def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets):
+def test_changed_parquet_file_is_rejected(parquets):
     path = parquets / "data/00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.take(list(range(8, -1, -1))), path)
@@ -427,7 +427,7 @@ def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets
     assert "is not the file that was scored; score it again" in msdscore(*command).stderr
     facts = read_facts(str(parquets / "scores/00000.parquet"))
     scores = pq.read_table(parquets / "scores/00000.parquet")
-    known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the change were where no mark looks
+    known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the fingerprint did not detect the change
     write_shard(scores.replace_schema_metadata(None), str(parquets / "scores/00000.parquet"), known)
     assert "row 0 has not the caption that was scored" in msdscore(*command, "--overwrite").stderr
     pq.write_table(pq.read_table(path).rename_columns(["uid", "image", "other", "width"]), path)
@@ -442,7 +442,7 @@ def test_a_parquet_file_that_is_not_the_one_that_was_scored_is_rejected(parquets
     assert not (parquets / "kept/00000.parquet").exists()
 
 
-def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
+def test_truncated_tar_yields_its_complete_samples(tmp_path):
     write_tar(tmp_path / "tars/00000.tar", [f"{number:09d}" for number in range(6)])
     whole = (tmp_path / "tars/00000.tar").read_bytes()
     (tmp_path / "tars/00000.tar").write_bytes(whole[: 3 * 3 * 1024 + 700])  # within the image of the fourth
@@ -456,7 +456,7 @@ def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     assert "the scored tar does not exist; run the command in the folder where it was scored" in gone.stderr
 
 
-def test_a_tar_that_is_not_the_one_that_was_scored_is_rejected(tars):
+def test_changed_tar_is_rejected(tars):
     root, table = tars
     keys, captions = (table.column(name).to_pylist()[:ROWS] for name in ("key", "caption"))
     tar = root / "tars/00000.tar"
@@ -464,7 +464,7 @@ def test_a_tar_that_is_not_the_one_that_was_scored_is_rejected(tars):
     command = ("select", root / "scores", "-o", root / "kept", "--keep", "0.3")
     answer = msdscore(*command)
     assert (answer.returncode, "is not the tar that was scored; score it again" in answer.stderr) == (2, True)
-    shard(root / "scores", 0, source=tar)  # as if the change were where no mark looks
+    shard(root / "scores", 0, source=tar)  # as if the fingerprint did not detect the change
     answer = msdscore("select", root / "scores", "-o", root / "other", "--keep", "0.3")
     assert (answer.returncode, "as it was scored; score the tar again" in answer.stderr) == (2, True)
     assert list(root.glob("*/00000.tar")) == [tar]
@@ -484,7 +484,7 @@ def test_samples_that_share_a_key_are_distinguished_by_position(tmp_path):
     ]
 
 
-def test_keys_that_do_not_identify_rows_are_rejected(tmp_path):
+def test_ambiguous_keys_are_rejected(tmp_path):
     for name, ids in (("a", "01"), ("b", "12"), ("c", "33")):
         pq.write_table(pa.table({"id": list(ids), "msd": [1.0, 0.0]}), tmp_path / f"{name}.parquet")
     both = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
@@ -497,7 +497,7 @@ def test_keys_that_do_not_identify_rows_are_rejected(tmp_path):
     assert pq.read_table(tmp_path / "kept.parquet").column("id").to_pylist() == ["0", "1"]
 
 
-def test_addresses_are_addresses_and_every_shard_is_fetched_once(tars, monkeypatch):
+def test_remote_shards_are_downloaded_once(tars, monkeypatch):
     from fsspec.implementations.memory import MemoryFileSystem
 
     root, table = tars
@@ -521,7 +521,7 @@ def test_addresses_are_addresses_and_every_shard_is_fetched_once(tars, monkeypat
     assert sorted(path.name for path in root.iterdir()) == ["scores", "tars"]
 
 
-def test_a_page_that_is_there_is_not_replaced(shards, tmp_path):
+def test_existing_page_is_not_replaced(shards, tmp_path):
     folder, _ = shards
     (tmp_path / "page.html").write_text("precious")
     command = ("select", folder, "-o", tmp_path / "keys.txt", "--keep", "3", "--report", tmp_path / "page.html")
@@ -532,7 +532,7 @@ def test_a_page_that_is_there_is_not_replaced(shards, tmp_path):
     assert msdscore(*command, "--overwrite").returncode == 0
 
 
-# One process of the command each: every way to write is tried by `make test-all`.
+# One process each, so all formats are only tested by `make test-all`.
 @pytest.mark.parametrize(
     "output", ["keys.txt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("keep.npy", "kept.parquet", "kept"))]
 )
@@ -550,7 +550,7 @@ def test_a_dash_prints_keys(shards):
     assert answer.stdout.split() == [table.column("key")[row].as_py() for row in best(table, "msd", 5)]
 
 
-def test_odd_names_of_files_are_names(shards, tmp_path):
+def test_unusual_file_names(shards, tmp_path):
     folder, _ = shards
     odd = tmp_path / "a=1" / "it's [1]*?.parquet"
     odd.parent.mkdir()
@@ -563,7 +563,7 @@ def test_odd_names_of_files_are_names(shards, tmp_path):
     assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
 
 
-def test_the_agreement_with_cosine_is_spearmans_with_tied_ranks(shards, tmp_path):
+def test_agreement_with_cosine_is_spearman_correlation_with_ties(shards, tmp_path):
     spearmanr = pytest.importorskip("scipy.stats").spearmanr
     folder, table = shards
     chosen = select([str(folder)], Rule(keep=Quota.parse("20")), str(tmp_path / "keys.txt"), show=3)
@@ -572,7 +572,7 @@ def test_the_agreement_with_cosine_is_spearmans_with_tied_ranks(shards, tmp_path
     assert chosen.survey.agreement.correlation == pytest.approx(spearmanr(a[both], b[both]).statistic, abs=1e-9)
 
 
-def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
+def test_page_shows_threshold_and_agreement_with_cosine(tars):
     root, table = tars
     command = (
         "select",
@@ -587,17 +587,17 @@ def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
     )
     answer = msdscore(*command)
     assert answer.returncode == 0, answer.stderr
-    told = json.loads(answer.stdout)["cosine"]
+    result = json.loads(answer.stdout)["cosine"]
     shared = set(best(table, "msd", 20)) & set(best(table, "similarity", 20))
-    assert (told["kept"], told["shared"], told["expected"]) == (20, len(shared), 0.2)
-    assert 0.3 < told["correlation"] < 1
+    assert (result["kept"], result["shared"], result["expected"]) == (20, len(shared), 0.2)
+    assert 0.3 < result["correlation"] < 1
     page = (root / "page.html").read_text()
     for heading in ("Last kept", "First dropped", "Kept here, dropped by cosine", "Dropped here, kept by cosine"):
         assert f"<h2>{heading}</h2>" in page
     assert "a &lt;b&gt;ball&lt;/b&gt;" in page
     assert "<b>ball" not in page
     assert page.count("data:image") == 32
-    assert page.count('<img alt="Image of ') == 32  # every image has a name for those who do not see it
+    assert page.count('<img alt="Image of ') == 32  # every image has an alternative text
     assert page.count("<svg") == page.count('aria-label="Histogram of ') > 0
     assert "least supported: ball" in page
     last = table.column("key")[
@@ -608,7 +608,7 @@ def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
 
 
 def test_from_tars_to_a_filtered_subset(tmp_path):
-    """The way of the documentation: score tars, select, and score what was kept again."""
+    """The workflow of the documentation: score tars, select, and score the selection again."""
     keys = [f"{number:09d}" for number in range(8)]
     write_tar(tmp_path / "tars/00000.tar", keys[:4])
     write_tar(tmp_path / "tars/00001.tar", keys[4:])
@@ -626,7 +626,7 @@ def test_from_tars_to_a_filtered_subset(tmp_path):
     assert "expected uids of 32 hexadecimal digits, got None" in no_uids.stderr
 
 
-def test_scores_of_any_store_are_read(shards, tmp_path):
+def test_scores_of_remote_stores_are_read(shards, tmp_path):
     pytest.importorskip("fsspec")
     folder, _ = shards
     for number, name in enumerate(
@@ -639,7 +639,7 @@ def test_scores_of_any_store_are_read(shards, tmp_path):
     assert "expected score shards in this folder, found none" in empty.stderr
 
 
-def test_a_key_of_several_samples_is_rejected_in_a_list_of_keys(tmp_path):
+def test_duplicate_key_is_rejected_in_a_list_of_keys(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as shard:
         for colour, key in (("red", "1"), ("green", "2"), ("blue", "1")):
             add(shard, f"{key}.jpg", jpeg(colour))
@@ -658,20 +658,20 @@ def test_a_key_of_several_samples_is_rejected_in_a_list_of_keys(tmp_path):
     assert keys_of(tmp_path / "keys.txt") == ["2"]
 
 
-def test_scores_may_have_the_signs_of_patterns_in_their_names(tmp_path):
+def test_score_file_names_may_contain_pattern_characters(tmp_path):
     for name in ("s[1].parquet", "s{1,2}.parquet", "s*.parquet"):
         pq.write_table(pa.table({"key": ["a"], "msd": [0.1]}), tmp_path / name)
         assert msdscore("select", tmp_path / name, "-o", tmp_path / f"{name}.txt", "--keep", "1").returncode == 0
 
 
-def test_the_highest_uncertainty_comes_first_as_the_page_says(tmp_path):
+def test_uncertainty_is_ranked_highest_first(tmp_path):
     pq.write_table(pa.table({"key": ["a", "b"], "uncertainty": [0.1, 0.9]}), tmp_path / "a.parquet")
     select([str(tmp_path / "a.parquet")], Rule(by="uncertainty", keep=Quota.parse("1")), str(tmp_path / "keys.txt"))
     assert keys_of(tmp_path / "keys.txt") == ["b"]
 
 
 @pytest.mark.parametrize("output", ["/dev/null", "/dev/full"])
-def test_a_device_is_not_a_folder_for_tars(shards, output):
+def test_device_is_not_an_output_folder(shards, output):
     root, _ = shards
     answer = msdscore("select", root, "-o", output, "--keep", "1")
     assert (answer.returncode, f"{output}: is a file; expected the name of a folder for shards" in answer.stderr) == (
@@ -698,7 +698,7 @@ def test_the_survey_counts_kept_and_dropped_rows_in_every_bin(shards, tmp_path):
     assert 0 < agreement.share <= 1
 
 
-def test_names_of_missing_score_files_are_named_in_the_error(tmp_path):
+def test_missing_score_files_are_reported(tmp_path):
     answer = msdscore("select", tmp_path / "no.parquet", "-o", tmp_path / "keys.txt", "--keep", "1")
     assert answer.returncode == 2
     assert "no.parquet" in answer.stderr

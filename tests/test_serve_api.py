@@ -1,4 +1,4 @@
-"""The service's API with the toy encoder: answers, refusals, limits, gathering, shutdown."""
+"""The API of the service with the toy encoder: responses, errors, limits, batching, shutdown."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ from msdscore.serve.batching import Batcher
 from msdscore.serve.service import IMAGE, gather_all
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.text.warnings import text_warnings
-from serving import TOKEN, asked, image_bytes
+from serving import TOKEN, image_bytes, request_body
 from serving import client as calling
 
 
@@ -34,8 +34,8 @@ def client(scorer: Scorer) -> Iterator[object]:
         yield made
 
 
-def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
-    answer = client.post("/v1/rank", json=asked()).json()
+def test_rank_equals_the_scorer(client, scorer):
+    answer = client.post("/v1/rank", json=request_body()).json()
     expected = scorer.rank(image_bytes(), ["a red square", "a blue square"])
     item = answer["items"][0]
     assert answer["signature"] == scorer.signature
@@ -43,9 +43,9 @@ def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
     assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
 
 
-def test_references_of_a_request_give_ref_msd_and_explanations_with_them(client, scorer):
+def test_references_give_ref_msd_and_explanations(client, scorer):
     people = ["a red box", "a small red square"]
-    body = {**asked(), "references": [*people, " "]}
+    body = {**request_body(), "references": [*people, " "]}
     expected = scorer.rank(image_bytes(), ["a red square", "a blue square"], people)
     for path in ("score", "rank", "explain"):
         assert client.post(f"/v1/{path}", json=body).json()["signature"] == expected.signature
@@ -57,33 +57,33 @@ def test_references_of_a_request_give_ref_msd_and_explanations_with_them(client,
     assert rows == form.json()["items"][0]["scores"]
     words = client.post("/v1/explain", json=body).json()["items"][0]["explanations"][0]["words"]
     assert next(word for word in words if word["text"] == "red")["references"] == 2
-    refused = client.post("/v1/score", json={**asked(), "references": ["a red box"] * 9})
+    refused = client.post("/v1/score", json={**request_body(), "references": ["a red box"] * 9})
     assert refused.status_code == 413
     assert "expected at most 8 references per image, got 9" in refused.json()["error"]
-    assert client.post("/v1/score", json=asked()).json()["items"][0]["scores"][0]["ref_msd"] is None
+    assert client.post("/v1/score", json=request_body()).json()["items"][0]["scores"][0]["ref_msd"] is None
 
 
-def test_score_judges_every_caption_separately_and_multipart_is_the_same(client, scorer):
-    rows = client.post("/v1/score", json=asked()).json()["items"][0]["scores"]
+def test_score_is_per_caption_and_equal_for_multipart(client, scorer):
+    rows = client.post("/v1/score", json=request_body()).json()["items"][0]["scores"]
     form = client.post("/v1/score", files={"image": image_bytes()}, data={"caption": ["a red square", "a blue square"]})
     assert rows == form.json()["items"][0]["scores"]
     assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(image_bytes(), "a blue square").msd
 
 
-def test_a_bad_caption_or_image_is_an_error_of_its_own(client):
-    rows = client.post("/v1/score", json=asked(captions=("a red square", "  "))).json()["items"][0]["scores"]
+def test_invalid_caption_or_image_fails_alone(client):
+    rows = client.post("/v1/score", json=request_body(captions=("a red square", "  "))).json()["items"][0]["scores"]
     assert rows[0]["error"] is None
     assert "no words" in rows[1]["error"]
     broken = base64.b64encode(image_bytes()[:40]).decode()
-    body = {"items": [{"image": broken, "captions": ["a"]}, asked()]}
+    body = {"items": [{"image": broken, "captions": ["a"]}, request_body()]}
     first, second = client.post("/v1/rank", json=body).json()["items"]
     assert "not an image" in first["scores"][0]["error"]
     assert first["ranking"] == []
     assert second["ranking"] == [0, 1]
 
 
-def test_explain_has_terms_that_add_up_and_a_spread_per_word(client):
-    item = client.post("/v1/explain", json=asked()).json()["items"][0]
+def test_explain_terms_add_up_and_words_have_maps(client):
+    item = client.post("/v1/explain", json=request_body()).json()["items"][0]
     first = item["explanations"][0]
     assert sum(token["term"] for token in first["tokens"]) == pytest.approx(first["score"]["support"], abs=1e-5)
     spread = first["look"]["spreads"][1]
@@ -91,19 +91,23 @@ def test_explain_has_terms_that_add_up_and_a_spread_per_word(client):
     assert sum(spread) == pytest.approx(1, abs=1e-3)
 
 
-def test_explain_gives_a_reason_for_a_caption_without_words_and_explains_the_others(client, scorer):
-    item = client.post("/v1/explain", json=asked(captions=("a red square", " ", "a blue square"))).json()["items"][0]
+def test_explain_reports_a_caption_without_words_and_explains_the_others(client, scorer):
+    item = client.post("/v1/explain", json=request_body(captions=("a red square", " ", "a blue square"))).json()[
+        "items"
+    ][0]
     assert item["explanations"][1] is None
     assert "no words" in item["errors"][1]
     expected = scorer.contrast(image_bytes(), ["a red square", "a blue square"])
     assert item["explanations"][2]["score"]["msd"] == expected[1].score.msd
-    together = client.post("/v1/explain?set=true", json=asked(captions=("a red square", " ", "a blue square"))).json()
+    together = client.post(
+        "/v1/explain?set=true", json=request_body(captions=("a red square", " ", "a blue square"))
+    ).json()
     assert together["items"][0]["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
 
 
-def test_colours_and_scales_are_those_of_the_figures(client, scorer):
+def test_colours_and_scales_equal_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
-    found = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
+    found = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0]["explanations"]
     expected = scorer.contrast(image_bytes(), captions)
     html = str(words_html(expected[1], word_limit(expected)))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
@@ -117,7 +121,7 @@ def test_colours_and_scales_are_those_of_the_figures(client, scorer):
         assert limits == {maps_of(expected)[0][role].limit}
 
 
-def test_reward_follows_completions_and_says_why_not(client, scorer):
+def test_reward_has_one_value_or_error_per_completion(client, scorer):
     images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
     body = {"images": images, "completions": ["a red square", None, "a red square"], "image_of": [0, 0, 1]}
     answer = client.post("/v1/reward", json=body).json()
@@ -127,7 +131,7 @@ def test_reward_follows_completions_and_says_why_not(client, scorer):
     assert answer["rewards"][2] < answer["rewards"][0]
 
 
-def test_rewards_with_references_are_ref_msd_and_never_silently_msd(client, scorer):
+def test_rewards_with_references_are_ref_msd(client, scorer):
     images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
     people = ["a red box", "something red"]
     texts = ["a red square", "a red box", "a red square"]
@@ -156,7 +160,7 @@ def test_rewards_with_references_are_ref_msd_and_never_silently_msd(client, scor
     assert refused.json()["error"] == "expected one list of references per image, got 1 for 2"
 
 
-def test_one_completion_without_end_costs_no_other_its_reward(client):
+def test_too_long_completion_fails_alone(client):
     body = {"images": [base64.b64encode(image_bytes()).decode()], "completions": ["a" * 20_001, "a red square"]}
     answer = client.post("/v1/reward", json=body | {"image_of": [0, 0]}).json()
     assert answer["rewards"][0] is None
@@ -164,12 +168,12 @@ def test_one_completion_without_end_costs_no_other_its_reward(client):
     assert answer["rewards"][1] is not None
 
 
-def test_base64_may_come_in_lines(client):
+def test_base64_may_contain_newlines(client):
     lines = base64.encodebytes(image_bytes()).decode()
     assert lines.count("\n") > 1
     assert (
-        client.post("/v1/score", json=asked() | {"image": lines}).json()
-        == client.post("/v1/score", json=asked()).json()
+        client.post("/v1/score", json=request_body() | {"image": lines}).json()
+        == client.post("/v1/score", json=request_body()).json()
     )
 
 
@@ -179,19 +183,23 @@ def test_base64_may_come_in_lines(client):
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 422, "JSON"),
         ({"content": b"hello", "headers": {"content-type": "text/plain"}}, 415, "expected application/json"),
         ({"json": {"image": "%%%", "captions": ["a"]}}, 422, "base64"),
-        ({"json": asked() | {"captions": []}}, 422, "captions"),
-        ({"json": asked() | {"path": "/etc/passwd"}}, 422, "unknown key 'path'. Known: captions, image, items"),
-        ({"json": asked() | {"reference": []}}, 422, "unknown key 'reference'. Did you mean 'references'?"),
-        ({"json": {"items": [asked(), asked() | {"doubt": 1}]}}, 422, "items.1: unknown key 'doubt'. Known: captions"),
+        ({"json": request_body() | {"captions": []}}, 422, "captions"),
+        ({"json": request_body() | {"path": "/etc/passwd"}}, 422, "unknown key 'path'. Known: captions, image, items"),
+        ({"json": request_body() | {"reference": []}}, 422, "unknown key 'reference'. Did you mean 'references'?"),
+        (
+            {"json": {"items": [request_body(), request_body() | {"doubt": 1}]}},
+            422,
+            "items.1: unknown key 'doubt'. Known: captions",
+        ),
         (
             {"files": {"image": b"x"}, "data": {"caption": "a", "references": "b"}},
             422,
             "unknown form field 'references'. Did you mean 'reference'",
         ),
-        ({"json": asked(), "params": {"set": "true"}}, 422, "unknown query parameter 'set'. Known: none"),
-        ({"json": asked(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
-        ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 bytes"),
-        ({"json": {"items": [asked()] * 5}}, 413, "at most 4 images"),
+        ({"json": request_body(), "params": {"set": "true"}}, 422, "unknown query parameter 'set'. Known: none"),
+        ({"json": request_body(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
+        ({"json": request_body(captions=("a" * 20_001,))}, 413, "20000 bytes"),
+        ({"json": {"items": [request_body()] * 5}}, 413, "at most 4 images"),
         ({"files": {"image": b"x"}}, 422, "named caption"),
         ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "unknown form field 'picture'. Known: caption"),
         ({"data": {"caption": "a"}, "files": {"caption": b"x"}}, 422, "a file named image"),
@@ -206,14 +214,14 @@ def test_base64_may_come_in_lines(client):
         ({"json": [1, 2]}, 422, "body"),
     ],
 )
-def test_refusals_are_one_line_errors_with_the_right_status(client, change, status, text):
+def test_invalid_requests_have_a_status_and_a_one_line_error(client, change, status, text):
     answer = client.post("/v1/score", **change)
     assert answer.status_code == status
     assert text in answer.json()["error"]
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-def test_a_body_past_its_limit_is_rejected_with_and_without_a_length(scorer):
+def test_too_large_body_is_rejected(scorer):
     with calling(scorer.pipeline, max_body=1000) as client:
         assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
         endless = (b"x" * 400 for _ in range(5))
@@ -221,15 +229,15 @@ def test_a_body_past_its_limit_is_rejected_with_and_without_a_length(scorer):
         assert answer.status_code == 413
 
 
-def test_token_headers_and_state(scorer):
+def test_token_and_security_headers(scorer):
     with calling(scorer.pipeline, token=TOKEN) as client:
         for path in ("/v1/score", "/v1/rank", "/v1/explain", "/v1/reward"):
-            assert client.post(path, json=asked()).status_code == 401
+            assert client.post(path, json=request_body()).status_code == 401
         assert client.get("/metrics").status_code == 401
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/readyz").json() == {"status": "ready"}
         given = {"Authorization": f"Bearer {TOKEN}"}
-        answer = client.post("/v1/score", json=asked(), headers=given)
+        answer = client.post("/v1/score", json=request_body(), headers=given)
         assert answer.status_code == 200
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -237,7 +245,7 @@ def test_token_headers_and_state(scorer):
         assert "msdscore_requests_total" in client.get("/metrics", headers=given).text
 
 
-def test_files_of_the_page_are_listed_never_joined(client):
+def test_assets_cannot_escape_their_folder(client):
     assert client.get("/").headers["content-type"].startswith("text/html")
     assert client.get("/assets/page.js").status_code == 200
     assert client.get("/samples/coffee.jpg").headers["content-type"] == "image/jpeg"
@@ -245,7 +253,7 @@ def test_files_of_the_page_are_listed_never_joined(client):
         assert client.get(path).status_code == 404
 
 
-def test_binding_elsewhere_without_a_token_is_rejected():
+def test_public_address_without_a_token_is_rejected():
     with pytest.raises(ConfigError, match="binding to 0.0.0.0 lets other machines call"):
         ServeSettings(host="0.0.0.0")
     with pytest.raises(ConfigError, match="at least 16 characters"):
@@ -253,7 +261,7 @@ def test_binding_elsewhere_without_a_token_is_rejected():
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock moves only when a test moves it."""
+    """An event loop with a manual clock."""
 
     now = 0.0
 
@@ -262,7 +270,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 def simulate(work, loop=None):
-    """The result of a coroutine under a simulated clock."""
+    """Run a coroutine with a simulated clock."""
     with closing(loop or SimulatedLoop()) as own:
         return own.run_until_complete(work)
 
@@ -271,7 +279,7 @@ def gathering(do, **changes) -> Batcher:
     return Batcher(do, **({"max_batch": 4, "max_wait": 0.05} | changes))
 
 
-def test_a_job_that_gains_nothing_by_company_is_answered_by_itself():
+def test_single_job_is_not_delayed():
     batches = []
 
     async def main():
@@ -286,7 +294,7 @@ def test_a_job_that_gains_nothing_by_company_is_answered_by_itself():
     assert batches == [["a"], ["b"], ["c", "d"]]
 
 
-def test_work_is_gathered_up_to_a_batch():
+def test_jobs_are_batched():
     sizes: list[int] = []
 
     def do(works):
@@ -301,10 +309,10 @@ def test_work_is_gathered_up_to_a_batch():
         return answers
 
     assert simulate(main()) == [0, 2, 4, 6, 8, 10]
-    assert sizes == [1, 4, 1]  # until the pace is known, a batch is one job
+    assert sizes == [1, 4, 1]  # one job per batch until the speed is known
 
 
-def test_a_caller_who_left_costs_nothing_and_stop_finishes():
+def test_cancelled_jobs_are_dropped_and_stop_finishes_the_others():
     gate, done = threading.Event(), []
 
     def do(works):
@@ -332,7 +340,7 @@ def test_a_caller_who_left_costs_nothing_and_stop_finishes():
     assert done == ["first", "stayer"]
 
 
-def test_an_urgent_job_goes_before_those_that_wait_and_batches_become_short_after_it(monkeypatch):
+def test_urgent_jobs_are_first_and_shorten_batches(monkeypatch):
     gate, batches = threading.Event(), []
 
     def do(works):
@@ -364,15 +372,15 @@ def test_an_urgent_job_goes_before_those_that_wait_and_batches_become_short_afte
     assert batches == [["first"], ["edit"], ["a"], ["b"], ["c"]]
 
 
-def test_captions_that_are_scored_in_several_jobs_are_one_candidate_set(client, scorer):
+def test_candidate_set_is_independent_of_jobs(client, scorer):
     captions = [f"a red square and {number} dots" for number in range(7)]
-    item = client.post("/v1/rank", json=asked(captions=captions)).json()["items"][0]
+    item = client.post("/v1/rank", json=request_body(captions=captions)).json()["items"][0]
     expected = scorer.rank(image_bytes(), captions)
     assert item["ranking"] == list(expected.ranking)
     assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
 
 
-def test_an_error_of_the_worker_reaches_its_callers_only():
+def test_worker_error_affects_only_its_jobs():
     def do(works):
         if "bad" in works:
             raise RuntimeError("broken")
@@ -390,7 +398,7 @@ def test_an_error_of_the_worker_reaches_its_callers_only():
     assert good == "good"
 
 
-def test_an_edit_of_an_upload_neither_decodes_nor_encodes_its_image_again():
+def test_edited_caption_does_not_decode_the_image_again():
     class Watched(Pipeline):
         decoded = 0
 
@@ -409,15 +417,15 @@ def test_an_edit_of_an_upload_neither_decodes_nor_encodes_its_image_again():
     assert answers[0] != answers[1]
 
 
-def test_an_image_is_uploaded_once_and_named_by_its_hash(scorer):
+def test_uploaded_image_is_referenced_by_its_hash(scorer):
     with calling(scorer.pipeline, max_stored=2 * len(image_bytes())) as client:
         name = client.post("/v1/images", files={"image": image_bytes()}).json()["image"]
         assert name.startswith("sha256:")
         item = {"image": name, "captions": ["a red square"]}
         named = client.post("/v1/score", json=item).json()
-        assert named == client.post("/v1/score", json=asked(captions=("a red square",))).json()
+        assert named == client.post("/v1/score", json=request_body(captions=("a red square",))).json()
         assert client.post("/v1/reward", json={"images": [name], "completions": ["a dog"]}).json()["rewards"][0] < 9
-        for colour in ("blue", "green", "white"):  # the oldest is dropped
+        for colour in ("blue", "green", "white"):  # the oldest is evicted
             client.post("/v1/images", files={"image": image_bytes(colour)})
         answer = client.post("/v1/score", json=item)
         assert answer.status_code == 422
@@ -425,8 +433,8 @@ def test_an_image_is_uploaded_once_and_named_by_its_hash(scorer):
         assert client.post("/v1/images", files={"other": b"x"}).status_code == 422
 
 
-def test_a_caption_that_is_too_long_costs_no_other_its_score(client):
-    body = {"items": [asked(captions=("a" * 20_001,)), asked(captions=("a red square",))]}
+def test_too_long_caption_fails_alone(client):
+    body = {"items": [request_body(captions=("a" * 20_001,)), request_body(captions=("a red square",))]}
     first, second = client.post("/v1/explain", json=body).json()["items"]
     assert (first["error"], first["explanations"]) == (None, [None])
     assert "at most 20000 bytes, got 20001" in first["errors"][0]
@@ -437,7 +445,7 @@ def test_a_caption_that_is_too_long_costs_no_other_its_score(client):
 
 
 class OfEnglish:
-    """The toy encoder, which warns of texts as encoders of English do."""
+    """The toy encoder with the warnings of an English encoder."""
 
     def __init__(self) -> None:
         self._encoder = load_encoder("toy")
@@ -452,10 +460,12 @@ class OfEnglish:
         return replace(embeddings, layout=layout)
 
 
-def test_warnings_reach_the_page_and_words_that_cannot_be_read_have_no_colours():
+def test_warnings_are_returned_and_unreadable_words_have_no_colour():
     with calling(Pipeline(OfEnglish()), cache=0) as client:
         captions = ("ein rotes Quadrat auf dem Tisch", "a red square on the table")
-        german, english = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
+        german, english = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0][
+            "explanations"
+        ]
     assert (german["warnings"], german["readable"]) == (["not English"], False)
     assert (english["warnings"], english["readable"]) == ([], True)
     assert german["look"]["words"]
@@ -479,7 +489,7 @@ def test_no_word_of_a_caption_that_cannot_be_read_is_judged_in_python():
     assert row.worst == ()
 
 
-def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more_than_a_caption(monkeypatch):
+def test_batch_size_adapts_to_the_speed_and_images_cost_more(monkeypatch):
     sizes = []
 
     def do(works):
@@ -500,7 +510,7 @@ def test_batches_are_as_long_as_the_worker_s_pace_allows_and_an_image_costs_more
 
 
 @pytest.mark.parametrize("cached", [0, 100])
-def test_an_edit_beside_sixty_four_new_images_waits_for_one_of_them_however_fast_cached_ones_were(cached):
+def test_edit_waits_for_at_most_one_new_image(cached):
     loop, done, spent = SimulatedLoop(), [], [0]
 
     def do(works):
@@ -533,14 +543,14 @@ def test_an_edit_beside_sixty_four_new_images_waits_for_one_of_them_however_fast
     assert done.index(["edit"]) <= done.index(["new0"]) + 2
 
 
-def test_only_what_is_encoded_counts_as_work():
+def test_cached_items_do_not_count_as_work():
     with calling() as client:
         service = client.app.state.service
-        client.post("/v1/score", json=asked())
+        client.post("/v1/score", json=request_body())
         first = service._encoded()
-        client.post("/v1/score", json=asked())
+        client.post("/v1/score", json=request_body())
         assert service._encoded() == first
-        client.post("/v1/score", json=asked("blue", ("a red square",)))
+        client.post("/v1/score", json=request_body("blue", ("a red square",)))
         assert service._encoded() == first + IMAGE
 
 

@@ -1,6 +1,6 @@
-"""The service under inputs that nobody meant: its own OpenAPI document, mutated images, captions and bodies.
+"""Fuzzing of the service: its OpenAPI document, mutated images, captions and bodies.
 
-`MUTATIONS=5000 python -m pytest tests/test_serve_fuzz.py` sends more than the few of an ordinary run.
+`MUTATIONS=5000 python -m pytest tests/test_serve_fuzz.py` sends more inputs than the default.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving import asked, client, served
+from serving import client, request_body, served
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ ODD = (
 
 
 def images() -> list[bytes]:
-    """Small images in every form that browsers send."""
+    """Return small images in all formats that browsers send."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
     found = []
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
@@ -51,7 +51,7 @@ def images() -> list[bytes]:
 
 
 def mutated(draw: random.Random, content: bytes) -> bytes:
-    """Bytes with some changed, taken out, doubled, cut off or put in."""
+    """Return bytes with random changes, deletions, repetitions, truncation or insertions."""
     found = bytearray(content)
     for _ in range(draw.choice((1, 1, 2, 8, 40))):
         at = draw.randrange(len(found) + 1)
@@ -80,7 +80,7 @@ def calls():
         yield made
 
 
-def test_mutated_images_and_captions_get_an_answer_each(calls):
+def test_mutated_images_and_captions_get_a_response(calls):
     draw, good = random.Random(1), images()
     for number in range(MUTATIONS):
         content = mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good)
@@ -100,7 +100,7 @@ def test_mutated_bodies_are_rejected_or_answered(calls):
         for name, value in ((b'"image"; filename="a.png"', images()[0]), (b'"caption"', b"a dog"))
     )
     kinds = {
-        "application/json": json.dumps(asked()).encode(),
+        "application/json": json.dumps(request_body()).encode(),
         f"multipart/form-data; boundary={boundary.decode()}": form + b"--%s--\r\n" % boundary,
     }
     for number in range(MUTATIONS):
@@ -120,13 +120,13 @@ def address():
         yield found
 
 
-def test_every_route_keeps_what_its_openapi_document_says(address):
+def test_routes_conform_to_the_openapi_document(address):
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
     hypothesis = pytest.importorskip("hypothesis")
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi import checks
 
-    # What the document cannot say, such as base64 in a text, may be refused.
+    # Constraints outside of the document, such as valid base64, may be rejected.
     kept = [
         not_a_server_error,
         checks.status_code_conformance,

@@ -1,4 +1,4 @@
-"""The service against callers who stall, lie or send too much: connections, memory, scored files, a proxy, the stop."""
+"""The service against hostile clients: connections, memory, scored files, proxies and shutdown."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ from msdscore.serve.reading import Stored, _read_items
 from msdscore.serve.server import bind
 from msdscore.serve.service import PixelBudget
 from msdscore.serve.settings import RefusedError, ServeSettings
-from serving import SPEC, asked, client, image_bytes, served
+from serving import SPEC, client, image_bytes, request_body, served
 
 UPLOAD = (
     b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33554432\r\n\r\n{"
@@ -44,7 +44,7 @@ def connect(address):
 
 
 def received(connection):
-    """Everything that comes until the other side closes."""
+    """Return all data until the connection is closed."""
     content = b""
     while chunk := connection.recv(65536):
         content += chunk
@@ -60,7 +60,7 @@ def post(address, path, body, headers=None):
 
 @contextmanager
 def process(*options):
-    """A service in a process of its own, and its address as it was printed."""
+    """Start a service in a separate process and return its printed address."""
     command = [sys.executable, "-m", "msdscore", "serve", "--encoder", "toy", "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         try:
@@ -71,19 +71,19 @@ def process(*options):
 
 
 def megabytes(pid, name):
-    """A number of a process's status: RssAnon is its own memory, without libraries; VmHWM the most it ever had."""
+    """Return a value of a process status: RssAnon is its memory without libraries, VmHWM the peak."""
     return int(re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.slow
-def test_flat_images_of_49_megapixels_take_little_memory_and_give_it_back_and_a_stalled_upload_does_not_delay_the_stop():
+def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shutdown():
     buffer = BytesIO()
     Image.new("RGB", (7000, 7000), "red").save(buffer, "PNG")
     large = {"image": base64.b64encode(buffer.getvalue()).decode(), "captions": ["a red square"]}
     with process("--timeout", "600") as (child, address):
         assert urlsplit(address).port
-        assert post(address, "/v1/explain", asked())[0] == 200
+        assert post(address, "/v1/explain", request_body())[0] == 200
         before = megabytes(child.pid, "VmRSS")
         for path, count in (("/v1/explain", 5), ("/v1/score", 2)):
             status, answer = post(address, path, {"items": [large] * count})
@@ -95,14 +95,14 @@ def test_flat_images_of_49_megapixels_take_little_memory_and_give_it_back_and_a_
         assert megabytes(child.pid, "VmHWM") < before + 1500
         with connect(address) as stalled:
             stalled.sendall(UPLOAD)
-            post(address, "/v1/score", asked())  # the stalled one has come before
+            post(address, "/v1/score", request_body())  # the stalled upload has started before
             child.send_signal(signal.SIGTERM)
             assert b" 503 " in received(stalled).splitlines()[0]
-            child.wait(timeout=25)  # less than the time that requests in work would get
+            child.wait(timeout=25)  # less than the grace period of active requests
         assert "Traceback" not in child.stderr.read()
 
 
-def test_images_wait_for_a_share_of_the_pixels():
+def test_images_wait_for_the_pixel_budget():
     async def main():
         budget, taken = PixelBudget(10), []
 
@@ -125,11 +125,13 @@ def test_images_wait_for_a_share_of_the_pixels():
 
 def test_many_images_pass_through_a_small_budget():
     with client(max_pixels=4000, max_decoded=4000, cache=0) as calls:
-        answer = calls.post("/v1/score", json={"items": [asked(colour) for colour in ("red", "blue", "green") * 5]})
+        answer = calls.post(
+            "/v1/score", json={"items": [request_body(colour) for colour in ("red", "blue", "green") * 5]}
+        )
         assert [row["error"] for item in answer.json()["items"] for row in item["scores"]] == [None] * 30
 
 
-def test_a_scored_file_that_takes_too_long_is_given_up_with_its_process():
+def test_slow_scored_file_times_out_with_its_process():
     def children():
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -166,7 +168,7 @@ def test_a_scored_file_is_limited_in_rows_cells_and_memory():
         assert "100 MiB of memory" in answer.json()["error"]
 
 
-def test_scoring_goes_on_while_files_are_read():
+def test_scoring_continues_while_files_are_read():
     text = b"caption,image,msd\n" + b"a dog,1.jpg,0.5\n" * 3000
     with served(timeout=600) as address:
         boundary = b"--b\r\nContent-Disposition: form-data; name=file; filename=s.csv\r\n\r\n" + text + b"\r\n--b--\r\n"
@@ -180,7 +182,7 @@ def test_scoring_goes_on_while_files_are_read():
         threads = [threading.Thread(target=send) for _ in range(3)]
         for thread in threads:
             thread.start()
-        assert post(address, "/v1/score", asked())[0] == 200
+        assert post(address, "/v1/score", request_body())[0] == 200
         scored_first = len(statuses) < 3
         for thread in threads:
             thread.join(300)
@@ -188,7 +190,7 @@ def test_scoring_goes_on_while_files_are_read():
         assert scored_first
 
 
-def test_a_file_without_the_usual_columns_is_ordered_by_what_it_has():
+def test_file_without_default_columns_is_sorted_by_another():
     lines = b"\n".join(json.dumps({"caption": str(n), "similarity": n}).encode() for n in (2, 1, 3))
     with client() as calls:
         answer = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()
@@ -197,7 +199,7 @@ def test_a_file_without_the_usual_columns_is_ordered_by_what_it_has():
 
 
 @pytest.mark.parametrize("count", ["0", "501", "x", "9" * 5000])
-def test_a_count_beyond_the_limit_is_rejected_however_long(count):
+def test_too_large_content_length_is_rejected(count):
     with client(raises=False) as calls:
         answer = calls.post("/v1/rows", files={"file": ("s.jsonl", b"{}")}, data={"count": count})
     assert answer.status_code == 422
@@ -215,7 +217,7 @@ def test_a_count_beyond_the_limit_is_rejected_however_long(count):
         ({"content-length": "²"}, 400),
     ],
 )
-def test_headers_that_are_none_are_rejected(headers, status):
+def test_invalid_headers_are_rejected(headers, status):
     app, sent = create_app(SPEC.build(), ServeSettings(), spec=SPEC), []
 
     async def receive():
@@ -232,13 +234,13 @@ def test_headers_that_are_none_are_rejected(headers, status):
 
 
 @pytest.mark.parametrize("start", [b"", b"POST /v1/score HTTP/1.1\r\nHost: local"])
-def test_silent_connections_and_half_headers_are_closed(start):
+def test_idle_connections_and_partial_headers_are_closed(start):
     with served(header_timeout=0.3) as address, connect(address) as connection:
         connection.sendall(start)
         assert received(connection) == b""
 
 
-def test_half_headers_after_an_answer_are_closed_too():
+def test_partial_headers_after_a_response_are_closed():
     with served(header_timeout=0.3) as address, connect(address) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
@@ -246,12 +248,12 @@ def test_half_headers_after_an_answer_are_closed_too():
         assert b"HTTP" not in received(connection)
 
 
-def test_stalled_uploads_are_ended_and_block_nobody():
+def test_stalled_uploads_time_out_without_blocking_others():
     with served(body_timeout=0.5) as address:
-        stalled = [connect(address) for _ in range(20)]  # together they announce more than may be held
+        stalled = [connect(address) for _ in range(20)]  # their total announced size exceeds the limit
         for connection in stalled:
             connection.sendall(UPLOAD)
-        assert post(address, "/v1/score", asked())[0] == 200
+        assert post(address, "/v1/score", request_body())[0] == 200
         for connection in stalled:
             with connection:
                 answer = received(connection)
@@ -259,7 +261,7 @@ def test_stalled_uploads_are_ended_and_block_nobody():
                 assert b"nothing came for 0.5 seconds" in answer
 
 
-def test_connections_have_a_limit():
+def test_number_of_connections_is_limited():
     with served(max_connections=3) as address:
         open_ones = [connect(address) for _ in range(3)]
         with connect(address) as further:
@@ -267,15 +269,15 @@ def test_connections_have_a_limit():
         for connection in open_ones:
             connection.close()
         until = time.monotonic() + 10
-        while True:  # until the closed ones are noticed
+        while True:  # until the closed ones are detected
             try:
-                assert post(address, "/v1/score", asked())[0] == 200
+                assert post(address, "/v1/score", request_body())[0] == 200
                 break
             except (ConnectionError, ValueError):
                 assert time.monotonic() < until
 
 
-def test_a_worker_that_hangs_is_not_ready():
+def test_hanging_worker_is_not_ready():
     gate, encoder = threading.Event(), load_encoder("toy")
 
     class Hanging:
@@ -288,7 +290,7 @@ def test_a_worker_that_hangs_is_not_ready():
 
     with client(Pipeline(Hanging()), timeout=0.2) as calls:
         assert calls.get("/readyz").status_code == 200
-        assert calls.post("/v1/score", json=asked()).status_code == 504
+        assert calls.post("/v1/score", json=request_body()).status_code == 504
         until = time.monotonic() + 10
         while (answer := calls.get("/readyz")).status_code == 200:
             assert time.monotonic() < until
@@ -296,7 +298,7 @@ def test_a_worker_that_hangs_is_not_ready():
         gate.set()
 
 
-def test_one_bad_image_costs_its_own_completions_only():
+def test_invalid_image_affects_only_its_completions():
     good = base64.b64encode(image_bytes()).decode()
     images = [good, "%%%", None, base64.b64encode(b"no image").decode(), good]
     with client() as calls:
@@ -305,12 +307,12 @@ def test_one_bad_image_costs_its_own_completions_only():
         assert "base64" in answer["reasons"][1]
         assert "null" in answer["reasons"][2]
         item = {"image": "%%%", "captions": ["a dog"]}
-        items = calls.post("/v1/explain", json={"items": [item, asked()]}).json()["items"]
+        items = calls.post("/v1/explain", json={"items": [item, request_body()]}).json()["items"]
         assert "base64" in items[0]["errors"][0]
         assert items[1]["error"] is None
 
 
-def test_a_taken_port_is_a_one_line_error():
+def test_used_port_is_a_one_line_error():
     with bind(ServeSettings(port=0)) as listener:
         listener.listen()
         port = listener.getsockname()[1]
@@ -319,12 +321,12 @@ def test_a_taken_port_is_a_one_line_error():
 
 
 @pytest.mark.parametrize("name", ["http://msd.example", "a b", "", "x/y", "*"])
-def test_a_host_that_is_allowed_must_be_a_name(name):
+def test_allowed_host_must_be_a_host_name(name):
     with pytest.raises(ConfigError, match="expected a host name"):
         ServeSettings(allow_hosts=(name,))
 
 
-def test_an_allowed_host_may_call_and_no_other():
+def test_only_allowed_hosts_are_served():
     with client(allow_hosts=("msd.example",)) as calls:
         for host, origin, status in (
             ("msd.example", None, 200),
@@ -335,7 +337,7 @@ def test_an_allowed_host_may_call_and_no_other():
             ("x.msd.example", None, 403),
         ):
             headers = {"host": host} | ({} if origin is None else {"origin": origin})
-            assert calls.post("/v1/score", json=asked(), headers=headers).status_code == status, (host, origin)
+            assert calls.post("/v1/score", json=request_body(), headers=headers).status_code == status, (host, origin)
 
 
 NGINX = """
@@ -355,7 +357,7 @@ http {{
 
 @contextmanager
 def nginx(folder, address):
-    """A real nginx in front of a service, on a port of its own."""
+    """Start nginx in front of a service, on a free port."""
     program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if program is None:
         pytest.skip("no nginx; on Debian: apt-get install nginx-light")
@@ -380,24 +382,27 @@ def nginx(folder, address):
             proxy.terminate()
 
 
-def test_behind_nginx_an_allowed_name_is_served_and_another_is_not(tmp_path):
+def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
     with served(allow_hosts=("msd.example",)) as address, nginx(tmp_path, address) as proxied:
         port = urlsplit(proxied).port
         for prefix in ("", "/msd"):
             for origin in ("http://msd.example", f"http://msd.example:{port}"):
                 headers = {"Host": f"msd.example:{port}", "Origin": origin}
-                status, answer = post(proxied, f"{prefix}/v1/score", asked(), headers)
+                status, answer = post(proxied, f"{prefix}/v1/score", request_body(), headers)
                 assert status == 200
                 assert answer["items"][0]["scores"][0]["msd"] is not None
-            assert post(proxied, f"{prefix}/v1/score", asked(), {"Host": "other.example"})[0] == 403
-        assert post(proxied, "/v1/score", asked(), {"Host": "msd.example", "Origin": "http://evil.example"})[0] == 403
+            assert post(proxied, f"{prefix}/v1/score", request_body(), {"Host": "other.example"})[0] == 403
+        assert (
+            post(proxied, "/v1/score", request_body(), {"Host": "msd.example", "Origin": "http://evil.example"})[0]
+            == 403
+        )
     with served() as address:
         (tmp_path / "plain").mkdir()
         with nginx(tmp_path / "plain", address) as proxied:
-            assert "--allow-host" in post(proxied, "/v1/score", asked(), {"Host": "msd.example"})[1]["error"]
+            assert "--allow-host" in post(proxied, "/v1/score", request_body(), {"Host": "msd.example"})[1]["error"]
 
 
-def test_the_description_has_every_route_the_token_and_needs_none():
+def test_openapi_document_has_all_routes_and_needs_no_token():
     with client(token="a token of many characters") as calls:
         document = calls.get("/openapi.json").json()
         routes = {
@@ -408,7 +413,7 @@ def test_the_description_has_every_route_the_token_and_needs_none():
         assert document["security"] == [{"token": []}]
         assert document["paths"]["/healthz"]["get"]["security"] == []
         assert calls.get("/docs").status_code == 200
-        assert calls.post("/v1/score", json=asked()).status_code == 401
+        assert calls.post("/v1/score", json=request_body()).status_code == 401
 
 
 BOMBS = {
@@ -425,10 +430,10 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_body_of_millions_of_values_is_rejected_while_others_are_answered(name):
-    """The slowest probe beside it is answered in 100 ms on an idle machine; a busy one of two cores gets more."""
+def test_huge_body_is_rejected_without_blocking_others(name):
+    """Probes are answered in 100 ms on an idle machine; the limit is higher for a busy one with two cores."""
     with process() as (child, address):
-        post(address, "/v1/score", asked())
+        post(address, "/v1/score", request_body())
         before, slowest, answers = megabytes(child.pid, "VmHWM"), 0.0, []
 
         def send():
@@ -461,8 +466,8 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", [*BOMBS, *SLOW])
-def test_no_call_keeps_the_interpreter_for_a_tenth_of_a_second(name):
-    """Reading a body leaves the interpreter to the thread that answers probes, measured as time of the processor."""
+def test_reading_a_body_does_not_hold_the_gil(name):
+    """Reading a body releases the GIL for the thread that answers probes, measured in CPU time."""
     body, stored = (BOMBS | SLOW)[name], Stored("image", "/v1/images", 1 << 26)
 
     def read(clocks):
@@ -471,13 +476,13 @@ def test_no_call_keeps_the_interpreter_for_a_tenth_of_a_second(name):
             _read_items(body, ServeSettings(), stored)
 
     def longest():
-        """The most processor time that the reading thread takes between two turns of this one."""
+        """Return the maximum CPU time of the reading thread between two turns of this one."""
         most, last, clocks = 0.0, 0.0, []
         reader = threading.Thread(target=read, args=[clocks])
         reader.start()
         while reader.is_alive():
             time.sleep(0.001)
-            with suppress(OSError, IndexError):  # it has not begun, or has ended
+            with suppress(OSError, IndexError):  # not started, or finished
                 now = time.clock_gettime(clocks[0])
                 most, last = max(most, now - last), now
         return most

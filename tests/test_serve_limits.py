@@ -1,4 +1,4 @@
-"""Refusals and limits of the service: who may call, how much, what happens when it is busy or a caller leaves."""
+"""Access control and limits of the service, overload and disconnected clients."""
 
 import asyncio
 import base64
@@ -22,15 +22,15 @@ from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
 from msdscore.serve.settings import ServeSettings
-from serving import SPEC, TOKEN, asked, client, image_bytes, served
+from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
 
 class Watched:
-    """The toy encoder; it counts what it is given, and waits at a gate."""
+    """The toy encoder, counting its inputs and waiting for an event."""
 
     def __init__(self) -> None:
         self._encoder = load_encoder("toy")
-        self.pictures, self.captions = 0, 0
+        self.images, self.captions = 0, 0
         self.gate = threading.Event()
         self.gate.set()
 
@@ -39,7 +39,7 @@ class Watched:
 
     def encode_images(self, images):
         self.gate.wait(20)
-        self.pictures += len(images)
+        self.images += len(images)
         return self._encoder.encode_images(images)
 
     def encode_texts(self, texts):
@@ -60,9 +60,9 @@ class Watched:
         ({"host": "localhost", "origin": "null"}, 403),
     ],
 )
-def test_pages_of_other_sites_cannot_call(headers, status):
+def test_cross_origin_requests_are_rejected(headers, status):
     with client() as calls:
-        answer = calls.post("/v1/score", json=asked(), headers=headers)
+        answer = calls.post("/v1/score", json=request_body(), headers=headers)
         assert answer.status_code == status
         assert "access-control-allow-origin" not in answer.headers
 
@@ -70,51 +70,51 @@ def test_pages_of_other_sites_cannot_call(headers, status):
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"]
 )
-def test_only_the_whole_token_opens(given):
+def test_partial_tokens_are_rejected(given):
     with client(host="0.0.0.0", token=TOKEN) as calls:
-        answer = calls.post("/v1/score", json=asked(), headers={"Authorization": given})
+        answer = calls.post("/v1/score", json=request_body(), headers={"Authorization": given})
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_caption_called_items_is_a_caption():
+def test_caption_named_items():
     with client() as calls:
-        answer = calls.post("/v1/score", json=asked(captions=("items", '"items"')))
+        answer = calls.post("/v1/score", json=request_body(captions=("items", '"items"')))
         assert answer.status_code == 200
 
 
-def test_unknown_paths_and_methods_are_answered_in_the_one_form():
+def test_unknown_paths_and_methods_return_json_errors():
     with client() as calls:
         for answer in (calls.get("/v1/score"), calls.get("/nothing"), calls.delete("/v1/rank")):
             assert answer.status_code in (404, 405)
             assert answer.json()["request_id"] == answer.headers["x-request-id"]
         assert (
-            calls.post("/v1/score", json=asked(), headers={"x-request-id": "mine-1"}).headers["x-request-id"]
+            calls.post("/v1/score", json=request_body(), headers={"x-request-id": "mine-1"}).headers["x-request-id"]
             == "mine-1"
         )
 
 
-def test_an_error_of_our_own_is_a_500_without_its_inside(caplog):
+def test_internal_error_is_a_500_without_details(caplog):
     encoder = Watched()
     encoder.encode_images = lambda images: 1 / 0
     with client(Pipeline(encoder), raises=False) as calls:
-        answer = calls.post("/v1/score", json=asked())
+        answer = calls.post("/v1/score", json=request_body())
     assert answer.status_code == 500
     assert "zero" not in answer.text
     assert answer.json()["request_id"] in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_vectors_are_remembered_between_requests():
+def test_vectors_are_cached_between_requests():
     encoder = Watched()
     with client(Pipeline(encoder)) as calls:
-        first = calls.post("/v1/rank", json=asked()).json()
-        calls.post("/v1/explain", json=asked())
-        assert calls.post("/v1/rank", json=asked()).json() == first
-    assert (encoder.pictures, encoder.captions) == (1, 2)
+        first = calls.post("/v1/rank", json=request_body()).json()
+        calls.post("/v1/explain", json=request_body())
+        assert calls.post("/v1/rank", json=request_body()).json() == first
+    assert (encoder.images, encoder.captions) == (1, 2)
 
 
-def test_an_image_never_reaches_the_disk(monkeypatch):
+def test_images_are_not_written_to_disk(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a temporary file on disk")
 
@@ -129,13 +129,13 @@ def test_an_image_never_reaches_the_disk(monkeypatch):
         assert answer.json()["items"][0]["scores"][0]["error"] is None
 
 
-def test_too_many_pixels_are_a_reason():
+def test_too_many_pixels_are_rejected():
     with client(Scorer("toy", limits=ImageLimits(max_pixels=1000)).pipeline) as calls:
-        row = calls.post("/v1/score", json=asked()).json()["items"][0]["scores"][0]
+        row = calls.post("/v1/score", json=request_body()).json()["items"][0]["scores"][0]
     assert "pixels" in row["error"]
 
 
-def test_full_service_answers_503_and_takes_requests_again():
+def test_full_queue_returns_503_and_recovers():
     encoder = Watched()
     encoder.gate.clear()
     with served(Pipeline(encoder), max_queue=2, max_batch=1) as address:
@@ -143,7 +143,7 @@ def test_full_service_answers_503_and_takes_requests_again():
         answers: list[int] = []
 
         def call(colour):
-            answers.append(post(place, asked(colour))[0])
+            answers.append(post(place, request_body(colour))[0])
 
         waiting = [threading.Thread(target=call, args=(colour,)) for colour in ("red", "blue")]
         for thread in waiting:
@@ -151,7 +151,7 @@ def test_full_service_answers_503_and_takes_requests_again():
         until = time.monotonic() + 10
         while get(place, "/readyz") == 200:
             assert time.monotonic() < until
-        found = post(place, asked("green"))
+        found = post(place, request_body("green"))
         assert found[0] == 503
         assert found[1]["retry-after"] == "1"
         assert get(place, "/healthz") == 200
@@ -159,39 +159,39 @@ def test_full_service_answers_503_and_takes_requests_again():
         for thread in waiting:
             thread.join(20)
         assert answers == [200, 200]
-        assert post(place, asked("green"))[0] == 200
+        assert post(place, request_body("green"))[0] == 200
 
 
-def test_a_caller_who_left_costs_nothing_more():
+def test_requests_of_disconnected_clients_are_dropped():
     encoder = Watched()
     encoder.gate.clear()
     with served(Pipeline(encoder), max_batch=1) as address:
         place = urlsplit(address).netloc
-        first = threading.Thread(target=post, args=(place, asked("red")))
+        first = threading.Thread(target=post, args=(place, request_body("red")))
         first.start()
-        time.sleep(0.3)  # the worker holds it at the gate
+        time.sleep(0.3)  # the worker waits for the event
         leaver = HTTPConnection(place)
-        leaver.request("POST", "/v1/score", json.dumps(asked("blue")), {"Content-Type": "application/json"})
+        leaver.request("POST", "/v1/score", json.dumps(request_body("blue")), {"Content-Type": "application/json"})
         time.sleep(0.3)
         leaver.close()
         time.sleep(0.3)
         encoder.gate.set()
         first.join(20)
-        assert post(place, asked("green"))[0] == 200
-    assert encoder.pictures == 2
+        assert post(place, request_body("green"))[0] == 200
+    assert encoder.images == 2
 
 
-def test_a_request_past_the_time_limit_is_given_up():
+def test_request_times_out():
     encoder = Watched()
     encoder.gate.clear()
     with client(Pipeline(encoder), timeout=0.2) as calls:
-        answer = calls.post("/v1/score", json=asked())
+        answer = calls.post("/v1/score", json=request_body())
         encoder.gate.set()
     assert answer.status_code == 504
     assert "0.2 seconds" in answer.json()["error"]
 
 
-def test_bodies_of_all_callers_together_have_a_limit_and_what_is_only_announced_takes_no_room():
+def test_total_size_of_bodies_is_limited_by_received_bytes():
     app = create_app(SPEC.build(), ServeSettings(max_body=1000, max_held=1500), spec=SPEC)
     proceed, stalled = asyncio.Event(), []
 
@@ -232,7 +232,7 @@ def test_bodies_of_all_callers_together_have_a_limit_and_what_is_only_announced_
     assert asyncio.run(main()) == (503, 422, {422}, 422)
 
 
-def test_a_caller_who_leaves_while_sending_is_not_an_error_of_the_service(caplog):
+def test_disconnect_during_upload_is_not_logged_as_an_error(caplog):
     app = create_app(SPEC.build(), ServeSettings(), spec=SPEC)
     sent: list[dict] = []
 
@@ -265,31 +265,35 @@ def get(place, path):
         return answer.status
 
 
-def test_figures_are_those_of_explain():
+def test_figures_equal_explain():
     with client() as calls:
-        page = calls.post("/v1/figure?kind=html", json=asked())
+        page = calls.post("/v1/figure?kind=html", json=request_body())
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "blue" in page.text
-        numbers = calls.post("/v1/figure?kind=json&set=true", json=asked()).json()
+        numbers = calls.post("/v1/figure?kind=json&set=true", json=request_body()).json()
         assert numbers == json.loads(
             json.dumps(
-                {"explanations": [one.to_dict() for one in Scorer("toy").contrast(image_bytes(), asked()["captions"])]}
+                {
+                    "explanations": [
+                        one.to_dict() for one in Scorer("toy").contrast(image_bytes(), request_body()["captions"])
+                    ]
+                }
             )
         )
-        alone = calls.post("/v1/figure?kind=json", json=asked()).json()["explanations"]
-        explained = calls.post("/v1/explain", json=asked()).json()["items"][0]["explanations"]
-        scored = calls.post("/v1/score", json=asked()).json()["items"][0]["scores"]
+        alone = calls.post("/v1/figure?kind=json", json=request_body()).json()["explanations"]
+        explained = calls.post("/v1/explain", json=request_body()).json()["items"][0]["explanations"]
+        scored = calls.post("/v1/score", json=request_body()).json()["items"][0]["scores"]
         for figure, shown, score in zip(alone, explained, scored, strict=True):
             assert figure["score"] == shown["score"]
             assert figure["score"]["soft_msd"] == figure["score"]["msd"] == score["msd"]
-        assert calls.post("/v1/figure?kind=json&set=maybe", json=asked()).status_code == 422
-        assert calls.post("/v1/figure?kind=exe", json=asked()).status_code == 422
-        assert calls.post("/v1/figure?kind=json", json={"items": [asked(), asked()]}).status_code == 422
-        broken = {"image": base64.b64encode(b"no picture").decode(), "captions": ["a"]}
+        assert calls.post("/v1/figure?kind=json&set=maybe", json=request_body()).status_code == 422
+        assert calls.post("/v1/figure?kind=exe", json=request_body()).status_code == 422
+        assert calls.post("/v1/figure?kind=json", json={"items": [request_body(), request_body()]}).status_code == 422
+        broken = {"image": base64.b64encode(b"not an image").decode(), "captions": ["a"]}
         assert calls.post("/v1/figure?kind=json", json=broken).status_code == 422
 
 
-def test_rows_of_a_scored_file_come_worst_first():
+def test_rows_of_a_scored_file_are_sorted_worst_first():
     lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "support": -n} for n in range(5)]
     lines.append({"caption": "bad", "image": "x.jpg", "msd": None, "support": None, "error": "broken"})
     text = "\n".join(map(json.dumps, lines)).encode()
@@ -323,7 +327,7 @@ def test_rows_of_a_scored_file_come_worst_first():
         {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "similarity": float("nan")},
     ],
 )
-def test_a_file_whose_rows_differ_reads_as_one_whose_rows_are_alike(odd):
+def test_heterogeneous_rows_equal_homogeneous_rows(odd):
     lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "id": "x"} for n in range(3)]
     with client() as calls:
         text = "\n".join(json.dumps(line) for line in [*lines, odd]).encode()
@@ -337,7 +341,7 @@ def without(lines, name):
     return [{key: value for key, value in line.items() if key != name} for line in lines]
 
 
-def test_texts_and_numbers_of_columns_are_as_clean_as_those_of_rows():
+def test_columns_and_rows_are_cleaned_equally():
     table = pa.table({
         "caption": ["a" * 3000, "", None], "image": [{"bytes": b"x", "path": "1.jpg"}] * 3,
         "msd": [0.5, float("nan"), float("inf")], "match": pa.array([1, 0, None], pa.int8()),
@@ -353,7 +357,7 @@ def test_texts_and_numbers_of_columns_are_as_clean_as_those_of_rows():
     assert [row.get("match") for row in answer["rows"]] == [1, 0, None]
 
 
-def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_requested():
+def test_scored_file_is_uploaded_once_and_paged():
     lines = [{"caption": f"a Dog {n}", "image": f"{n}.jpg", "match": n / 1000} for n in range(700)]
     text = "\n".join(map(json.dumps, lines)).encode()
     with client(max_stored=1) as calls:
@@ -372,12 +376,12 @@ def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_requested():
         assert "expected a file" in calls.post("/v1/rows", files={"by": (None, "")}).json()["error"]
 
 
-def test_the_version_names_the_scorer():
+def test_version_contains_the_signature():
     with client() as calls:
         assert calls.get("/version").json()["scorer"] == 'Scorer("toy")'
 
 
-def test_head_answers_as_get_does_without_a_body():
+def test_head_equals_get_without_body():
     with client() as calls:
         for path in ("/", "/healthz", "/assets/page.js", "/version"):
             head, get = calls.head(path), calls.get(path)
@@ -387,7 +391,7 @@ def test_head_answers_as_get_does_without_a_body():
         assert calls.head("/nothing").status_code == 404
 
 
-def test_only_the_origins_that_were_named_may_show_the_page_in_a_frame():
+def test_only_configured_origins_may_embed_the_page():
     with client() as calls:
         headers = calls.get("/").headers
         assert headers["x-frame-options"] == "DENY"
@@ -411,7 +415,7 @@ def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_rejected():
             assert answer.status_code == status, answer.text
 
 
-def test_every_request_is_a_one_line_error_of_the_log(caplog):
+def test_each_request_is_one_log_line(caplog):
     with caplog.at_level("INFO", logger="msdscore.serve"), client() as calls:
         calls.get("/healthz")
     line = json.loads(caplog.records[-1].getMessage())
@@ -419,7 +423,7 @@ def test_every_request_is_a_one_line_error_of_the_log(caplog):
     assert line["seconds"] >= 0
 
 
-def test_style_sheets_and_scripts_are_served_from_either_folder():
+def test_assets_are_served_from_both_folders():
     with client() as calls:
         for name in ("palette.css", "page.css", "page.js"):
             assert calls.get(f"/assets/{name}").status_code == 200, name
@@ -551,7 +555,7 @@ def test_every_limit_of_the_service_is_checked_when_it_is_set():
 
 
 def test_rewards_are_limited_as_other_requests_are():
-    image = asked()["image"]
+    image = request_body()["image"]
     with client(max_items=2, max_captions=2) as calls:
 
         def reward(**body):
@@ -584,10 +588,12 @@ def test_captions_and_references_of_exactly_the_limit_are_scored():
             (["a dog"], ["a red bird"], 413),
             (["a dog"], ["a dog", " ", "a cat"], 200),  # references without words are left out
         ):
-            body = asked(captions=tuple(captions)) | {"references": references}
+            body = request_body(captions=tuple(captions)) | {"references": references}
             answer = calls.post("/v1/score", json=body)
             assert answer.status_code == status, answer.text
-        error = calls.post("/v1/score", json=asked() | {"captions": ["a dog"], "references": ["a red bird"]}).json()
+        error = calls.post(
+            "/v1/score", json=request_body() | {"captions": ["a dog"], "references": ["a red bird"]}
+        ).json()
         assert error["error"] == "expected references of at most 9 bytes, got 10"
 
 
@@ -596,12 +602,12 @@ def test_base64_of_any_length_and_any_breaks_is_read():
     text = base64.b64encode(content).decode()
     broken = "\n".join(text[start : start + 75] for start in range(0, len(text), 75))
     with client() as calls:
-        plain = calls.post("/v1/score", json=asked() | {"image": text}).json()
+        plain = calls.post("/v1/score", json=request_body() | {"image": text}).json()
         assert len(plain["items"][0]["scores"]) == 2
-        assert calls.post("/v1/score", json=asked() | {"image": broken}).json() == plain
-        assert calls.post("/v1/score", json=asked() | {"image": "data:image/png;base64," + text}).json() == plain
+        assert calls.post("/v1/score", json=request_body() | {"image": broken}).json() == plain
+        assert calls.post("/v1/score", json=request_body() | {"image": "data:image/png;base64," + text}).json() == plain
         for bad in (text + "=AAAA", text[:-4] + "%AAA", "data:image/png," + text, text + "A"):
-            answer = calls.post("/v1/score", json=asked() | {"image": bad})
+            answer = calls.post("/v1/score", json=request_body() | {"image": bad})
             assert answer.status_code == 422, bad[-20:]
             assert "base64" in answer.json()["error"]
 
@@ -609,7 +615,7 @@ def test_base64_of_any_length_and_any_breaks_is_read():
 def test_commas_and_quotes_inside_a_caption_are_not_values_of_the_request():
     captions = ['a dog \\"' + "," * 15_000] * 8
     with client() as calls:
-        answer = calls.post("/v1/score", json=asked(captions=tuple(captions)))
+        answer = calls.post("/v1/score", json=request_body(captions=tuple(captions)))
         assert answer.status_code == 200, answer.text
         too_many = b'{"image": "", "captions": [' + b",".join([b'"a"'] * 30_001) + b"]}"
         answer = calls.post("/v1/score", content=too_many, headers={"Content-Type": "application/json"})
@@ -619,6 +625,6 @@ def test_commas_and_quotes_inside_a_caption_are_not_values_of_the_request():
 
 def test_numbers_as_text_are_rejected_and_not_converted():
     with client() as calls:
-        body = {"images": [asked()["image"]], "completions": ["a dog"], "image_of": ["0"]}
+        body = {"images": [request_body()["image"]], "completions": ["a dog"], "image_of": ["0"]}
         assert calls.post("/v1/reward", json=body).status_code == 422
         assert calls.post("/v1/reward", json=body | {"image_of": [0]}).status_code == 200

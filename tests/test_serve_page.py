@@ -1,4 +1,4 @@
-"""The service's page in a real Chromium: typing, input methods, undo, hover, tap, share, export, a scored file, axe."""
+"""The page of the service in Chromium: editing, input methods, undo, touch, sharing, export, scored files, axe."""
 
 import csv
 import json
@@ -53,8 +53,8 @@ def browser(running: Browser, address: str) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A red square on blue, with shading so that every grey occurs."""
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write an image of a red square on blue, with shading so that every grey level occurs."""
     pixels = np.zeros((200, 300, 3), dtype=np.uint8)
     pixels[..., 2] = np.linspace(40, 255, 300).astype(np.uint8)
     pixels[60:140, 100:200] = (220, 20, 20)
@@ -64,14 +64,14 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shot(browser: Browser, name: str) -> None:
-    """Keep a screenshot where a folder for them is named."""
+    """Save a screenshot if a folder is configured."""
     if folder := os.environ.get("SCREENSHOTS"):
-        time.sleep(0.5)  # bars move for a moment
+        time.sleep(0.5)  # wait for animations
         browser.screenshot(Path(folder) / f"{name}.png")
 
 
 def focus(browser: Browser, card: int = 0) -> None:
-    """Put the cursor at the end of a caption."""
+    """Move the cursor to the end of a caption."""
     browser.run(
         "const t = document.querySelectorAll('#captions textarea')[arguments[0]]; t.focus(); "
         "t.setSelectionRange(t.value.length, t.value.length)",
@@ -84,7 +84,7 @@ def leave(browser: Browser) -> None:
 
 
 def opened(browser: Browser, image: Path, *captions: str) -> None:
-    """The page with an image and captions of our own."""
+    """Open the page with an image and captions."""
     name = browser.run("return location.hash")
     browser.choose("#file", image)
     browser.wait(f"location.hash !== {name!r} && document.querySelectorAll('#captions .card').length === 1")
@@ -100,7 +100,7 @@ def opened(browser: Browser, image: Path, *captions: str) -> None:
     browser.wait(READY)
 
 
-def test_the_sample_is_ranked_with_its_words_in_colour_and_nothing_is_loaded_from_elsewhere(browser, address):
+def test_sample_is_ranked_with_coloured_words_and_no_external_resources(browser, address):
     scores = browser.run(
         "return [...document.querySelectorAll('.match b')].map(b => Number(b.textContent.replace('−', '-')))"
     )
@@ -120,8 +120,8 @@ def test_the_sample_is_ranked_with_its_words_in_colour_and_nothing_is_loaded_fro
     shot(browser, "sample")
 
 
-def test_typing_moves_the_score_and_cards_change_places_only_when_the_field_is_left(browser, picture):
-    opened(browser, picture, "a blue dog", "a red square")
+def test_typing_updates_the_score_and_cards_are_sorted_on_blur(browser, image):
+    opened(browser, image, "a blue dog", "a red square")
     before = browser.run(TEXTS)
     last = browser.run("return [...document.querySelectorAll('.match b')].map(b => b.textContent)")[1]
     focus(browser, 1)
@@ -140,7 +140,7 @@ def test_typing_moves_the_score_and_cards_change_places_only_when_the_field_is_l
     browser.wait(f"{scores}[0] >= {scores}[1]")
 
 
-def test_only_the_changed_caption_is_computed_and_the_image_is_sent_once(browser):
+def test_only_the_changed_caption_is_sent(browser):
     browser.run(
         "window.sent = []; const old = fetch; window.fetch = (path, options) => { sent.push([path, options.body]); return old(path, options); }"
     )
@@ -154,12 +154,12 @@ def test_only_the_changed_caption_is_computed_and_the_image_is_sent_once(browser
     assert items[0]["image"].startswith("sha256:")
 
 
-def test_an_input_method_undo_and_the_selection_stay_the_browser_s_own(browser, picture):
-    opened(browser, picture, "a red square")
+def test_input_methods_undo_and_selection_are_not_disturbed(browser, image):
+    opened(browser, image, "a red square")
 
     def holds(text: str) -> None:
         browser.wait(f"document.querySelector('#captions textarea').value === {json.dumps(text)} && {READY}")
-        # What the scores drew again must not have taken the focus, on which the next keys depend.
+        # Rendering of scores must not take the focus.
         browser.wait("document.activeElement === document.querySelector('#captions textarea')")
 
     focus(browser)
@@ -178,7 +178,7 @@ def test_an_input_method_undo_and_the_selection_stay_the_browser_s_own(browser, 
     assert browser.run("return document.activeElement.selectionStart") == 7
 
 
-def test_the_coloured_words_lie_under_the_letters_of_the_field(browser):
+def test_coloured_words_are_aligned_with_the_text(browser):
     for width in (1360, 700, 390):
         browser.view(width, 900)
         boxes = browser.run(
@@ -190,7 +190,7 @@ def test_the_coloured_words_lie_under_the_letters_of_the_field(browser):
             assert abs(words[1] - field[1]) <= 1
 
 
-def test_words_that_fit_better_and_words_that_are_missing_are_a_click_away_and_can_be_undone(browser, picture):
+def test_suggestions_are_applied_by_click_and_can_be_undone(browser, image):
     hints = {
         "missing": [{"word": "corner", "probability": 0.9}],
         "suggestions": [{"number": 1, "word": "green", "instead": [{"word": "red", "probability": 0.8}]}],
@@ -201,7 +201,7 @@ def test_words_that_fit_better_and_words_that_are_missing_are_a_click_away_and_c
         " for (const item of body.items) Object.assign(item.explanations[0], hints); return new Response(JSON.stringify(body)); }",
         hints,
     )
-    opened(browser, picture, "a green square")
+    opened(browser, image, "a green square")
     browser.wait("document.querySelector('.rather')?.textContent.includes('green')")
     shot(browser, "hints")
     browser.click(".rather button")
@@ -212,7 +212,7 @@ def test_words_that_fit_better_and_words_that_are_missing_are_a_click_away_and_c
     browser.wait(f"document.querySelector('textarea').value === 'a green square corner' && {READY}")
 
 
-def test_references_one_per_line_add_ref_msd_to_the_numbers(browser):
+def test_references_add_ref_msd(browser):
     names = "[...document.querySelectorAll('table.numbers th')].map(cell => cell.textContent)"
     browser.click("[data-tool=numbers]")
     browser.wait("document.querySelector('table.numbers')")
@@ -239,8 +239,8 @@ def test_an_emptied_caption_has_no_score(browser):
     assert browser.run("return document.querySelectorAll('#captions .card').length") == 3
 
 
-def test_a_slow_answer_never_overwrites_a_newer_one(browser, picture):
-    opened(browser, picture, "a red square")
+def test_stale_response_does_not_overwrite_a_newer_one(browser, image):
+    opened(browser, image, "a red square")
     browser.run(
         "const old = fetch; let first = true; window.fetch = async (path, options) => {"
         " const slow = first && path === 'v1/explain'; first = false;"
@@ -249,7 +249,7 @@ def test_a_slow_answer_never_overwrites_a_newer_one(browser, picture):
     )
     focus(browser)
     browser.type(" blue")
-    browser.wait("window.release")  # the first answer is held back
+    browser.wait("window.release")  # the first response is delayed
     browser.type(" dog")
     browser.wait(f"window.done === 1 && {READY}")
     score = browser.run("return document.querySelector('.match b').textContent")
@@ -259,8 +259,8 @@ def test_a_slow_answer_never_overwrites_a_newer_one(browser, picture):
     assert browser.run(TEXTS) == ["a red square blue dog"]
 
 
-def test_lines_that_are_pasted_become_captions(browser, picture):
-    opened(browser, picture, "a red")
+def test_pasted_lines_become_captions(browser, image):
+    opened(browser, image, "a red")
     focus(browser)
     browser.run(
         "const data = new DataTransfer(); data.setData('text', ' square\\na blue dog\\n\\na green cat\\n');"
@@ -270,7 +270,7 @@ def test_lines_that_are_pasted_become_captions(browser, picture):
     assert sorted(browser.run(TEXTS)) == ["a blue dog", "a green cat", "a redsquare"]
 
 
-def test_an_image_that_is_dropped_or_pasted_starts_with_an_empty_caption(browser):
+def test_dropped_or_pasted_image_starts_with_an_empty_caption(browser):
     script = (
         "const canvas = document.createElement('canvas'); canvas.width = canvas.height = 40; canvas.getContext('2d').fillRect(0, 0, 9, 9);"
         "return new Promise(done => canvas.toBlob(blob => { const data = new DataTransfer(); data.items.add(new File([blob], 'own.png', { type: 'image/png' }));"
@@ -289,7 +289,7 @@ def test_an_image_that_is_dropped_or_pasted_starts_with_an_empty_caption(browser
     shot(browser, "own-image")
 
 
-def test_a_word_shows_where_it_looks_and_a_region_its_words(browser, picture):
+def test_word_shows_its_regions_and_region_its_words(browser, image):
     browser.hover(".card .w[style]")
     browser.wait("document.querySelector('#stages .base').ariaLabel.includes('where “')")
     assert browser.run("return document.getElementById('meant').textContent")
@@ -297,7 +297,7 @@ def test_a_word_shows_where_it_looks_and_a_region_its_words(browser, picture):
     shot(browser, "word")
     browser.hover("h1")
     browser.wait("!document.querySelector('#stages .base').ariaLabel.includes('where “')")
-    opened(browser, picture, "a red square")
+    opened(browser, image, "a red square")
     browser.hover("#stages .base")
     browser.wait("document.getElementById('legend').textContent.match(/This region/)")
     told = browser.run("return [...document.querySelectorAll('.w.on')].map(w => w.textContent)")
@@ -307,7 +307,7 @@ def test_a_word_shows_where_it_looks_and_a_region_its_words(browser, picture):
 
 
 @pytest.mark.parametrize(("width", "height"), [(1360, 900), (1000, 500), (390, 700)])
-def test_the_region_under_the_mouse_is_the_one_of_a_portrait_image(browser, tmp_path, width, height):
+def test_region_under_the_mouse_of_a_portrait_image(browser, tmp_path, width, height):
     pixels = np.full((600, 200, 3), 255, dtype=np.uint8)
     pixels[:100, :34] = (220, 20, 20)  # the first of six columns, the first of six rows
     Image.fromarray(pixels).save(tmp_path / "tall.png")
@@ -321,7 +321,7 @@ def test_the_region_under_the_mouse_is_the_one_of_a_portrait_image(browser, tmp_
     assert box[1] / box[0] == pytest.approx(3, abs=0.1)
 
 
-def test_a_tap_pins_a_word_and_the_image_stays_in_sight(browser):
+def test_tap_pins_a_word_and_the_image_stays_visible(browser):
     browser.view(390, 844)
     browser.run("document.querySelectorAll('.card')[2].scrollIntoView({ block: 'end' })")
     browser.wait("document.querySelectorAll('.card')[2].getBoundingClientRect().bottom <= innerHeight + 2")
@@ -339,7 +339,7 @@ def test_a_tap_pins_a_word_and_the_image_stays_in_sight(browser):
     browser.wait("!document.querySelector('#stages .base').ariaLabel.includes('where “')")
 
 
-def test_words_regions_and_maps_are_reached_by_keyboard(browser):
+def test_words_regions_and_maps_are_accessible_by_keyboard(browser):
     browser.run("const t = document.querySelector('#captions textarea'); t.focus(); t.setSelectionRange(2, 2)")
     browser.press("ArrowRight")
     browser.wait("document.querySelector('#stages .base').ariaLabel.includes('where “cup”')")
@@ -357,7 +357,7 @@ def test_words_regions_and_maps_are_reached_by_keyboard(browser):
     browser.wait("document.activeElement.dataset.map === 'support'")
 
 
-def test_two_captions_are_compared_by_words_and_terms_and_by_maps_on_one_scale(browser):
+def test_comparison_of_two_captions(browser):
     for number in (0, 1):
         browser.run("document.querySelectorAll('[data-tool=compare]')[arguments[0]].click()", number)
     browser.wait("document.querySelector('#difference')")
@@ -372,7 +372,7 @@ def test_two_captions_are_compared_by_words_and_terms_and_by_maps_on_one_scale(b
     shot(browser, "compared")
 
 
-def test_the_address_keeps_sample_and_captions_over_reload_and_back(browser, address):
+def test_url_restores_sample_and_captions(browser, address):
     focus(browser)
     browser.type(" today")
     browser.wait(READY)
@@ -392,8 +392,8 @@ def test_the_address_keeps_sample_and_captions_over_reload_and_back(browser, add
     assert browser.run(TEXTS) == ["a red & blue flag"]
 
 
-def test_an_image_of_one_s_own_is_there_after_a_reload(browser, picture):
-    opened(browser, picture, "a red square")
+def test_uploaded_image_survives_a_reload(browser, image):
+    opened(browser, image, "a red square")
     score = browser.run("return document.querySelector('.match b').textContent")
     browser.reload()
     browser.wait(READY)
@@ -401,17 +401,17 @@ def test_an_image_of_one_s_own_is_there_after_a_reload(browser, picture):
     assert browser.run("return document.querySelector('.match b').textContent") == score
 
 
-def test_an_address_whose_image_is_elsewhere_keeps_its_captions_and_asks_for_the_image(browser, address, picture):
+def test_url_with_a_missing_image_restores_captions(browser, address, image):
     browser.open(f"{address}#image=image-1&c=a+red+square")
     browser.wait("document.getElementById('empty')?.textContent.includes('not in this browser')")
     assert browser.run(TEXTS) == ["a red square"]
-    browser.choose("#file", picture)
+    browser.choose("#file", image)
     browser.wait(READY)
     assert browser.run(TEXTS) == ["a red square"]
 
 
-def test_a_click_on_another_card_is_not_lost_when_cards_change_places(browser, picture):
-    opened(browser, picture, "a blue dog", "a red square")
+def test_click_is_not_lost_when_cards_are_sorted(browser, image):
+    opened(browser, image, "a blue dog", "a red square")
     focus(browser, 1)
     browser.run("document.activeElement.select()")
     browser.type("dog dog dog")
@@ -424,7 +424,7 @@ def test_a_click_on_another_card_is_not_lost_when_cards_change_places(browser, p
 
 
 def answers(browser: Browser, change: str, *arguments: object) -> None:
-    """Let a function body change every answer about a caption before the page sees it: `item`, `text`, `given`."""
+    """Modify every explanation response with a JavaScript function body of `item`, `text` and `given`."""
     browser.run(
         "const [body, ...given] = arguments; const edit = new Function('item', 'text', 'given', body); const old = fetch;"
         " window.fetch = async (path, options) => { const answer = await old(path, options);"
@@ -436,14 +436,14 @@ def answers(browser: Browser, change: str, *arguments: object) -> None:
     )
 
 
-def test_cards_are_sorted_by_the_number_they_show_and_the_bar_is_that_number(browser, picture):
-    """The caption with the lower MSD has the higher match here."""
+def test_cards_are_sorted_by_the_displayed_value(browser, image):
+    """Here the caption with the lower MSD has the higher match."""
     answers(
         browser,
         "const match = text.includes('dog') ? 0.82 : 0.29; const { score } = item.explanations[0];"
         " Object.assign(score, { match, reading: match > 0.5 ? 'good' : 'poor', msd: 1 - match })",
     )
-    opened(browser, picture, "a red square", "a dog")
+    opened(browser, image, "a red square", "a dog")
     browser.wait("document.querySelectorAll('#captions .match b')[0].textContent === '82 %'")
     assert browser.run(TEXTS) == ["a dog", "a red square"]
     shown = browser.run(
@@ -457,11 +457,11 @@ def test_cards_are_sorted_by_the_number_they_show_and_the_bar_is_that_number(bro
     assert colours[0] != colours[1]
     focus(browser, 1)
     browser.type(" and a dog")
-    browser.wait("document.querySelector('.moved')?.textContent === '▲ +53 points'")  # in the unit of the number
+    browser.wait("document.querySelector('.moved')?.textContent === '▲ +53 points'")  # in the displayed unit
 
 
-def test_numbers_are_a_sum_and_each_label_means_one_thing(browser, picture):
-    opened(browser, picture, "a red square")
+def test_numbers_add_up_and_labels_are_unique(browser, image):
+    opened(browser, image, "a red square")
     browser.click("[data-tool=numbers]")
     browser.wait("document.querySelector('table.numbers')")
     rows = browser.run(
@@ -471,19 +471,19 @@ def test_numbers_are_a_sum_and_each_label_means_one_thing(browser, picture):
     terms = [float(row[2].replace("−", "-")) for row in rows[1:-1] if row[2]]
     assert rows[-1][0] == "MSD"
     assert sum(terms) == pytest.approx(float(rows[-1][2].replace("−", "-")), abs=0.002)
-    score = Scorer("toy").score(picture, "a red square")
+    score = Scorer("toy").score(image, "a red square")
     assert float(rows[-1][2].replace("−", "-")) == pytest.approx(score.msd, abs=0.0006)
     value = next(row[1] for row in rows if row[0] == "coverage")
     assert float(value.replace("−", "-")) == pytest.approx(score.coverage, abs=0.0006)
 
 
-def test_a_caption_that_the_encoder_cannot_read_is_grey_without_a_number_and_last(browser, picture):
+def test_unreadable_caption_is_grey_without_score_and_last(browser, image):
     answers(
         browser,
         "if (!text.includes('猫')) return; const [found] = item.explanations; found.warnings = ['not English']; found.readable = false;"
         " found.look.words = found.look.words.map(() => ({ judged: false }))",
     )
-    opened(browser, picture, "猫がいる", "a red square")
+    opened(browser, image, "猫がいる", "a red square")
     browser.wait("document.querySelectorAll('#captions .match').length === 2")
     assert browser.run(TEXTS) == ["a red square", "猫がいる"]
     last = "document.querySelector('.card:nth-child(2)')"
@@ -494,7 +494,7 @@ def test_a_caption_that_the_encoder_cannot_read_is_grey_without_a_number_and_las
     shot(browser, "unreadable")
 
 
-def test_words_of_a_dark_page_are_darker_the_less_they_say(browser):
+def test_weak_words_are_darker_in_dark_mode(browser):
     script = (
         "return [...document.querySelectorAll('.w.tinted')].map(w => getComputedStyle(w).backgroundColor"
         ".match(/\\d+/g).map(Number).reduce((a, b) => a + b))"
@@ -502,30 +502,30 @@ def test_words_of_a_dark_page_are_darker_the_less_they_say(browser):
     light = browser.run(script)
     browser.view(1360, 900, dark=True)
     dark = browser.run(script)
-    assert max(dark) < 450  # the palest of a light page have more than 600
+    assert max(dark) < 450  # the lightest words in light mode exceed 600
     assert max(light) > max(dark)
 
 
 @pytest.mark.parametrize("role", ["support", "penalty", "omission"])
-def test_a_map_is_drawn_as_the_figures_draw_it(browser, picture, role):
-    opened(browser, picture, "a red square", "a green dog on a blue sofa")
+def test_maps_equal_the_figures(browser, image, role):
+    opened(browser, image, "a red square", "a green dog on a blue sofa")
     browser.click(f"[data-map={role}]")
     browser.wait("document.querySelector('figcaption')")
-    browser.run("return new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")  # it is painted then
+    browser.run("return new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")  # wait for rendering
     found = browser.run("return document.querySelector('#stages .base').toDataURL('image/png')")
     drawn = np.asarray(Image.open(BytesIO(b64decode(found.partition(",")[2]))).convert("RGB"), dtype=float)
     caption = browser.run("return document.querySelector('figcaption').textContent")
-    explained = Scorer("toy").contrast(picture, ["a red square", "a green dog on a blue sofa"])
+    explained = Scorer("toy").contrast(image, ["a red square", "a green dog on a blue sofa"])
     item, maps = next(
         both for both in zip(explained, maps_of(explained), strict=True) if both[0].score.caption == caption
     )
-    expected = overlay(Image.open(picture), item.patches, maps[role])
-    # Ramps have 128 steps here, and greys are rounded in another place.
+    expected = overlay(Image.open(image), item.patches, maps[role])
+    # Ramps have 128 steps, and greys are rounded differently.
     assert np.abs(drawn - np.asarray(expected, dtype=float)).max() <= 4
 
 
-def test_exports_are_files_and_the_script_makes_the_same_numbers(browser, picture, tmp_path):
-    opened(browser, picture, "a red square", 'a "green" dog')
+def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
+    opened(browser, image, "a red square", 'a "green" dog')
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.wait("document.getElementById('signature').textContent")
     begins = {"svg": b"<?xml", "json": b"{", "python": b"# Computes the numbers", "page": b"<!doctype html>"}
@@ -537,7 +537,7 @@ def test_exports_are_files_and_the_script_makes_the_same_numbers(browser, pictur
             assert time.monotonic() < until, browser.run("return document.getElementById('status').textContent")
             time.sleep(0.05)
         assert path.read_bytes().startswith(start)
-    (tmp_path / "square.png").write_bytes(picture.read_bytes())
+    (tmp_path / "square.png").write_bytes(image.read_bytes())
     saved = (tmp_path / "square.page.html").read_text()
     assert "data:image/png;base64," in saved
     assert "http" not in saved.replace("http-equiv", "")
@@ -547,9 +547,9 @@ def test_exports_are_files_and_the_script_makes_the_same_numbers(browser, pictur
     assert 'a "green" dog' in run.stdout
 
 
-def test_what_goes_wrong_is_said_once_and_where_it_arose(browser, tmp_path, picture):
+def test_errors_are_shown_once_at_their_origin(browser, tmp_path, image):
     broken = tmp_path / "broken.png"
-    broken.write_bytes(picture.read_bytes()[:60])
+    broken.write_bytes(image.read_bytes()[:60])
     browser.choose("#file", broken)
     browser.wait("document.querySelectorAll('#captions .card').length === 1")
     focus(browser)
@@ -557,7 +557,7 @@ def test_what_goes_wrong_is_said_once_and_where_it_arose(browser, tmp_path, pict
     browser.wait("document.getElementById('empty')?.textContent.match(/decoded|truncated/)")
     assert browser.run("return document.querySelectorAll('.note, #status.error').length") == 0
     shot(browser, "broken-image")
-    opened(browser, picture, "a dog")
+    opened(browser, image, "a dog")
     browser.run("window.fetch = () => Promise.reject(new TypeError('gone'))")
     browser.click("#add")
     browser.wait("document.activeElement.value === ''")
@@ -566,7 +566,7 @@ def test_what_goes_wrong_is_said_once_and_where_it_arose(browser, tmp_path, pict
     assert browser.run("return document.getElementById('status').classList.contains('error')")
 
 
-def test_a_token_is_requested_if_the_service_wants_one(running):
+def test_token_is_requested_if_required(running):
     with served(token=TOKEN) as address:
         running.view(1360, 900)
         running.open(address)
@@ -580,10 +580,10 @@ def test_a_token_is_requested_if_the_service_wants_one(running):
 @pytest.mark.parametrize(
     "ending", ["jsonl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("parquet", "csv"))]
 )
-def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, picture, ending):
+def test_scored_file_is_paged_worst_first_and_rows_open(browser, tmp_path, image, ending):
     captions = [f"a red square number {number}" for number in range(21)] + ["a green dog"]
-    scores = Scorer("toy").score_batch([picture], captions, owner=[0] * len(captions))
-    frame = scores.to_pandas().assign(image=picture.name)
+    scores = Scorer("toy").score_batch([image], captions, owner=[0] * len(captions))
+    frame = scores.to_pandas().assign(image=image.name)
     path = tmp_path / f"scored.{ending}"
     write = {"jsonl": frame.to_json, "parquet": frame.to_parquet, "csv": frame.to_csv}[ending]
     write(path, **({"orient": "records", "lines": True} if ending == "jsonl" else {"index": False}))
@@ -611,7 +611,7 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
     browser.wait("document.querySelectorAll('#rows li').length === 1", seconds=60)
     assert "of 1 (22 rows" in browser.run("return document.getElementById('rows-place').textContent")
     browser.run("document.getElementById('rows-images').removeAttribute('webkitdirectory')")
-    browser.choose("#rows-images", picture)
+    browser.choose("#rows-images", image)
     browser.wait("document.querySelector('#rows button') && document.querySelector('#rows .said .w.tinted[title]')")
     shot(browser, "scored-file")
     browser.click("#rows button")
@@ -621,7 +621,7 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
     browser.wait("!document.getElementById('scored').hidden && document.querySelectorAll('#rows li').length === 1")
 
 
-def test_a_scored_file_can_be_dropped_and_its_errors_are_said_there(browser):
+def test_dropped_scored_file_shows_its_errors(browser):
     script = (
         "const data = new DataTransfer(); data.items.add(new File([arguments[0]], 'scored.jsonl'));"
         " document.dispatchEvent(new DragEvent('drop', { dataTransfer: data }))"
@@ -637,7 +637,7 @@ def test_a_scored_file_can_be_dropped_and_its_errors_are_said_there(browser):
     browser.wait(f"!document.getElementById('one').hidden && {READY}")
 
 
-def test_images_of_rows_are_found_by_the_end_of_their_path_never_by_the_bare_name(browser):
+def test_images_of_rows_are_matched_by_path_suffix(browser):
     found = browser.run(
         "return import('./assets/rows.js').then(({ fileOf, indexed }) => arguments[0].map(([image, paths]) => "
         "fileOf(image, indexed(paths.map(path => ({ name: path.split('/').pop(), webkitRelativePath: path }))))?.webkitRelativePath ?? null))",
@@ -654,7 +654,7 @@ def test_images_of_rows_are_found_by_the_end_of_their_path_never_by_the_bare_nam
     assert found == [None, "images/a/1.jpg", "images/a/1.jpg", "images/b/1.jpg", None, "images/a/1.jpg", None]
 
 
-def test_the_description_of_the_api_works_offline_and_shows_every_route(running):
+def test_api_documentation_works_offline(running):
     with served(token=TOKEN) as address:
         running.view(1360, 900)
         running.open(f"{address}docs")
@@ -681,8 +681,8 @@ def pasted(browser: Browser, *lines: str) -> None:
     )
 
 
-def test_seventy_captions_are_scored_in_batches_and_one_that_is_too_long_says_so_itself(browser, picture):
-    opened(browser, picture, "a red")
+def test_seventy_captions_are_batched_and_a_too_long_one_fails_alone(browser, image):
+    opened(browser, image, "a red")
     browser.run(
         "window.sent = []; const old = fetch; window.fetch = (path, options) => { if (path === 'v1/explain')"
         " sent.push(JSON.parse(options.body).items.length); return old(path, options); }"
@@ -700,8 +700,8 @@ def test_seventy_captions_are_scored_in_batches_and_one_that_is_too_long_says_so
     browser.wait("document.querySelectorAll('#captions .match').length === 69", seconds=60)
 
 
-def test_work_is_seen_while_the_service_takes_its_time(browser, picture):
-    opened(browser, picture, "a red square")
+def test_progress_is_shown_during_slow_requests(browser, image):
+    opened(browser, image, "a red square")
     browser.run(
         "const old = fetch; window.fetch = async (path, options) => { if (path === 'v1/explain')"
         " await new Promise(done => { window.release = done; }); return old(path, options); }"
@@ -714,7 +714,7 @@ def test_work_is_seen_while_the_service_takes_its_time(browser, picture):
     browser.wait(f"{READY} && !document.querySelector('#progress.on')")
 
 
-def test_the_last_image_that_was_chosen_wins_however_slow_another_one_is(browser, tmp_path):
+def test_last_selected_image_wins(browser, tmp_path):
     Image.effect_noise((6000, 5000), 40).save(tmp_path / "large.png")
     browser.run(
         "window.slow = createImageBitmap; window.createImageBitmap = async (file) => { const found = await slow(file);"
@@ -740,8 +740,8 @@ def test_the_last_image_that_was_chosen_wins_however_slow_another_one_is(browser
     assert "coffee" not in chosen
 
 
-def test_typing_never_waits_for_the_address_which_changes_seldom(browser, picture):
-    opened(browser, picture, "a red square")
+def test_url_updates_are_throttled(browser, image):
+    opened(browser, image, "a red square")
     browser.run(
         "window.times = 0; const old = history.replaceState.bind(history); history.replaceState = (...given) => {"
         " if (++times > 3) throw new DOMException('too often', 'SecurityError'); return old(...given); }"
@@ -754,8 +754,8 @@ def test_typing_never_waits_for_the_address_which_changes_seldom(browser, pictur
     assert browser.complaints == []
 
 
-def test_enter_in_the_first_of_twelve_cards_writes_right_below_it_in_sight(browser, picture):
-    opened(browser, picture, "a red")
+def test_enter_adds_a_visible_card_below(browser, image):
+    opened(browser, image, "a red")
     pasted(browser, *(f" square number {number}" for number in range(12)))
     leave(browser)
     browser.wait(f"document.querySelectorAll('#captions .match').length === 12 && {READY}")
@@ -769,8 +769,8 @@ def test_enter_in_the_first_of_twelve_cards_writes_right_below_it_in_sight(brows
     assert 0 <= box[0] < box[1] <= box[2]
 
 
-def test_what_failed_is_tried_again_when_the_service_is_back(browser, picture):
-    opened(browser, picture, "a red square")
+def test_failed_requests_are_retried(browser, image):
+    opened(browser, image, "a red square")
     browser.run("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
     focus(browser)
     browser.type(" today")
@@ -785,7 +785,7 @@ def test_what_failed_is_tried_again_when_the_service_is_back(browser, picture):
     browser.wait(f"location.hash.includes('chelsea') && {READY}")
 
 
-def test_a_removed_caption_comes_back(browser):
+def test_removed_caption_can_be_restored(browser):
     texts = browser.run(TEXTS)
     browser.click(".card:nth-child(2) [data-tool=remove]")
     browser.wait("document.querySelectorAll('#captions .card').length === 2")
@@ -795,7 +795,7 @@ def test_a_removed_caption_comes_back(browser):
     assert browser.run(TEXTS) == texts
 
 
-def test_text_may_be_dragged_into_a_caption_and_a_file_onto_the_page(browser):
+def test_text_and_files_can_be_dragged(browser):
     script = (
         "const data = new DataTransfer(); %s; const event = new DragEvent('dragover', { dataTransfer: data, cancelable: true, bubbles: true });"
         " document.querySelector('textarea').dispatchEvent(event); return event.defaultPrevented"
@@ -804,7 +804,7 @@ def test_text_may_be_dragged_into_a_caption_and_a_file_onto_the_page(browser):
     assert browser.run(script % "data.items.add(new File(['x'], 'a.png', { type: 'image/png' }))") is True
 
 
-def test_an_image_over_the_limit_is_shrunk_and_a_format_of_browsers_is_converted(running, tmp_path):
+def test_large_image_is_downscaled_and_browser_formats_converted(running, tmp_path):
     Image.effect_noise((1200, 1000), 40).save(tmp_path / "large.png")
     Image.new("RGB", (90, 60), "red").save(tmp_path / "red.avif")
     with served(max_pixels=300_000) as address:
@@ -828,10 +828,10 @@ def test_an_image_over_the_limit_is_shrunk_and_a_format_of_browsers_is_converted
         assert running.run("return sent") == ["image/jpeg", "image/jpeg"]
 
 
-def test_no_text_of_the_user_is_code_in_the_python_export(browser, picture, tmp_path):
-    """An encoding comment in the first two lines would let Python read what follows in another way (PEP 263)."""
+def test_python_export_escapes_user_text(browser, image, tmp_path):
+    """An encoding comment in the first two lines would change how Python decodes the file (PEP 263)."""
     name = "# coding: utf-7 +AAo-import os +AAo-os._exit(7).png"
-    (tmp_path / name).write_bytes(picture.read_bytes())
+    (tmp_path / name).write_bytes(image.read_bytes())
     hostile = 'a "red" square\\u2028 \'\'\' """ {x} 猫 😀'
     opened(browser, tmp_path / name, hostile)
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -849,7 +849,7 @@ def test_no_text_of_the_user_is_code_in_the_python_export(browser, picture, tmp_
     assert hostile in run.stdout
 
 
-def test_a_wrong_token_is_distinguished_from_none_and_the_right_one_survives_a_reload(running):
+def test_wrong_token_is_reported_and_valid_token_survives_a_reload(running):
     with served(token=TOKEN) as address:
         running.view(1360, 900)
         running.open(address)
@@ -865,7 +865,7 @@ def test_a_wrong_token_is_distinguished_from_none_and_the_right_one_survives_a_r
         running.wait(READY)
 
 
-def test_light_and_dark_can_be_switched_and_the_choice_stays(browser):
+def test_theme_can_be_switched_and_is_stored(browser):
     paper = "return getComputedStyle(document.body).backgroundColor"
     light = browser.run(paper)
     browser.click("#theme")
@@ -879,7 +879,7 @@ def test_light_and_dark_can_be_switched_and_the_choice_stays(browser):
     browser.run("localStorage.clear()")
 
 
-def test_the_photograph_keeps_its_colours_under_the_spotlight_of_a_word_and_nothing_jumps(browser):
+def test_word_overlay_does_not_change_image_or_layout(browser):
     place = "const b = document.getElementById('samples').getBoundingClientRect(); return b.top"
     before, pixel = browser.run(place), "return document.querySelector('#stages .base').toDataURL()"
     image = browser.run(pixel)
@@ -893,12 +893,12 @@ def test_the_photograph_keeps_its_colours_under_the_spotlight_of_a_word_and_noth
     )
     assert alphas[0] < 30
     assert alphas[1] > 100
-    assert alphas[2] > 40  # smooth, not the grid of the patches
+    assert alphas[2] > 40  # smooth instead of the patch grid
 
 
-def test_several_images_are_scored_here_with_captions_from_texts_and_saved_as_csv(browser, picture, tmp_path):
+def test_several_images_are_scored_and_saved_as_csv(browser, image, tmp_path):
     for name in ("one", "two", "three"):
-        (tmp_path / f"{name}.png").write_bytes(picture.read_bytes())
+        (tmp_path / f"{name}.png").write_bytes(image.read_bytes())
     (tmp_path / "one.txt").write_text("a red square\n")
     (tmp_path / "captions.csv").write_text('two.png,"=a blue, square"\n')
     browser.click("#to-file")
@@ -928,15 +928,15 @@ def test_several_images_are_scored_here_with_captions_from_texts_and_saved_as_cs
     assert [line.split("\t")[0] for line in pasted] == ["image", "one.png", "two.png", "three.png"]
     rows = list(csv.DictReader(StringIO((tmp_path / "scores.csv").read_text())))
     assert [row["image"] for row in rows] == ["one.png", "two.png", "three.png"]
-    assert rows[1]["caption"] == "'=a blue, square"  # a spreadsheet must not read it as a formula
-    assert float(rows[0]["msd"]) == pytest.approx(Scorer("toy").score(picture, "a red square").msd, abs=1e-5)
+    assert rows[1]["caption"] == "'=a blue, square"  # not a formula in a spreadsheet
+    assert float(rows[0]["msd"]) == pytest.approx(Scorer("toy").score(image, "a red square").msd, abs=1e-5)
 
 
-def test_a_folder_is_scored_with_the_captions_in_it(browser, picture, tmp_path):
+def test_folder_is_scored_with_its_captions(browser, image, tmp_path):
     folder = tmp_path / "photos" / "first"
     folder.mkdir(parents=True)
     for name in ("one", "two"):
-        (folder / f"{name}.png").write_bytes(picture.read_bytes())
+        (folder / f"{name}.png").write_bytes(image.read_bytes())
         (folder / f"{name}.txt").write_text(f"a red square, number {name}\n")
     browser.click("#to-file")
     browser.wait("document.getElementById('many-folder')")
@@ -948,7 +948,7 @@ def test_a_folder_is_scored_with_the_captions_in_it(browser, picture, tmp_path):
 
 @contextmanager
 def notebook(folder: Path) -> Iterator[str]:
-    """The origin of a site that serves a folder."""
+    """Serve a folder and yield its origin."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -958,13 +958,13 @@ def notebook(folder: Path) -> Iterator[str]:
             server.shutdown()
 
 
-def test_a_page_of_the_named_origin_shows_the_service_in_a_frame_and_another_does_not(running, tmp_path):
+def test_only_configured_origins_can_embed_the_page(running, tmp_path):
     with notebook(tmp_path) as named, notebook(tmp_path) as other, served(embed=(named,)) as address:
         (tmp_path / "index.html").write_text(f"<iframe src='{address}' width=900 height=700></iframe>")
         running.view(1360, 900)
 
         def words() -> int:
-            """The number of words in the frame."""
+            """Return the number of words in the frame."""
             frame = running.call("Page.getFrameTree")["frameTree"]["childFrames"][0]["frame"]["id"]
             world = running.call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
             expression = "document.querySelectorAll('.w').length"
@@ -982,7 +982,7 @@ def test_a_page_of_the_named_origin_shows_the_service_in_a_frame_and_another_doe
         assert any("frame-ancestors" in text for text in running.complaints), running.complaints
 
 
-def test_behind_a_prefix_the_page_and_the_tries_of_the_api_call_the_right_paths(running):
+def test_page_and_api_documentation_work_behind_a_prefix(running):
     with served(prefix="/msd") as address:
         running.view(1360, 900)
         running.open(f"{address}msd/")
@@ -1002,7 +1002,7 @@ def test_behind_a_prefix_the_page_and_the_tries_of_the_api_call_the_right_paths(
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1360, False), (390, True)])
-def test_axe_finds_nothing_serious_in_the_view_of_a_scored_file(browser, width, dark):
+def test_scored_file_view_is_accessible(browser, width, dark):
     browser.view(width, 844 if width == 390 else 900, dark=dark)
     rows = [{"caption": f"a dog {number}", "match": number / 10, "image": "a/1.jpg"} for number in range(7)]
     rows.append({"caption": "x" * 300, "match": 0.9, "image": f"{'long' * 40}.jpg", "warnings": "y" * 90})
@@ -1017,7 +1017,7 @@ def test_axe_finds_nothing_serious_in_the_view_of_a_scored_file(browser, width, 
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1360, False), (1360, True), (390, False), (390, True)])
-def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_window(browser, width, dark):
+def test_page_is_accessible_and_fits_the_window(browser, width, dark):
     browser.view(width, 844 if width == 390 else 900, dark=dark)
     browser.click("#how summary")
     browser.click("#exports summary")

@@ -1,4 +1,4 @@
-"""Ratings: closed forms, the published resampling, recovery of known strengths, and impossible fits."""
+"""Elo and Bradley-Terry ratings: closed forms, published resampling, recovery of strengths, undefined fits."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from msdscore.lab.stats.elo import EloConfig, bootstrap_elo, bradley_terry, game
 
 
 def _loop(first: Any, second: Any, outcome: Any, k: Any = 4.0) -> Any:
-    """Elo one battle at a time, the textbook way."""
+    """Compute Elo one battle at a time."""
     ratings: dict[str, float] = {}
     for a, b, score in zip(first, second, outcome, strict=True):
         ra, rb = ratings.get(a, 1000.0), ratings.get(b, 1000.0)
@@ -34,14 +34,14 @@ def in_order(played):
     return replay(played, np.arange(len(played.outcome))[None], EloConfig())[0]
 
 
-def test_elo_equals_the_textbook_loop() -> None:
+def test_elo_equals_a_plain_loop() -> None:
     played = _battles()
     expected = _loop(*played)
     table = dict(zip(games(*played).systems, in_order(games(*played)), strict=True))
     assert table == pytest.approx(expected, abs=1e-9)
 
 
-def test_elo_keeps_the_sum_and_a_tie_between_equals_moves_nothing() -> None:
+def test_elo_preserves_the_sum_and_ties_of_equals_change_nothing() -> None:
     assert in_order(games(*_battles())).mean() == pytest.approx(1000)
     assert in_order(games(["a"], ["b"], [0.5])).tolist() == [1000, 1000]
 
@@ -50,7 +50,7 @@ def test_bootstrap_equals_the_published_resampling() -> None:
     pandas = pytest.importorskip("pandas")
     played = _battles(n=60)
     frame = pandas.DataFrame({"first": played[0], "second": played[1], "outcome": played[2]})
-    generator = np.random.RandomState(42)  # what pandas uses after numpy.random.seed(42)
+    generator = np.random.RandomState(42)  # used by pandas after numpy.random.seed(42)
     tables = []
     for _ in range(25):
         sample = frame.sample(frac=1.0, replace=True, random_state=generator)
@@ -62,7 +62,7 @@ def test_bootstrap_equals_the_published_resampling() -> None:
     assert ratings.rounded == {name: int(value + 0.5) for name, value in medians.items()}
 
 
-def test_bootstrap_leaves_a_system_out_if_it_did_not_play() -> None:
+def test_bootstrap_omits_systems_without_battles() -> None:
     ratings = bootstrap_elo(games(["a", "a", "a"], ["b", "b", "c"], [1, 1, 1]), EloConfig(samples=50))
     column = ratings.draws[:, ratings.systems.index("c")]
     assert np.isnan(column).any()
@@ -90,12 +90,12 @@ def test_bradley_terry_recovers_strengths() -> None:
     assert table.values.tolist() == pytest.approx(np.linspace(1.5, -1.5, 6).tolist(), abs=0.1)
 
 
-def test_an_unbeaten_system_has_no_finite_strength() -> None:
+def test_unbeaten_system_has_no_finite_strength() -> None:
     with pytest.raises(InputError, match="no finite answer: the 3 systems fall into 2 groups"):
         bradley_terry(games(["a", "a", "b", "c"], ["b", "c", "c", "b"], [1, 1, 1, 1]))
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(InputError, match=r"must be 1, 0\.5 or 0"):
         games(["a"], ["b"], [2])
     with pytest.raises(InputError, match="at least one battle"):

@@ -64,7 +64,7 @@ def test_all_ties_have_an_infinite_threshold() -> None:
     assert decide_matched([0.1, 0.2], 2).tolist() == [0, 0]
 
 
-def test_threshold_refuses_nan() -> None:
+def test_threshold_rejects_nan() -> None:
     with pytest.raises(InputError, match="without NaN"):
         matched_threshold([0.1, _NAN], 1)
 
@@ -92,11 +92,11 @@ def test_exact_mcnemar_is_a_binomial_test(b: Any, c: Any) -> None:
     assert result.p_value == pytest.approx(scipy_stats.binomtest(b, b + c, 0.5).pvalue)
 
 
-def test_two_judges_that_never_split_do_not_differ() -> None:
+def test_judges_without_disagreement_do_not_differ() -> None:
     assert mcnemar([1, 0], [1, 0]).p_value == mcnemar_exact([1, 0], [1, 0]).p_value == 1.0
 
 
-def test_exact_and_corrected_mcnemar_hold_their_level() -> None:
+def test_exact_and_corrected_mcnemar_control_their_level() -> None:
     rng = np.random.default_rng(1)
     rejected = {"exact": 0, "edwards": 0}
     for _ in range(400):
@@ -108,7 +108,7 @@ def test_exact_and_corrected_mcnemar_hold_their_level() -> None:
     assert 0.01 < rejected["edwards"] / 400 < 0.06
 
 
-def test_clustered_mcnemar_is_the_plain_one_for_single_pairs_and_keeps_its_level_for_clusters() -> None:
+def test_clustered_mcnemar_equals_mcnemar_for_single_pairs_and_controls_its_level() -> None:
     rng = np.random.default_rng(3)
     first, second = rng.random(80) < 0.7, rng.random(80) < 0.5
     b, c = int((first & ~second).sum()), int((second & ~first).sum())

@@ -1,4 +1,4 @@
-"""Correlations: against scipy, under weights, and against figures that published tables imply."""
+"""Correlations against scipy, with weights, and against published values."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_equals_scipy(method: Any, n: Any, levels: Any) -> None:
 @pytest.mark.parametrize("method", sorted(_SCIPY))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_weight_is_a_repetition(method: Any, data: Any) -> None:
+def test_integer_weights_equal_repetition(method: Any, data: Any) -> None:
     x = data.draw(_COLUMN)
     y = data.draw(st.lists(st.integers(0, 6), min_size=len(x), max_size=len(x)))
     w = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(x), max_size=len(x))), dtype=float)
@@ -88,16 +88,16 @@ def test_columns_must_match() -> None:
         prepare([1, 2], [1, 2, 3])
 
 
-def test_infinite_scores_keep_their_rank() -> None:
+def test_infinite_scores_are_ranked() -> None:
     assert kendall_b(prepare([-np.inf, 0, np.inf], [1, 2, 3])) == 1.0
 
 
 @pytest.mark.parametrize(("published", "discordant"), [(0.802, 9), (0.846, 7), (0.736, 12), (0.780, 10), (0.582, 19)])
 def test_published_caparena_taus_are_rankings_of_fourteen_models(published: Any, discordant: Any) -> None:
-    """Every published model-level tau is (91 − 2d)/91: fourteen systems, no ties, a whole number of swaps."""
+    """Every published model-level tau is (91 − 2d)/91: fourteen systems without ties, d discordant pairs."""
     order = list(range(14))
     swaps = discordant
-    for i in range(14):  # bubble the largest forward: each exchange makes exactly one discordant pair
+    for i in range(14):  # each swap of neighbours adds exactly one discordant pair
         for j in range(13 - i):
             if swaps and order[j] < order[j + 1]:
                 order[j], order[j + 1] = order[j + 1], order[j]
@@ -106,11 +106,11 @@ def test_published_caparena_taus_are_rankings_of_fourteen_models(published: Any,
     assert round(kendall_b(prepare(range(14), order)), 3) == pytest.approx(published)
 
 
-def test_pearson_is_linear_only() -> None:
+def test_pearson_of_a_nonlinear_relation() -> None:
     assert pearson(prepare([1, 2, 3, 4], [1, 8, 27, 64])) < 1.0 == spearman(prepare([1, 2, 3], [1, 8, 27]))
 
 
-def test_auc_counts_ties_half_and_takes_weights() -> None:
+def test_auc_counts_ties_half_and_supports_weights() -> None:
     rng = np.random.default_rng(4)
     scores, labels = rng.integers(0, 6, 60), rng.integers(0, 2, 60)
     pairs = [(a > b) + (a == b) / 2 for a in scores[labels == 1] for b in scores[labels == 0]]

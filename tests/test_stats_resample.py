@@ -33,11 +33,11 @@ def test_intervals_of_a_mean_cover_it_95_percent_of_the_time() -> None:
     for _ in range(runs):
         interval = bootstrap_mean((rng.random(200) < 0.7).astype(float), how=_QUICK)
         inside += interval.low <= 0.7 <= interval.high
-    # 400 runs of a 95 % event have a standard deviation of 1.1 %; three of them, and a little for n = 200.
+    # 400 runs have a standard deviation of 1.1 %; the tolerance is three of them, plus a margin for n = 200.
     assert inside / runs == pytest.approx(0.95, abs=0.04)
 
 
-def test_plain_percentiles_are_those_of_the_resampled_means() -> None:
+def test_plain_percentiles_equal_the_resampled_means() -> None:
     values = np.arange(8.0)
     draws = np.random.default_rng(1).integers(0, 8, size=(300, 8))
     plain = bootstrap_mean(values, how=Resampling(samples=300, seed=1, expanded=False))
@@ -64,7 +64,7 @@ def test_one_unit_has_no_interval() -> None:
     assert np.isnan([lone.low, lone.high]).all()
 
 
-def test_a_share_of_all_or_none_keeps_an_interval() -> None:
+def test_fraction_of_zero_or_one_has_an_interval() -> None:
     known = scipy_stats.binomtest(12, 12).proportion_ci(method="exact")
     found = bootstrap_share(np.ones(24), clusters=np.arange(24) // 2)
     assert (found.low, found.high) == pytest.approx((known.low, known.high))
@@ -103,7 +103,7 @@ def test_interval_of_a_mean_matches_the_normal_one() -> None:
     assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.06)  # 4000 resamples: about 2 %
 
 
-def test_same_seed_same_interval_and_blocks_do_not_show(monkeypatch: Any) -> None:
+def test_interval_depends_only_on_the_seed(monkeypatch: Any) -> None:
     values = np.random.default_rng(4).normal(size=40)
     first = bootstrap_mean(values, how=_QUICK)
     assert bootstrap_mean(values, how=_QUICK) == first
@@ -111,7 +111,7 @@ def test_same_seed_same_interval_and_blocks_do_not_show(monkeypatch: Any) -> Non
     for module in ("msdscore.intervals", "msdscore.lab.stats.resample"):
         monkeypatch.setattr(f"{module}.BLOCK", 120)
     blocks = bootstrap_mean(values, how=_QUICK)
-    # A matrix product may add up in another order for another number of rows.
+    # A matrix product may sum in another order for other numbers of rows.
     assert (blocks.low, blocks.high) == pytest.approx((first.low, first.high), abs=1e-12)
 
 
@@ -131,8 +131,8 @@ def test_bootstrap_of_a_correlation() -> None:
     assert interval.high - interval.low < 0.2
 
 
-def test_undefined_resamples_are_left_out() -> None:
-    columns = prepare([1.0, 2.0], [1.0, 2.0])  # half of all resamples hold one item only
+def test_undefined_resamples_are_ignored() -> None:
+    columns = prepare([1.0, 2.0], [1.0, 2.0])  # half of all resamples contain only one item
     interval = bootstrap(lambda w: kendall_c(columns, w), 2, how=_QUICK)
     assert (interval.low, interval.high) == (1.0, 1.0)
 
@@ -162,7 +162,7 @@ def test_p_values_are_uniform_under_the_null(test: Any) -> None:
     assert (p <= 0.05).mean() < 0.1
 
 
-def test_swap_test_is_calibrated_and_finds_a_better_metric() -> None:
+def test_swap_test_is_calibrated_and_has_power() -> None:
     rng = np.random.default_rng(9)
     p_values = []
     for seed in range(40):
@@ -190,7 +190,7 @@ def test_permutation_test_is_exact_for_few_items() -> None:
     assert result.statistic == pytest.approx(known.statistic)
 
 
-def test_permutation_by_image_is_more_careful_than_by_item() -> None:
+def test_permutation_by_image_is_more_conservative_than_by_item() -> None:
     rng = np.random.default_rng(10)
     effect = rng.normal(0.2, 1, 20).repeat(10)
     by_item = permutation_test(effect, np.zeros(200))
@@ -211,7 +211,7 @@ def test_identical_systems_are_never_different() -> None:
     assert bootstrap_both(_mean_of(same - same), 50, how=_QUICK)[1].p_value == 1.0
 
 
-def test_what_does_not_exist_is_not_significant() -> None:
+def test_undefined_difference_is_not_significant() -> None:
     constant, ratings = np.zeros(20), np.arange(20) % 4
 
     def tau(scores: Any) -> float:
@@ -224,24 +224,24 @@ def test_what_does_not_exist_is_not_significant() -> None:
     assert swap_test(tau, same, same, how=_QUICK).p_value == 1.0
 
 
-def test_holm_leaves_out_what_was_not_tested() -> None:
+def test_holm_ignores_missing_p_values() -> None:
     np.testing.assert_allclose(holm([0.01, np.nan, 0.04]), [0.02, np.nan, 0.04])
 
 
-def test_holm_is_a_step_down_and_keeps_the_order() -> None:
+def test_holm_equals_the_step_down_procedure() -> None:
     assert holm([0.001, 0.5, 0.02]).tolist() == pytest.approx([0.003, 0.5, 0.04])
     assert holm([0.4, 0.5]).tolist() == pytest.approx([0.8, 0.8])
     assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
     assert holm([]).tolist() == []
 
 
-def test_holm_keeps_the_family_error() -> None:
+def test_holm_controls_the_family_wise_error() -> None:
     rng = np.random.default_rng(12)
     wrong = [(holm(rng.random(10)) <= 0.05).any() for _ in range(2000)]
     assert np.mean(wrong) == pytest.approx(0.05, abs=0.02)
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="samples must be at least 1, got 0"):
         Resampling(samples=0)
     with pytest.raises(ConfigError, match=r"level must lie between 0 and 1, got 95"):

@@ -1,4 +1,4 @@
-"""Ablations on small sets whose answer is known: variants, buckets and margins by hand, and the commands end to end."""
+"""Ablations on small datasets: variants, buckets and margins by hand, and the commands end to end."""
 
 import json
 
@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures
+from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
@@ -52,7 +52,7 @@ def plan(root, name="sugarcrepe", **more):
     return BenchmarkPlan(name=name, root=root, metrics=("cosine", "msd", "tokens"), samples=50, **more)
 
 
-def test_variants_are_the_settings_and_the_own_value_is_among_them():
+def test_variants_include_the_default():
     variants, own = value_variants("kappa", "5 10", load_encoder("toy"), MSDConfig())
     assert [variant.name for variant in variants] == ["kappa=5", "kappa=10", "kappa=20"]
     assert own == "kappa=20"
@@ -68,14 +68,14 @@ def test_variants_are_the_settings_and_the_own_value_is_among_them():
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
 
-def test_a_sweep_holds_every_variant_against_the_baseline_and_is_not_run_twice(root, tmp_path, monkeypatch):
+def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path, monkeypatch):
     encoder, study = load_encoder("toy"), Study(root=root, output=tmp_path / "alpha.json")
     variants, own = value_variants("alpha", "0 0.1", encoder, MSDConfig())
     results = run_sweep(study, plan(root), variants, baseline=own)
     first, second = results
     assert "msd" in first.against
     assert not second.against
-    # Without its divergence MSD is the cosine.
+    # Without divergence, MSD is the cosine.
     assert first.result.metric("msd").figures == first.result.metric("cosine").figures
     assert first.against["msd"].first == first.result.metric("msd").figures[0].value
     table = sweep_table(results, axis="alpha", baseline=own)
@@ -98,12 +98,12 @@ def test_rated_benchmarks_can_be_swept(tmp_path):
     assert "tau_c" in to_markdown([sweep_table(results, axis="alpha")])
     row = results[0]
     pairs = decided_pairs(row, ("cosine", "msd"))
-    assert len(pairs) == 24  # three captions of each image with unequal ratings
-    assert pairs.right("cosine").mean() == pytest.approx(2 / 3)  # it knows colours and not that a square is no dog
+    assert len(pairs) == 24  # three captions per image with different ratings
+    assert pairs.right("cosine").mean() == pytest.approx(2 / 3)  # it recognises colours but not shapes
 
 
 def by_hand():
-    """Ten pairs: cosine is right where the margin is large, the divergence where it is small."""
+    """Return ten pairs: cosine is right for large margins, the divergence for small ones."""
     cosine = np.array([[0.5, 0.5 + gap] for gap in (0.01, 0.02, 0.03, 0.04, 0.05)] + [[0.9, 0.1 * k] for k in range(5)])
     local = np.array([[1.0, 0.0]] * 5 + [[0.0, 0.65]] * 5)
     scores = {"cosine": cosine, "coverage": local, "support": -local, "bi-kl": local, "msd": cosine + local,
@@ -111,7 +111,7 @@ def by_hand():
     return DecidedPairs(scores, np.arange(10.0), np.array([f"p{k // 2}" for k in range(10)]), np.array(["x"] * 10))
 
 
-def test_gains_lie_where_the_margin_is_small():
+def test_gains_are_largest_for_small_margins():
     bins = margin_rows(by_hand(), temperature=0.2, count=2)
     assert [row["pairs"] for row in bins] == [5, 5]
     assert [row["cosine"].value for row in bins] == [0.0, 1.0]
@@ -127,7 +127,7 @@ def test_gains_lie_where_the_margin_is_small():
     assert sum(name.startswith("p, ") for name in gains[0]) == 3
 
 
-def test_buckets_of_length_hold_all_pairs():
+def test_length_buckets_contain_all_pairs():
     table = length_table(pairs := joined([by_hand(), by_hand()]), ["a"], quantile_bins(pairs.length, 5))
     assert sum(row["pairs"] for row in table.rows) == 20
     assert table.rows[0]["coverage"].value == 1.0
@@ -137,7 +137,7 @@ def test_buckets_of_length_hold_all_pairs():
     assert [len(numbers) for numbers in quantile_bins(np.zeros(4), 3)] == [4]
 
 
-def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
+def test_studies_write_table_figure_and_json_and_resume(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 20)
     text = invoke("kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
     assert "| MSD | kappa=10 |" in text
@@ -159,7 +159,7 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_path):
+def test_mixtures_are_compared_at_equal_alpha_and_equal_weight(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 10, "--no-control", "--limit", 4, "--json")
     text = invoke("mixtures", *common, "-o", tmp_path / "m.json")
     same, equal = (
@@ -201,7 +201,7 @@ def test_direction_and_margin(root):
     assert {"cosine", "rank-agg"} <= set(bins[0])
 
 
-def test_an_option_of_another_study_is_rejected(root):
+def test_option_of_another_study_is_rejected(root):
     answer = CliRunner().invoke(app, ["study", "kappa", "--root", str(root), "-e", "toy", "--seeds", "3"])
     assert isinstance(answer.exception, ConfigError)
     assert "study kappa has no option --seeds; it has --values, --benchmark" in str(answer.exception)
@@ -209,9 +209,9 @@ def test_an_option_of_another_study_is_rejected(root):
     assert "Did you mean 'kappa'" in str(answer.exception)
 
 
-def test_a_study_without_a_readable_image_is_a_one_line_error(tmp_path):
+def test_study_without_readable_images_is_a_one_line_error(tmp_path):
     folder = make_sugarcrepe(tmp_path)
-    write_pictures(folder / "sugarcrepe.images.parquet", dict.fromkeys((f"{c}.png" for c in COLOURS), b"no image"))
+    write_images(folder / "sugarcrepe.images.parquet", dict.fromkeys((f"{c}.png" for c in COLOURS), b"no image"))
     for name in ("kappa", "direction", "backbones", "mixtures", "margin", "tune"):
         words = [] if name == "tune" else ["--no-control"]
         more = ["--root", str(folder), "-e", "toy", "-b", "sugarcrepe", "--samples", "9", *words]
@@ -226,10 +226,10 @@ def test_settings_of_gate_and_temperature_can_be_swept(root, name, setting):
     found = json.loads(invoke(name, *words, "--values", "0.3 1"))
     facts = [next(fact for fact in row["signature"].split("|") if fact.startswith(setting))
              for row in found["tables"][0]["rows"]]  # fmt: skip
-    assert len(set(facts)) == 3  # both values and the one in use
+    assert len(set(facts)) == 3  # both values and the default
 
 
-def test_tuning_chooses_on_held_out_pairs_and_counts_on_the_others(root):
+def test_tuning_selects_on_held_out_pairs_and_evaluates_on_the_others(root):
     found = json.loads(invoke("tune", "--root", root, "-e", "toy", "--held-out", 6, "--samples", 20, "--json"))
     choice, values = found["tables"]
     assert (choice["held_out"], choice["rest"]) == (6, 10)
@@ -250,7 +250,7 @@ def test_tuned_scores_are_soft_msd(root):
     assert soft == pytest.approx(row.scores("soft-msd"), abs=1e-6)
 
 
-def test_margins_of_coco_cf_are_counted_split_by_split(tmp_path):
+def test_margins_of_coco_cf_are_evaluated_per_split(tmp_path):
     for at, split in enumerate(("easy", "hard")):
         rows = [
             {"image_id": n, "image_path": f"{colour}.png", "caption": f"a {colour} square",
@@ -268,7 +268,7 @@ def test_margins_of_coco_cf_are_counted_split_by_split(tmp_path):
     assert sum(row["pairs"] for row in found["tables"][0]["rows"]) == 8
 
 
-def test_a_judge_and_soft_msd_are_compared_and_combined_on_images_not_fitted_on(root, tmp_path):
+def test_judge_and_soft_msd_are_combined_with_cross_validation(root, tmp_path):
     items = load("sugarcrepe", root).items
     verdicts = [{"id": item.id, "verdict": "a" if number % 4 else "b"} for number, item in enumerate(items)]
     (tmp_path / "judge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verdicts))
@@ -276,7 +276,7 @@ def test_a_judge_and_soft_msd_are_compared_and_combined_on_images_not_fitted_on(
     found = json.loads(invoke("judge-msd", "--root", root, "-e", "toy", "-m", label, "--samples", 20, "--json"))
     combined, cases = found["tables"]
     accuracy = {row["metric"]: row["accuracy"]["value"] for row in combined["rows"]}
-    assert accuracy["soft-msd"] == accuracy["combined"] == 1.0  # the judge is wrong in a quarter, and the fit knows it
+    assert accuracy["soft-msd"] == accuracy["combined"] == 1.0  # the judge is wrong on 25 %, which the fit learns
     assert accuracy[label] < 1
     assert combined["fitted"] + combined["rest"] == 16
     assert combined["weights"]["soft-msd"] > combined["weights"][label]
@@ -286,7 +286,7 @@ def test_a_judge_and_soft_msd_are_compared_and_combined_on_images_not_fitted_on(
     assert "expected one metric to combine with Soft-MSD" in str(answer.exception)
 
 
-def test_logistic_weights_are_those_of_the_maximum_of_the_likelihood():
+def test_logistic_weights_maximise_the_likelihood():
     gaps = np.random.default_rng(0).normal((0.5, 0.2), size=(200, 2))
     weights = logistic_weights(gaps)
 

@@ -1,4 +1,4 @@
-"""The study of named words: what is missing from a caption, and what would be right instead of a word."""
+"""Studies of missing words and suggestions."""
 
 import json
 
@@ -24,13 +24,13 @@ def spec(tmp_path_factory):
     return ScorerSpec(encoder="toy", bank=str(path))
 
 
-def test_the_replaced_word_is_found_where_one_word_only_has_changed():
+def test_replaced_word_is_found_if_one_word_changed():
     assert replaced_word("a red car", "a blue car") == ("red", "blue")
     assert replaced_word("a red car", "a red car at night") is None
     assert replaced_word("a red car", "a blue bus") is None
 
 
-def test_words_called_missing_are_held_against_the_other_captions(tmp_path, spec):
+def test_missing_words_are_checked_against_other_captions(tmp_path, spec):
     rows = []
     for name in COLOURS:
         Image.new("RGB", (32, 32), name).save(tmp_path / f"{name}.png")
@@ -41,7 +41,7 @@ def test_words_called_missing_are_held_against_the_other_captions(tmp_path, spec
     row = table.rows[0]
     assert row["n"] == len(COLOURS)
     assert row["words"] > 0
-    assert row["right"].value == 1.0  # the toy encoder knows colours
+    assert row["right"].value == 1.0  # the toy encoder recognises colours
 
 
 def test_suggestions_for_replaced_words(tmp_path, spec):

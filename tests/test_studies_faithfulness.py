@@ -1,4 +1,4 @@
-"""Studies of the explanations, on images whose right answer is known."""
+"""Studies of explanations, on images with known answers."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def study(root):
     return Study(root=root, spec=ScorerSpec(encoder="toy"))
 
 
-def test_maps_are_faithful_where_the_answer_is_known(study):
+def test_maps_are_faithful_on_known_images(study):
     table, areas, curves = faithfulness.faithfulness(study)
     assert [(row["kind"], row["masking"]) for row in table.rows] == [
         ("correct", "patches"), ("correct", "pixels"), ("incorrect", "patches"), ("incorrect", "pixels"),
@@ -68,17 +68,17 @@ def test_dropping_patches_equals_an_image_without_them(scorer, pairs):
     chunk = faithfulness.measured_pairs(scorer, pairs[:2], "influence")
     none = [np.array([], dtype=np.int64)] * 4
     np.testing.assert_allclose(faithfulness.without_patches(scorer, chunk, none), chunk.divergence, atol=1e-6)
-    left = np.flatnonzero(np.arange(36) % 6 < 3)  # the left half is gone, so only the right colour is to be named
+    left = np.flatnonzero(np.arange(36) % 6 < 3)  # without the left half, only the right colour is visible
     after = faithfulness.without_patches(scorer, chunk, [left] * 4)
     assert (np.abs(after - chunk.divergence) > 0.1).all()
 
 
 def test_blanking_paints_boxes_in_the_mean_colour():
-    picture = two_coloured("red", "white", (8, 4))
+    image = two_coloured("red", "white", (8, 4))
     cells = PatchLayout((8, 4), (1, 2), torch.tensor([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 8.0, 4.0]]))
-    values = np.asarray(faithfulness.blank(picture, cells, np.array([1])))
+    values = np.asarray(faithfulness.blank(image, cells, np.array([1])))
     assert values[0, 0].tolist() == [220, 30, 30]
-    assert values[0, 7].tolist() == np.asarray(picture).reshape(-1, 3).mean(axis=0).astype(np.uint8).tolist()
+    assert values[0, 7].tolist() == np.asarray(image).reshape(-1, 3).mean(axis=0).astype(np.uint8).tolist()
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
     assert effects(1) != effects(0)
 
 
-def test_no_pairs_is_an_error(tmp_path):
+def test_empty_input_is_rejected(tmp_path):
     with pytest.raises(InputError, match="expected at least one pair"):
         Study(root=tmp_path).drawn([])
 
@@ -109,7 +109,7 @@ def test_changed_words(right, wrong, changed):
     assert localisation.changed_words(right, wrong) == changed
 
 
-def test_questions_leave_out_what_cannot_be_answered():
+def test_questions_exclude_undefined_pairs():
     def pair(right, wrong, subset="replace_obj"):
         return Pair(right + wrong, two_coloured, right, wrong, subset=subset)
 
@@ -134,7 +134,7 @@ def test_chance_is_that_of_a_random_order():
     assert question.chance(3) == 1.0
 
 
-def test_terms_find_the_changed_colour_and_a_wrong_image_does_not(study):
+def test_terms_find_the_changed_colour_only_with_the_right_image(study):
     (table,) = localisation.localisation(study)
     assert {row["subset"] for row in table.rows} == {"replace_obj", "replace_att"}
     for row in table.rows:
@@ -143,7 +143,7 @@ def test_terms_find_the_changed_colour_and_a_wrong_image_does_not(study):
     assert "| replace_att | 6 | 1 |" in to_markdown([table])
 
 
-def test_other_subsets_are_no_question(study, pairs, monkeypatch):
+def test_unsupported_subsets_are_rejected(study, pairs, monkeypatch):
     monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, subset="add_obj") for pair in pairs])
     with pytest.raises(InputError, match="a wrong caption of the subsets replace_obj, replace_att, got none"):
         localisation.localisation(study)
@@ -153,7 +153,7 @@ def test_other_subsets_are_no_question(study, pairs, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_commands_write_numbers_and_tables(root, tmp_path):
+def test_faithfulness_commands_write_json_and_tables(root, tmp_path):
     common = ["--root", str(root), "--limit", "3", "--encoder", "toy"]
     answer = CliRunner().invoke(app, ["study", "faithfulness", *common, "-o", str(tmp_path / "f.json")])
     assert answer.exit_code == 0, answer.output
@@ -167,7 +167,7 @@ def test_the_commands_write_numbers_and_tables(root, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_projection_can_be_tried(root):
+def test_all_projections(root):
     answer = CliRunner().invoke(
         app, ["study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection"]
     )

@@ -1,4 +1,4 @@
-"""The ablation of the evidence form, and the numbers of words: by hand, against the scorer's own, and by command."""
+"""Ablation of the evidence form, and calibration of words: by hand, against the scorer, and by command."""
 
 import json
 
@@ -25,7 +25,7 @@ def drawn_words(count, similarity=0.3, affirmed=1.0):
 
 
 @pytest.mark.parametrize("count", [1, 3, 12])
-def test_parts_are_those_of_the_score(count):
+def test_parts_equal_the_score(count):
     words = drawn_words(count)
     margins, weights, odds, settled = (
         torch.from_numpy(side)[None] for side in (words.margins, words.weights, words.odds, words.settled)
@@ -35,7 +35,7 @@ def test_parts_are_those_of_the_score(count):
     assert doubt(words) == pytest.approx(float(doubt_terms(odds, settled, weights).sum()))
 
 
-def test_a_form_without_words_is_the_similarity_and_every_change_changes_its_part():
+def test_every_variant_changes_its_part():
     silent, words = drawn_words(0), drawn_words(5, affirmed=0.6)
     settings = Evidence()
     forms = ablations(settings, 0.7)
@@ -53,7 +53,7 @@ def test_a_form_without_words_is_the_similarity_and_every_change_changes_its_par
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory):
-    """Options of the toy encoder with a bank of coloured images, and rows of other ones."""
+    """Return options of the toy encoder with a bank of coloured images, and other rows."""
     folder = tmp_path_factory.mktemp("evidence")
     rows = []
     for number, (image, captions) in enumerate(zip(*coloured(60), strict=True)):
@@ -67,7 +67,7 @@ def evidence(tmp_path_factory):
     return [*scorer, "--bank", str(folder / "bank.safetensors")], folder / "rows.jsonl"
 
 
-def test_the_form_in_use_is_the_score_of_the_benchmark(evidence, tmp_path):
+def test_default_form_equals_the_score_of_the_benchmark(evidence, tmp_path):
     scorer, _ = evidence
     root = make_sugarcrepe(tmp_path / "data")
     study = ["study", "form", "--root", str(root), "-b", "sugarcrepe", "--samples", "20", "--json", *scorer]
@@ -92,7 +92,7 @@ def test_the_form_in_use_is_the_score_of_the_benchmark(evidence, tmp_path):
     assert left_out["rows"][0]["set"] == "sugarcrepe"
 
 
-def test_the_form_study_refuses_other_forms_and_empty_folders(tmp_path):
+def test_form_study_rejects_other_forms_and_empty_folders(tmp_path):
     study = ["study", "form", "--root", str(make_sugarcrepe(tmp_path / "data")), "-e", "toy", "--preset", "short"]
     assert isinstance(CliRunner().invoke(app, study).exception, ConfigError)
     (tmp_path / "none").mkdir()
@@ -101,7 +101,7 @@ def test_the_form_study_refuses_other_forms_and_empty_folders(tmp_path):
 
 
 def drawn(count=4000):
-    """Words whose p-values are uniform where they are true, and whose probabilities are right at a prior of 0.9."""
+    """Return words with uniform p-values if true, and calibrated probabilities at a prior of 0.9."""
     rng = np.random.default_rng(0)
     truth = rng.uniform(size=count) < 0.5
     p_values = np.where(truth, rng.uniform(size=count), rng.beta(1, 4, size=count))
@@ -112,7 +112,7 @@ def drawn(count=4000):
     ]
 
 
-def test_uniform_p_values_lie_below_every_level_as_often_as_it_says():
+def test_uniform_p_values_have_calibrated_levels():
     levels, bins = word_tables(drawn(), "s")
     for row in levels.rows:
         assert row["true"].low <= row["level"] + 0.01

@@ -1,4 +1,4 @@
-"""The reliability diagram of match: bins that add up, and a map that is right or wrong on purpose."""
+"""Reliability diagram of match: bins, and calibrated and miscalibrated predictions."""
 
 import json
 
@@ -14,7 +14,7 @@ from test_scoring_evidence import coloured
 
 
 def drawn(count=6000, bend=1.0):
-    """Captions that belong as often as they are said to; `bend` makes the prediction too sure."""
+    """Return calibrated predictions; `bend` makes them overconfident."""
     generator = np.random.default_rng(0)
     said = generator.uniform(0.02, 0.98, count)
     own = generator.uniform(size=count) < said
@@ -25,7 +25,7 @@ def drawn(count=6000, bend=1.0):
     ]
 
 
-def test_a_true_map_is_on_the_diagonal_and_an_overconfident_one_is_not():
+def test_calibrated_predictions_are_on_the_diagonal():
     (true, lengths), (bent, _) = (reliability(drawn(bend=bend), "s") for bend in (1.0, 3.0))
     assert [(row["captions"], row["n"]) for row in lengths.rows] == [(1, 3000), (2, 3000)]
     assert all(row["error"].value < 0.04 for row in lengths.rows)
@@ -34,13 +34,13 @@ def test_a_true_map_is_on_the_diagonal_and_an_overconfident_one_is_not():
         assert row["low"] <= row["predicted"] <= row["high"]
         assert abs(row["predicted"] - row["observed"].value) < 0.06
     assert true.facts["error"].value < 0.03 < 0.08 < bent.facts["error"].value
-    # A monotone map changes no order.
+    # A monotone function does not change the order.
     assert true.facts["areas"]["similar"] == pytest.approx(bent.facts["areas"]["similar"])
     assert "| 0.0 to 0.1 |" in to_markdown([true])
     assert to_figure([true])
 
 
-def test_one_command_draws_the_diagram_and_settings_without_a_match_are_rejected(tmp_path):
+def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_path):
     rows = []
     for number, (image, captions) in enumerate(zip(*coloured(56), strict=True)):
         image.save(tmp_path / f"{number}.png")

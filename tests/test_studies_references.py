@@ -1,4 +1,4 @@
-"""Studies of references: the curve over their number, and p-values of words that rest on them."""
+"""Studies of references: agreement by their number, and p-values of words."""
 
 import json
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import encoded, write_pictures, write_rows
+from bench_sets import encoded, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.forms.references import TRUE_WORDS
 from msdscore.lab.studies.references import fit_shares, level_table
 
 
-def test_the_curve_has_every_number_that_items_have(tmp_path):
+def test_curve_contains_all_numbers_of_references(tmp_path):
     colours = ("red", "green", "blue", "white")
     rows = [{"image": f"{own}.png", "caption": f"a {said} square", "human": 1 + 4 * (own == said)}
             for own in colours for said in colours]  # fmt: skip
     write_rows(tmp_path / "composite.jsonl", rows)
-    write_pictures(tmp_path / "composite.images.parquet", {f"{colour}.png": encoded(colour) for colour in colours})
+    write_images(tmp_path / "composite.images.parquet", {f"{colour}.png": encoded(colour) for colour in colours})
     people = {colour: [f"a {colour} box", f"{colour} paper", f"all {colour}"] for colour in colours}
     (tmp_path / "people.json").write_text(json.dumps(people))
     output = tmp_path / "curve.json"
@@ -33,7 +33,7 @@ def test_the_curve_has_every_number_that_items_have(tmp_path):
     assert output.with_suffix(".png").is_file()
 
 
-def test_shapes_of_words_are_found_again():
+def test_parameters_of_words_are_recovered():
     rng = np.random.default_rng(1)
     counts = rng.integers(3, 6, size=6000)
     found = fit_shares(rng.binomial(counts, rng.beta(*TRUE_WORDS, size=6000)), counts)

@@ -1,4 +1,4 @@
-"""What all studies share: answers that are kept, one renderer of tables, and commands that go on after a stop."""
+"""Common parts of studies: cached results, rendering of tables, and resumed commands."""
 
 import json
 from dataclasses import replace
@@ -19,12 +19,12 @@ from msdscore.lab.studies.table import Column, Plot, Table, per_cent, to_figure,
 from msdscore.scorer import Scorer
 
 
-def test_every_row_of_the_registry_names_a_function():
+def test_registry_rows_resolve():
     for name in STUDIES:
         assert callable(load_study(name)), name
 
 
-def test_an_answer_is_computed_once_until_it_is_forgotten(tmp_path):
+def test_result_is_cached_until_it_is_forgotten(tmp_path):
     pipeline, calls = Scorer("toy", "short").pipeline, []
 
     def measure(number, batch):
@@ -52,20 +52,20 @@ ROWS = [
 
 @pytest.mark.parametrize("x", ["name", "at", ""])
 @pytest.mark.parametrize("points", [False, True])
-def test_figures_are_the_same_bytes_each_time(x, points):
+def test_figures_are_reproducible(x, points):
     plot = Plot(x=x, y=["share", "p"], series="set", panel=["name"] if x else [], level=50.0, points=points and bool(x))
     table = Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot, replace(plot, series="")])
     assert to_figure([table]).startswith(b"\x89PNG")
     assert to_figure([table], "svg") == to_figure([table], "svg")
 
 
-def test_a_slow_machine_gets_no_warning_with_its_figure(monkeypatch):
+def test_figures_do_not_warn_on_slow_machines(monkeypatch):
     monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 5).__next__))
     plot = Plot(x="at", y=["share", "p"], series="set")
     assert to_figure([Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot])]) is not None
 
 
-def test_intervals_become_bands_for_few_lines_and_bars_for_many():
+def test_intervals_are_bands_for_few_lines_and_bars_for_many():
     few = Plot(x="at", y=["share"], logarithmic=True, diagonal=True)
     many = replace(few, y=["share", "share", "share"])
     drawn = [to_figure([Table(name="t", rows=ROWS, plots=[plot])], "svg") for plot in (few, many)]
@@ -73,7 +73,7 @@ def test_intervals_become_bands_for_few_lines_and_bars_for_many():
     assert to_figure([Table(name="t", rows=ROWS)]) is None
 
 
-def test_columns_say_what_is_printed_and_json_has_all():
+def test_columns_select_printed_values_and_json_has_all():
     columns = [Column("name", "mixture"), per_cent("share"), Column("p", "", "p"), Column("gone")]
     table = Table(name="t", title="T", columns=columns, rows=ROWS, notes=["n"], signature="s", facts={"k": (1, 2)})
     text = to_markdown([table, Table(name="hidden", rows=ROWS)])
@@ -89,7 +89,7 @@ def test_columns_say_what_is_printed_and_json_has_all():
     assert json.dumps(row) == '[{"a": null}]'
 
 
-def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_interrupted_study_resumes(tmp_path, monkeypatch):
     write_pairs(tmp_path, 18)
     command = ["study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", str(tmp_path / "out.json")]
     real, asked = localisation.rank_words, []

@@ -1,4 +1,4 @@
-"""Times by length: every pair falls into one bucket, stages add up, and the command writes what it says."""
+"""Timing study: buckets by length, stages, and the command."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from bench_sets import COLOURS, encoded, write_pictures, write_rows
+from bench_sets import COLOURS, encoded, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.lab.studies.timing import STAGES, times
 from msdscore.scoring.spec import ScorerSpec
@@ -34,8 +34,8 @@ def test_pairs_are_timed_by_the_length_of_their_captions():
         assert row["together"] > 0
 
 
-def test_the_command_times_one_caption_and_all_as_one(tmp_path):
-    write_pictures(tmp_path / "rows.images.parquet", {f"{name}.png": encoded(name) for name in COLOURS})
+def test_timing_command(tmp_path):
+    write_images(tmp_path / "rows.images.parquet", {f"{name}.png": encoded(name) for name in COLOURS})
     rows = [
         {
             "image": f"{name}.png",

@@ -1,4 +1,4 @@
-"""Encoders side by side, other domains, and aligners trained with and without reconstruction, all with tiny models."""
+"""Studies of several encoders, other domains, and reconstruction, with tiny models."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from align_data import make_rows
-from bench_sets import COLOURS, encoded, make_sugarcrepe, write_pictures, write_rows
+from bench_sets import COLOURS, encoded, make_sugarcrepe, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import DataSource
@@ -37,7 +37,7 @@ def invoke(*words):
     return answer.stdout
 
 
-def test_backbones_show_what_each_encoder_gains(root, clip, tmp_path):
+def test_backbones_reports_the_gain_of_each_encoder(root, clip, tmp_path):
     text = invoke("backbones", "--root", root, "-e", "toy", "--also", clip, "--samples", 20, "-o", tmp_path / "b.json")
     assert "soft-msd − cosine" in text
     rows = json.loads((tmp_path / "b.json").read_text())["tables"][0]["rows"]
@@ -51,9 +51,9 @@ def test_backbones_show_what_each_encoder_gains(root, clip, tmp_path):
 
 
 def test_other_domains_have_easy_and_hard_negatives(tmp_path):
-    pictures = {f"{scene}_{colour}.png": encoded(colour) for scene in ("sea", "land") for colour in COLOURS[:4]}
-    write_pictures(tmp_path / "rsicd.images.parquet", pictures)
-    rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in pictures]
+    images = {f"{scene}_{colour}.png": encoded(colour) for scene in ("sea", "land") for colour in COLOURS[:4]}
+    write_images(tmp_path / "rsicd.images.parquet", images)
+    rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in images]
     write_rows(tmp_path / "rsicd.jsonl", rows)
     whole = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
     assert "RSICD, RemoteCLIP" in part("ood", whole)
@@ -62,7 +62,7 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     assert "none: no such folder; expected the benchmark's files as --root" in str(answer.exception)
 
 
-def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, tmp_path):
+def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):
     make_tiny_llama(tmp_path / "llama")
     rows = make_rows(tmp_path / "data")
     changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={tmp_path / 'llama'}", "heads.dim=16",
@@ -83,7 +83,7 @@ def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, t
     assert "reconstruction" not in curves["without"]
 
 
-def test_a_recipe_without_reconstruction_has_nothing_to_leave_out(clip, tmp_path):
+def test_recipe_without_reconstruction_is_rejected(clip, tmp_path):
     recipe = load_recipe("paper", changes=[f"image.source={clip}", f"text.source={clip}"], no_reconstruction=True)
     with pytest.raises(ConfigError, match="the recipe has no reconstruction; set"):
         train_both(Study(root=tmp_path, spec=ScorerSpec(device="cpu")), recipe, DataSource(("x.jsonl",)), tmp_path)

@@ -1,4 +1,4 @@
-"""Invented words by their terms: places of names, figures by hand, and the toy encoder end to end."""
+"""Study of hallucinated words: positions of names, statistics by hand, and the toy encoder end to end."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import COLOURS, encoded, write_pictures, write_rows
+from bench_sets import COLOURS, encoded, write_images, write_rows
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
@@ -23,12 +23,12 @@ def texts(one, synonyms=None):
     return [(one.caption[slice(*span)], invented) for span, invented in mentions_of(one, synonyms or {})]
 
 
-def test_marked_words_are_found_in_order_and_function_words_left_out():
+def test_marked_words_are_found_without_function_words():
     marks = (("a", False), ("dog", False), ("and", False), ("a", True), ("dog.", True), ("gone", True))
     assert texts(marked("a dog and a dog.", words=marks)) == [("dog", False), ("dog.", True)]
 
 
-def test_names_are_whole_words_singular_or_plural_and_the_longest_stands():
+def test_names_match_whole_words_and_the_longest_wins():
     one = marked("Hot dogs, two Benches near dogma and a puppy", present=("hot dog", "bench"), absent=("dog",))
     assert texts(one) == [("Hot dogs", False), ("Benches", False)]
     assert texts(one, {"dog": ("puppy",)}) == [("Hot dogs", False), ("Benches", False), ("puppy", True)]
@@ -47,11 +47,11 @@ def long(tmp_path):
         rows.append({"image": f"{colour}.png", "caption": f"a {colour} square and a {other} square",
                      "hallucinated": [other], "objects": [colour]})  # fmt: skip
     write_rows(tmp_path / "long.jsonl", rows)
-    write_pictures(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
+    write_images(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
     return tmp_path
 
 
-def test_the_terms_find_what_is_not_there_and_the_wrong_image_does_not(long):
+def test_terms_find_absent_objects_only_with_the_right_image(long):
     study = Study(root=long, spec=ScorerSpec(encoder="toy", config="short"))
     (table,) = words(study, marks="chair")
     assert (table.facts["captions"], table.facts["left_out"]) == (8, 0)
@@ -65,7 +65,7 @@ def test_the_terms_find_what_is_not_there_and_the_wrong_image_does_not(long):
         words(study, marks="chair")
 
 
-def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
+def test_words_command_prints_a_table_and_writes_json(long, tmp_path):
     answer = CliRunner().invoke(
         app,
         ["study", "words", "--root", str(long), "--marks", "chair", "-e", "toy", "-o", str(tmp_path / "words.json")],
@@ -78,7 +78,7 @@ def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
     assert "Did you mean 'chair'" in str(wrong.exception)
 
 
-def test_the_curve_of_doubt_counts_true_and_false_captions():
+def test_doubt_curve_counts_true_and_false_captions():
     from msdscore.lab.studies.localisation import THRESHOLDS, doubt_table
 
     smallest = np.array([[0.5, 0.004], [0.03, 0.03], [1.0, 0.5], [np.nan, 0.1]])

@@ -1,4 +1,4 @@
-"""Words, marks and phrases of captions in any script, and the tokens that belong to them."""
+"""Words, punctuation and phrases of captions in any script, and their tokens."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_segments(caption, expected):
 
 
 @given(st.text(max_size=60))
-def test_pieces_cover_everything_but_white_space_and_invisible_characters(caption):
+def test_segments_cover_all_visible_characters(caption):
     pieces = segment(caption)
     assert all(piece.text == caption[piece.start : piece.end] and piece.text for piece in pieces)
     assert all(before.end <= after.start for before, after in itertools.pairwise(pieces))
@@ -47,19 +47,19 @@ def test_pieces_cover_everything_but_white_space_and_invisible_characters(captio
     assert all(caption[place].isspace() for place in set(kept) - covered)
 
 
-def test_emoji_are_words_and_marks_are_not():
+def test_emoji_are_words_and_punctuation_is_not():
     kinds = {piece.text: (piece.kind, piece.content) for piece in segment("The dog 🐕 !")}
     assert kinds == {"The": ("word", False), "dog": ("word", True), "🐕": ("word", True), "!": ("mark", False)}
 
 
-def test_phrases_stop_at_marks_and_function_words():
+def test_phrases_end_at_punctuation_and_function_words():
     pieces = segment("two black dogs, a cup of hot milk of the farm")
     groups = [" ".join(pieces[number].text for number in phrase) for phrase in phrases(pieces)]
     assert groups == ["two black dogs", "cup of hot milk", "farm"]
 
 
 @given(st.text(max_size=30).filter(segment), st.data())
-def test_every_token_has_an_owner(caption, data):
+def test_every_token_belongs_to_a_segment(caption, data):
     pieces = segment(caption)
     place = st.integers(0, len(caption))
     spans = data.draw(st.lists(st.tuples(place, place).map(lambda pair: (min(pair), max(pair))), max_size=5))
@@ -68,21 +68,21 @@ def test_every_token_has_an_owner(caption, data):
     assert [word[:-1] for word in segment(caption, spans)] == [piece[:-1] for piece in pieces]
 
 
-def test_a_token_goes_where_it_shares_most_characters_else_to_the_nearest():
+def test_token_belongs_to_the_segment_with_most_overlap():
     words = segment("ab  cdef !", [(1, 6), (2, 3), (8, 9), (4, 8)])
     assert [word.tokens for word in words] == [(1,), (0, 2, 3), ()]
 
 
 @pytest.mark.parametrize("compounds", [True, False])
 @given(st.text(st.characters(codec="ascii"), max_size=40))
-def test_the_fast_way_for_ascii_finds_the_same_words(compounds, caption):
-    """A letter with an accent at the end sends the caption the slow way."""
+def test_ascii_fast_path_equals_the_general_path(compounds, caption):
+    """An accented letter at the end forces the general path."""
     fast, slow = segment(caption, compounds=compounds), segment(f"{caption} é", compounds=compounds)
     assert [word[:4] for word in fast] == [word[:4] for word in slow[:-1]]
 
 
 @given(st.text("ab,. -é", min_size=1, max_size=20).filter(lambda text: text.strip()), st.data())
-def test_the_owner_is_the_best_of_all_pieces(caption, data):
+def test_segment_of_a_token_is_the_best_of_all(caption, data):
     pieces = segment(caption)
     place = st.integers(0, len(caption))
     spans = [tuple(sorted(data.draw(st.tuples(place, place)))) for _ in range(4)]
@@ -92,7 +92,7 @@ def test_the_owner_is_the_best_of_all_pieces(caption, data):
     assert [word.tokens for word in segment(caption, spans)] == owned
 
 
-def test_compounds_are_cut_where_words_are_counted():
+def test_compounds_are_split_for_counting():
     caption = "a black-and-white 3.5 m IMG_20 dog's"
     assert [word.text for word in segment(caption)] == ["a", "black-and-white", "3.5", "m", "IMG_20", "dog's"]
     cut = [word.text for word in segment(caption, compounds=False) if word.kind == "word"]
@@ -109,7 +109,7 @@ def test_compounds_are_cut_where_words_are_counted():
         ("a dog", []),
     ],
 )
-def test_a_denial_reaches_three_words_or_the_next_mark(caption, denied):
+def test_negation_scope_is_three_words_or_the_next_punctuation(caption, denied):
     words = segment(caption)
     assert [word.text for word in words if word.denied] == denied
     assert not any(word.content for word in words if word.text in ("no", "without", "isn't", "isn’t"))

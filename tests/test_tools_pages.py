@@ -1,4 +1,4 @@
-"""The builders of the evidence and paper pages, on small sets and on result files by hand."""
+"""Builders of the evidence and paper pages, on small datasets and hand-written result files."""
 
 import json
 import re
@@ -20,11 +20,11 @@ from msdscore.scorer import Scorer
 
 
 def places(names):
-    """A page with a place for each name."""
+    """Return a page with a section for each name."""
     return "".join(f"# {name}\n<!-- study {name}: begin -->\nold\n<!-- study {name}: end -->\n" for name in names)
 
 
-def test_the_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
+def test_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
     make_sugarcrepe(tmp_path / "data")
     scorer = Scorer(load_encoder("toy"), "short")
     plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)
@@ -48,7 +48,7 @@ def interval(value):
     return {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 9}
 
 
-def test_the_evidence_page_is_filled_from_studies(tmp_path):
+def test_evidence_page_is_filled_from_studies(tmp_path):
     shares = dict.fromkeys(
         ("terms", "occlusion", "wrong_picture", "chance", "right", "first", "frequent"), interval(0.5)
     )
@@ -104,7 +104,7 @@ def test_the_evidence_page_is_filled_from_studies(tmp_path):
         evidence_page.parts(tmp_path / "nothing")
 
 
-def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
+def test_paper_page_is_filled_from_result_files(tmp_path):
     page, results = tmp_path / "paper.md", tmp_path / "results"
     page.write_text(places(paper_page.PARTS))
     results.mkdir()
@@ -132,12 +132,12 @@ PLACED = [
 
 
 @pytest.mark.parametrize(("name", "parts"), [("paper", PLACED), ("evidence", evidence_page.PARTS)])
-def test_the_documented_page_has_a_place_for_every_part(name, parts):
+def test_documented_page_has_all_sections(name, parts):
     text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert paper_page.fill(text, dict.fromkeys(parts, "new")).count("new\n") >= len(parts)
 
 
-def test_every_table_of_the_paper_has_a_step_whose_command_is_known():
+def test_every_table_of_the_paper_has_a_step():
     names = [step.name for step in paper_run.STEPS]
     assert len(set(names)) == len(names)
     wanted = (
@@ -153,11 +153,11 @@ def test_every_table_of_the_paper_has_a_step_whose_command_is_known():
 
 
 @pytest.mark.slow
-def test_the_paper_is_run_step_by_step_and_resumes_where_it_stopped(tmp_path, capsys):
+def test_paper_run_resumes(tmp_path, capsys):
     make_sugarcrepe(tmp_path / "data")
     command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(tmp_path / "out"), "--samples", "5"]
     only = ["--only", "kappa", "--only", "caparena", "--limit", "6"]
-    assert paper_run.main([*command, *only]) == paper_run.SOME_FAILED  # there is no CapArena
+    assert paper_run.main([*command, *only]) == paper_run.SOME_FAILED  # CapArena is missing
     text = (tmp_path / "out" / "paper.md").read_text()
     assert "| kappa=20 |" in text
     assert "74.6 |" in text  # the paper's
@@ -172,7 +172,7 @@ def test_the_paper_is_run_step_by_step_and_resumes_where_it_stopped(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_heat_maps_of_the_paper_are_drawn_from_the_first_caption(tmp_path, capsys):
+def test_heat_maps_use_the_first_caption(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "data").mkdir()
     out = tmp_path / "out"
@@ -191,7 +191,7 @@ def test_heat_maps_of_the_paper_are_drawn_from_the_first_caption(tmp_path, capsy
     assert (out / "sensitivity.png").is_file()
 
 
-def test_a_benchmark_is_set_next_to_the_papers_rows(tmp_path):
+def test_benchmark_grid_has_the_rows_of_the_paper(tmp_path):
     make_sugarcrepe(tmp_path / "data")
     scorer = Scorer(load_encoder("toy"), "short")
     plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)

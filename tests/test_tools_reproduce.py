@@ -1,4 +1,4 @@
-"""The reproduction of published figures, end to end on tiny checkpoints of the same classes and on small benchmarks."""
+"""Reproduction of published values, end to end on tiny checkpoints and small benchmarks."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory):
-    """Tiny checkpoints of all five encoders, and the three benchmarks."""
+    """Write tiny checkpoints of all five encoders, and the three benchmarks."""
     folder = tmp_path_factory.mktemp("rehearsal")
     write_benchmarks(folder / "data", images=4, size=(48, 40))
     for name, shape in TINY.items():
@@ -47,7 +47,7 @@ def _run(folder, output, *more):
 
 
 @pytest.mark.slow
-def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
+def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
     assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
     written = json.loads((tmp_path / "reproduce.json").read_text())
     cells = written["cells"]
@@ -66,7 +66,7 @@ def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, t
     page = (tmp_path / "reproduce.md").read_text()
     assert "| clip-b32 | clipscore | accuracy/HC |" in page
     assert page.count("$ msdscore bench ") == len(runs)
-    # The same command again: no encoder is loaded, and the pages are the same.
+    # The same command again loads no encoder and writes the same pages.
     monkeypatch.setattr(campaign, "load_encoder", lambda *_, **__: pytest.fail("loaded an encoder"))
     assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
     assert (tmp_path / "reproduce.md").read_text() == page
@@ -74,9 +74,9 @@ def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, t
 
 
 @pytest.mark.slow
-def test_studies_of_the_paper_are_compared_and_missing_ones_say_why(rehearsal, tmp_path):
+def test_studies_are_compared_and_missing_ones_have_a_reason(rehearsal, tmp_path):
     more = ("-e", "clip-l14", "-b", "coco-cf", "--study", "kappa", "--study", "timing", "--samples", "5")
-    assert _run(rehearsal, tmp_path, *more) == 3  # there are no captions to time
+    assert _run(rehearsal, tmp_path, *more) == 3  # no captions for timing
     cells = {cell["cell"]: cell for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]}
     kappa = cells["clip-l14, study kappa, sugarcrepe, kappa=20, msd, headline"]
     assert kappa["published"] == 74.58
@@ -91,7 +91,7 @@ def test_studies_of_the_paper_are_compared_and_missing_ones_say_why(rehearsal, t
     assert "study kappa" in (tmp_path / "reproduce.md").read_text()
 
 
-def test_every_figure_of_a_study_belongs_to_a_step_of_the_paper():
+def test_study_values_belong_to_a_step_of_the_paper():
     steps = {step.name for step in paper_run.STEPS}
     assert set(studies.STUDIES) <= steps
     assert len({(one.step, one.table, one.name) for one in studies.FIGURES}) == len(studies.FIGURES)
@@ -111,7 +111,7 @@ def test_every_figure_of_a_study_belongs_to_a_step_of_the_paper():
     assert studies.study_cell(figure, {"tables": []}, "", "command", None).ours is None
 
 
-def test_a_killed_campaign_resumes_where_it_stopped(rehearsal, tmp_path, capsys, monkeypatch):
+def test_interrupted_campaign_resumes(rehearsal, tmp_path, capsys, monkeypatch):
     scored = []
     run_benchmark = campaign.run_benchmark
 
@@ -134,7 +134,7 @@ def test_a_killed_campaign_resumes_where_it_stopped(rehearsal, tmp_path, capsys,
     assert len({cell["benchmark"] for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]}) == 3
 
 
-def test_figures_of_whole_benchmarks_are_judged_by_their_tolerance(rehearsal, tmp_path):
+def test_values_on_complete_benchmarks_are_judged_by_their_tolerance(rehearsal, tmp_path):
     assert _run(rehearsal, tmp_path, "-e", "clip-b32", "-b", "flickr8k-expert", "--samples", "5") == 0
     result = read_result(tmp_path / "results" / "clip-b32" / "flickr8k-expert.json")
     verdicts = []
@@ -145,7 +145,7 @@ def test_figures_of_whole_benchmarks_are_judged_by_their_tolerance(rehearsal, tm
     assert verdicts == [True, True, False, False]
 
 
-def test_scores_in_half_precision_widen_the_tolerance_of_repeated_figures(rehearsal, tmp_path):
+def test_half_precision_scores_widen_the_tolerance(rehearsal, tmp_path):
     assert _run(rehearsal, tmp_path, "-e", "clip-b32", "-b", "sugarcrepe", "--samples", "5") == 0
     path = tmp_path / "results" / "clip-b32" / "sugarcrepe.json"
     result, table = read_result(path), pq.read_table(path.with_suffix(".parquet"))
@@ -163,7 +163,7 @@ def test_scores_in_half_precision_widen_the_tolerance_of_repeated_figures(rehear
     assert tolerances(0.00001) == [pytest.approx(0.005 + 225, abs=0.01)]  # in half precision all four are ties
 
 
-def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, capsys):
+def test_failed_runs_have_a_reason_and_the_rest_continues(rehearsal, tmp_path, capsys):
     only = tmp_path / "data"
     only.mkdir()
     (only / "pascal50s").symlink_to(rehearsal / "data" / "pascal50s")
@@ -188,12 +188,12 @@ def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, caps
         (["--data", "nowhere"], "--data: expected a folder of benchmarks, but nowhere does not exist"),
     ],
 )
-def test_wrong_usage_is_a_one_line_error(tmp_path, capsys, more, message):
+def test_invalid_usage_is_a_one_line_error(tmp_path, capsys, more, message):
     assert main(["run", "--data", str(tmp_path), "-o", str(tmp_path / "out"), *more]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_every_published_figure_has_a_source_and_can_be_run():
+def test_published_values_have_a_source_and_a_benchmark():
     names = {row.name for row in list_encoders()}
     assert set(campaign.ENCODERS) <= names
     assert len({(one.encoder, one.benchmark, one.metric, one.figure) for one in PUBLISHED}) == len(PUBLISHED)
@@ -202,7 +202,7 @@ def test_every_published_figure_has_a_source_and_can_be_run():
     assert {one.encoder for one in PUBLISHED} <= set(campaign.ENCODERS)
 
 
-def test_longclips_single_file_is_named_as_open_clip_spells_it(tmp_path):
+def test_longclip_file_is_loaded_through_open_clip(tmp_path):
     (tmp_path / "longclip-L.pt").touch()
     asked = campaign.Campaign(data=tmp_path, output=tmp_path, checkpoints={"longclip-l": tmp_path})
     spec = campaign.encoder_spec(asked, "longclip-l")

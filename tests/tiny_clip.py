@@ -1,9 +1,9 @@
-"""Tiny CLIP checkpoints with random weights, in the on-disk format and with the class names of real ones."""
+"""Tiny CLIP checkpoints with random weights, in the format of real ones."""
 
 import json
 from pathlib import Path
 
-CONTEXT = 16  # so small that a short caption already needs windows
+CONTEXT = 16  # so small that short captions need windows
 IMAGE_SIZE = 32
 PATCH_SIZE = 8
 WIDTH = 32
@@ -14,7 +14,7 @@ _MERGES = (("a", "t</w>"), ("c", "at</w>"), ("o", "g</w>"), ("d", "og</w>"), ("t
 
 
 def make_tiny_clip(folder: Path, *, context: int = CONTEXT, seed: int = 0) -> Path:
-    """Write a checkpoint of two layers a tower; any text encodes, since every byte is in the vocabulary."""
+    """Write a checkpoint with two layers per tower; any text can be encoded, since all bytes are in the vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
     _save_tokenizer(folder, context)
     _save_preprocessor(folder)
@@ -23,14 +23,14 @@ def make_tiny_clip(folder: Path, *, context: int = CONTEXT, seed: int = 0) -> Pa
 
 
 def byte_letters() -> list[str]:
-    """The 256 printable stand-ins of bytes that byte-level BPE uses."""
+    """Return the 256 printable characters that represent bytes in byte-level BPE."""
     from tokenizers import pre_tokenizers
 
     return sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def vocabulary() -> dict[str, int]:
-    """Every byte, inside and at the end of a word, the merged pieces, and the two special tokens last."""
+    """Return all bytes (inside and at the end of a word), merged tokens, and two special tokens last."""
     letters = byte_letters()
     merged = [left + right for left, right in _MERGES]
     pieces = [*letters, *(letter + "</w>" for letter in letters), *merged, _START, _END]
@@ -77,7 +77,7 @@ def _save_model(folder: Path, context: int, seed: int) -> None:
         torch.manual_seed(seed)
         model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=PROJECTION))
         for parameter in model.parameters():
-            # The library's own start is so small that all tokens look alike.
+            # With the library's initialisation, all tokens would be nearly equal.
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=0.2)
             else:

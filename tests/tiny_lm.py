@@ -1,4 +1,4 @@
-"""Tiny text models with random weights: a Llama to reconstruct with, a BERT as a text tower, and their tokenizers."""
+"""Tiny text models with random weights: a Llama for reconstruction, a BERT text tower, and their tokenizers."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ WIDTH = 32
 
 
 def make_tiny_llama(folder: Path, *, seed: int = 0) -> Path:
-    """A two-layer Llama over bytes; its tokenizer puts a start token before every text, as Llama's does."""
+    """Write a two-layer Llama over bytes, whose tokenizer prepends a start token."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -33,7 +33,7 @@ def make_tiny_llama(folder: Path, *, seed: int = 0) -> Path:
 
 
 def make_tiny_bert(folder: Path, *, seed: int = 0, context: int = 16) -> Path:
-    """A three-layer BERT over the words of the tests' captions."""
+    """Write a three-layer BERT over the words of the test captions."""
     import torch
     from transformers import BertConfig, BertModel
 

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of the transformers families, in the on-disk format and with the class names of real ones."""
+"""Tiny checkpoints of the transformers families, in the format of real ones."""
 
 from pathlib import Path
 
@@ -6,22 +6,22 @@ import torch
 
 from tiny_tokenizers import save_bert, save_gemma, save_llama, save_qwen, save_unigram
 
-CONTEXT = 16  # so small that a short caption already needs windows
+CONTEXT = 16  # so small that short captions need windows
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
-    """Weights large enough to tell tokens apart, which a library's own start is not; the same for the same seed."""
+    """Draw weights large enough to distinguish tokens, unlike the library's initialisation."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.2 if parameter.ndim > 1 else 0.1
-            centre = parameter.mean().round() if parameter.ndim < 2 else 0.0  # norms stay near one
+            centre = parameter.mean().round() if parameter.ndim < 2 else 0.0  # norms are near one
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread + centre)
 
 
 def make_siglip(folder: Path, *, text_width: int = 32) -> Path:
-    """Squares of 30 pixels with patches of 8: a rim of 6 pixels is never seen, as in the real so400m."""
+    """Write a SigLIP with images of 30 pixels and patches of 8: a border of 6 pixels is cropped, as in so400m."""
     from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
 
     folder.mkdir(parents=True)
@@ -37,7 +37,7 @@ def make_siglip(folder: Path, *, text_width: int = 32) -> Path:
 
 
 def make_siglip2(folder: Path) -> Path:
-    """Native resolution: at most 20 patches of 8 pixels in the image's own shape."""
+    """Write a SigLIP 2 with native resolution: at most 20 patches of 8 pixels in the image's aspect ratio."""
     from transformers import Siglip2Config, Siglip2ImageProcessor, Siglip2Model
 
     folder.mkdir(parents=True)
@@ -52,7 +52,7 @@ def make_siglip2(folder: Path) -> Path:
 
 
 def make_blip(folder: Path) -> Path:
-    """Squares of 32 pixels, squashed."""
+    """Write a BLIP with images squashed to 32 x 32 pixels."""
     from transformers import BlipConfig, BlipForImageTextRetrieval, BlipImageProcessor
 
     folder.mkdir(parents=True)
@@ -68,7 +68,7 @@ def make_blip(folder: Path) -> Path:
 
 
 def make_llava(folder: Path, **preprocess: object) -> Path:
-    """LLaVA-1.5: a CLIP tower that crops squares of 32 pixels, the last layer but one, a Llama."""
+    """Write a LLaVA-1.5: a CLIP tower of 32 pixels (second to last layer) and a Llama."""
     from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
     folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ CANVASES = [[side * 30, other * 30] for side in range(1, 7) for other in range(1
 
 
 def make_onevision(folder: Path) -> Path:
-    """LLaVA-OneVision: a SigLIP tower on tiles of 30 pixels with patches of 8, a Qwen2."""
+    """Write a LLaVA-OneVision: a SigLIP tower on tiles of 30 pixels with patches of 8, and a Qwen2."""
     from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration, LlavaOnevisionImageProcessor
 
     folder.mkdir(parents=True)
@@ -114,7 +114,7 @@ def make_onevision(folder: Path) -> Path:
 
 
 def make_qwen(folder: Path) -> Path:
-    """Qwen2.5-VL: patches of 4 pixels, four of them merged into one token, windows of 16 pixels."""
+    """Write a Qwen2.5-VL: patches of 4 pixels, four merged into one token, windows of 16 pixels."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
 
     folder.mkdir(parents=True)

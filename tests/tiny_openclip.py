@@ -1,4 +1,4 @@
-"""Tiny open_clip models in the formats that are published: a configuration with safetensors, or a bare state dict."""
+"""Tiny open_clip models in published formats: a configuration with safetensors, or a bare state dict."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,14 @@ CONTEXT = 16
 VIT = {"image_size": 32, "layers": 2, "width": 32, "head_width": 8, "patch_size": 8}
 TEXT = {"context_length": CONTEXT, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 OWN = {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": TEXT}
-# As MobileCLIP's: a map of channels, whose classifier is the projection, and a text tower that reads its padding.
+# As MobileCLIP: a feature map whose classifier is the projection, and a text tower that attends to padding.
 CONVOLUTIONS = {
     "embed_dim": 24,
     "vision_cfg": {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": None, "image_size": 64},
     "text_cfg": {**TEXT, "no_causal_mask": True},
     "custom_text": True,
 }
-# As BiomedCLIP's: a timm transformer with a linear head, and a BERT with an MLP.
+# As BiomedCLIP: a timm transformer with a linear head, and a BERT with an MLP.
 BIOMED = {
     "embed_dim": 24,
     "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "", "timm_proj": "linear", "image_size": 160},
@@ -45,7 +45,7 @@ def build(config: dict, seed: int = 0) -> torch.nn.Module:
 
 
 def make_folder(folder: Path, config: dict = OWN) -> Path:
-    """A folder as `push_to_hf_hub` of open_clip writes it."""
+    """Write a folder in the format of open_clip's `push_to_hf_hub`."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
@@ -78,7 +78,7 @@ def _bert(folder: Path) -> Path:
 
 
 def register(folder: Path, name: str, config: dict = OWN) -> str:
-    """Make an architecture known to open_clip by name, as its own `add_model_config` does."""
+    """Register an architecture with open_clip, like `add_model_config`."""
     import open_clip
 
     path = folder / f"{name}.json"

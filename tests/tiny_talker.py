@@ -1,4 +1,4 @@
-"""A tiny LLaVA that has learnt by heart what to answer, in the on-disk format of real ones."""
+"""A tiny LLaVA that memorised its answers, in the format of real ones."""
 
 import json
 import string
@@ -17,7 +17,7 @@ _TEMPLATE = (
 
 
 def make_talker(folder: Path, answers: dict[str, str], steps: int = 60) -> Path:
-    """A checkpoint that gives each question its answer, whatever the image; tokens are single characters."""
+    """Write a checkpoint that answers each question, independent of the image; tokens are characters."""
     from transformers import CLIPImageProcessor, LlavaProcessor
 
     folder.mkdir(parents=True)
@@ -68,11 +68,11 @@ def _model(size: int, image_token: int):
 
 
 def _teach(model, processor, answers: dict[str, str], steps: int) -> None:
-    """All lessons in one batch, padded on the left; only the answers count."""
+    """Train on all questions in one left-padded batch, with a loss on the answers only."""
     prompts = [_prompt(processor, question) + answer + "</s>" for question, answer in answers.items()]
-    pictures = [Image.new("RGB", (16, 16), "grey")] * len(prompts)
+    images = [Image.new("RGB", (16, 16), "grey")] * len(prompts)
     processor.tokenizer.padding_side = "left"
-    inputs = processor(images=pictures, text=prompts, return_tensors="pt", padding=True)
+    inputs = processor(images=images, text=prompts, return_tensors="pt", padding=True)
     labels = inputs["input_ids"].clone()
     for row, answer in enumerate(answers.values()):
         labels[row, : -len(answer) - 1] = -100

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of every kind, in the on-disk formats and with the class names of real checkpoints."""
+"""Tiny tokenizers in the formats of real checkpoints."""
 
 import json
 import string
@@ -15,7 +15,7 @@ def _write(folder: Path, name: str, content: dict) -> None:
 
 
 def save_unigram(folder: Path, context: int) -> int:
-    """SigLIP's: unigram pieces, padded with the token of the end; its slow class cannot be loaded everywhere."""
+    """Save a SigLIP tokenizer: unigram, padded with the end token; its slow class needs an extra library."""
     letters = sorted({*string.ascii_letters, *string.digits, *"éàß日本語.,!-"})
     words = [(f"▁{word}", -2.0) for word in WORDS]
     pieces = [
@@ -39,7 +39,7 @@ def save_unigram(folder: Path, context: int) -> int:
 
 
 def _merged(words: tuple[str, ...], lead: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Pieces and merges that build every word from left to right."""
+    """Return tokens and merges that build every word from left to right."""
     pieces: list[str] = []
     merges: list[tuple[str, str]] = []
     for word in words:
@@ -53,7 +53,7 @@ def _merged(words: tuple[str, ...], lead: str) -> tuple[list[str], list[tuple[st
 
 
 def save_gemma(folder: Path, context: int) -> int:
-    """SigLIP 2's: byte fallback, an end but no start."""
+    """Save a SigLIP 2 tokenizer: byte fallback, an end token but no start token."""
     pieces, merges = _merged(WORDS, "▁")
     names = ["<pad>", "<eos>", "<bos>", "<unk>", *_BYTES, "▁", *string.ascii_letters, *pieces]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(names))}
@@ -71,7 +71,7 @@ def save_gemma(folder: Path, context: int) -> int:
 
 
 def save_llama(folder: Path) -> int:
-    """LLaVA-1.5's: a start token, a space before the first word, byte fallback."""
+    """Save a LLaVA-1.5 tokenizer: a start token, a space before the first word, byte fallback."""
     pieces, merges = _merged(WORDS, "▁")
     names = ["<unk>", "<s>", "</s>", *_BYTES, "▁", *string.ascii_letters, *pieces]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(names))}
@@ -85,7 +85,7 @@ def save_llama(folder: Path) -> int:
 
 
 def save_qwen(folder: Path) -> int:
-    """Qwen2's: byte-level, no start and no end."""
+    """Save a Qwen2 tokenizer: byte-level, without start and end tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces, merges = _merged(WORDS, "Ġ")
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys([*letters, *pieces, "<|endoftext|>"]))}
@@ -98,7 +98,7 @@ def save_qwen(folder: Path) -> int:
 
 
 def save_bert(folder: Path) -> int:
-    """BLIP's and BiomedCLIP's: word pieces in lower case."""
+    """Save a tokenizer of BLIP and BiomedCLIP: lower-case word pieces."""
     from transformers import BertTokenizerFast
 
     letters = string.ascii_lowercase + string.digits + ".,!'日本語"

@@ -1,4 +1,4 @@
-"""The callable that capevalkit's `evaluate_metric(benchmark=…, metric=…)` takes, called as capevalkit calls it."""
+"""The callable for capevalkit's `evaluate_metric(benchmark=…, metric=…)`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from msdscore.scorer import shared_scorer
 
 @dataclass(frozen=True)
 class CaptionSample:
-    """As capevalkit has it."""
+    """The sample class of capevalkit."""
 
     id: str
     image: str
@@ -19,7 +19,7 @@ class CaptionSample:
 
 
 def main() -> None:
-    """Score three captions of one picture."""
+    """Score three captions of one image."""
     Image.new("RGB", (64, 64), "red").save("red.png")
     captions = ("a red square", "a blue square", "a red and green square")
     samples = [CaptionSample(str(number), str(Path("red.png")), text) for number, text in enumerate(captions)]

@@ -6,15 +6,15 @@ from msdscore.integrations.evaluate import MSDModule
 
 
 def main() -> None:
-    """Score two captions of one picture."""
+    """Score two captions of one image."""
     Image.new("RGB", (64, 64), "red").save("red.png")
-    found = MSDModule(cache_dir="cache").compute(
+    result = MSDModule(cache_dir="cache").compute(
         predictions=["a red square", "a blue square"],
         images=["red.png", "red.png"],
-        scorer="toy",  # leave it out for photographs
+        scorer="toy",  # omit it for photographs
     )
-    print(found["msd"], found["scores"])
-    print(found["signature"])
+    print(result["msd"], result["scores"])
+    print(result["signature"])
 
 
 if __name__ == "__main__":

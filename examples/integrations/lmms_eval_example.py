@@ -1,4 +1,4 @@
-"""What lmms-eval does with a document and an answer; `lmms_eval_task` beside this file is the task itself."""
+"""Score a document and an answer as lmms-eval does; the task is in `lmms_eval_task` next to this file."""
 
 import runpy
 from pathlib import Path
@@ -11,7 +11,7 @@ TASK = Path(__file__).parent / "lmms_eval_task"
 
 
 def main() -> None:
-    """Score one answer as the harness would."""
+    """Score one answer."""
     process_results = runpy.run_path(str(TASK / "scoring.py"))["process_results"]
     print(process_results({"photo": Image.new("RGB", (64, 64), "red")}, ["a red and blue square"]))
     print(shared_scorer("toy").signature)

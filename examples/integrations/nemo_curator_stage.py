@@ -1,9 +1,9 @@
-"""A stage for NeMo Curator's image pipelines: keeps the images whose caption belongs to them.
+"""A NeMo Curator stage that filters images by how well their caption matches.
 
     pipeline.add_stage(CaptionFilterStage(least=0.5))            # after a reader, before the writer
 
-Captions are read from `metadata["caption"]` of every image; the numbers are put beside it. Tried with nemo-curator 1.4.0:
-`python examples/integrations/nemo_curator_stage.py` runs it on two images without a cluster.
+Captions are read from `metadata["caption"]` of every image, and the scores are added to the metadata. Tested with
+nemo-curator 1.4.0: `python examples/integrations/nemo_curator_stage.py` runs it on two images without a cluster.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ from msdscore import Scorer, ScorerSpec
 
 @dataclass
 class CaptionFilterStage(ProcessingStage[ImageBatch, ImageBatch]):
-    """Keeps images whose number `by` is at least `least`; with None it only adds the numbers to the metadata."""
+    """Keep images whose score `by` is at least `least`; if None, only add the scores to the metadata."""
 
-    spec: ScorerSpec = field(default_factory=ScorerSpec)  # small and picklable: every worker builds its own scorer
+    spec: ScorerSpec = field(default_factory=ScorerSpec)  # picklable; every worker builds its scorer from it
     by: str = "match"
     least: float | None = 0.5
     caption_key: str = "caption"
@@ -39,9 +39,9 @@ class CaptionFilterStage(ProcessingStage[ImageBatch, ImageBatch]):
         self.scorer = Scorer.from_spec(self.spec)
 
     def process(self, task: ImageBatch) -> ImageBatch:
-        pictures = [_picture(image) for image in task.data]
+        images = [_source(image) for image in task.data]
         captions = [str(image.metadata.get(self.caption_key) or "") for image in task.data]
-        scores = self.scorer.score_batch(pictures, captions) if captions else ()
+        scores = self.scorer.score_batch(images, captions) if captions else ()
         for image, score in zip(task.data, scores, strict=True):
             image.metadata["msdscore"] = score.row() | {"signature": score.signature}
         kept = [image for image in task.data if self._is_kept(image)]
@@ -52,8 +52,8 @@ class CaptionFilterStage(ProcessingStage[ImageBatch, ImageBatch]):
         return self.least is None or (value is not None and value >= self.least)
 
 
-def _picture(image: ImageObject) -> object:
-    """The pixels where a reader has decoded them, else the file."""
+def _source(image: ImageObject) -> object:
+    """Return the pixels if a reader has decoded them, else the file."""
     if image.image_data is not None:
         return image.image_data
     return image.image_bytes if getattr(image, "image_bytes", None) is not None else image.image_path

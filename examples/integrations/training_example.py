@@ -11,13 +11,13 @@ COLOURS = ("red", "green", "blue")
 
 
 def generate(model: list[str], images: list[Image.Image]) -> list[str]:
-    """A captioner that has learnt some colours so far."""
+    """A captioner that knows some colours."""
     known = zip(COLOURS, images, strict=True)
     return [f"a {colour if colour in model else 'grey'} square" for colour, _ in known]
 
 
 def main() -> None:
-    """Three epochs, one more colour in each."""
+    """Run three epochs, with one more colour in each."""
     images = [Image.new("RGB", (64, 64), colour) for colour in COLOURS]
     sample = ValidationCaptions(images, generate, scorer="toy")  # without scorer= for photographs
     with SummaryWriter(str(Path("logs"))) as writer:

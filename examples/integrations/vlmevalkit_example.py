@@ -1,4 +1,4 @@
-"""A prediction file of VLMEvalKit scored: the same as `msdscore score MODEL_DATA.xlsx --images images/`."""
+"""Score a prediction file of VLMEvalKit, like `msdscore score MODEL_DATA.xlsx --images images/`."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ ROWS = ((0, "red", "a red square"), (1, "blue", "a red square"), (2, "green", "F
 
 
 def main() -> None:
-    """Write such a file and its pictures, and score it."""
+    """Write a prediction file and its images, and score it."""
     Path("images").mkdir(exist_ok=True)
     book = Workbook()
     book.active.append(["index", "question", "answer", "prediction"])
     for index, colour, prediction in ROWS:
         Image.new("RGB", (64, 64), colour).save(f"images/{index}.jpg")
-        book.active.append([index, "Describe the picture.", "[]", prediction])
+        book.active.append([index, "Describe the image.", "[]", prediction])
     book.save("MODEL_DATA.xlsx")
     scorer = Scorer("toy")  # Scorer() for photographs
     with open_rows("MODEL_DATA.xlsx", images="images") as rows:

@@ -1,4 +1,4 @@
-"""An encoder: patches of a timm vision transformer; a word is the weight vector of the class that it names."""
+"""An encoder of timm patches, in which a word is the weight vector of its class."""
 
 import re
 
@@ -10,15 +10,15 @@ from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place
 from msdscore.encoders.base import Features, TokenLayout
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
 
-CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in its order
+CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in order
 
 
 def load(device="auto", dtype="auto", weights=""):
     where = place(device, dtype)
-    torch.manual_seed(0)  # without a file, the weights are random
+    torch.manual_seed(0)  # random weights without a file
     network = timm.create_model("vit_tiny_patch16_224", num_classes=len(CLASSES), checkpoint_path=weights)
     network = network.eval().to(where.device, where.dtype)
-    signed = f"classes@{weights or 'random'}"  # begins the signature of every score
+    signed = f"classes@{weights or 'random'}"  # first part of the signature of every score
     return ClassEncoder(network, Identity("classes", signed, where, SharedOptions(pool="mean")))
 
 

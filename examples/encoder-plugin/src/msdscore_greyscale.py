@@ -1,4 +1,4 @@
-"""An encoder in one page: pictures become a grid of greys, words become the grey that they name."""
+"""A minimal encoder: images are a grid of grey levels, words are the grey level that they name."""
 
 import re
 
@@ -14,13 +14,13 @@ SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white
 
 
 def load(source, *, name, revision=None, device="auto", dtype="auto", **options):
-    """Called by `load_encoder("greyscale")`; a real one loads weights here."""
+    """Return the encoder for `load_encoder("greyscale")`; a real encoder loads its weights here."""
     chosen = read_options(SharedOptions, {"pool": "mean", **options})
     return Greyscale(Identity(name, f"{name}@1", place(device, dtype), chosen))
 
 
 class Greyscale(Backbone):
-    """`prepare` runs where pictures are decoded; names, unit lengths and checks come with Backbone."""
+    """`prepare` runs in the decoding processes; `Backbone` provides the name, normalisation and checks."""
 
     def prepare(self, image):
         return prepare_image(image, Preprocessing(resize=(SIDE, SIDE), crop=None))
@@ -39,5 +39,5 @@ class Greyscale(Backbone):
 
 
 def direction(grey):
-    """Grey as an angle: black and white are at right angles."""
+    """Return grey levels as unit vectors; black and white are orthogonal."""
     return torch.stack([torch.cos(grey * torch.pi / 2), torch.sin(grey * torch.pi / 2)], dim=-1)

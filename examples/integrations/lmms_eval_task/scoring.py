@@ -1,10 +1,10 @@
-"""What the task calls: pictures of the column photo, scored with an encoder of your choice."""
+"""Functions of the task: images of the column photo, scored with any encoder."""
 
 from msdscore.integrations.lmms_eval.captions import caption_scores
 
-process_results = caption_scores("toy", image="photo")  # "mini" for photographs; toy knows colours alone
+process_results = caption_scores("toy", image="photo")  # "mini" for photographs; toy only knows colours
 
 
 def photo(doc):
-    """The picture for the model."""
+    """Return the image for the model."""
     return [doc["photo"].convert("RGB")]
