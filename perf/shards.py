@@ -16,8 +16,8 @@ from msdscore.forms.paper import Paper
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import plan
-from msdscore.run.shards import ShardJob, ShardOptions, ShardRows
-from msdscore.run.table import part_table
+from msdscore.run.shards import ShardJob, ShardOptions
+from msdscore.run.table import ShardColumns, part_table
 from msdscore.run.workers import score_jobs
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import ScorerSpec
@@ -40,7 +40,7 @@ def rows():
 
 
 def memory() -> None:
-    held = ShardRows()
+    held = ShardColumns()
     gc.collect()
     before = resident()
     parts = [

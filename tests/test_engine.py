@@ -807,6 +807,22 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
     assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
 
 
+def test_an_update_of_a_finished_run_reads_each_unchanged_image_once(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    output, last = tmp_path / "out.jsonl", f"{list(COLOURS)[-1]}.png"
+    run(Scorer("toy"), path, output, part_rows=8)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / last)
+    read = []
+
+    def stamp(file, *, verify):
+        read.append(Path(file).name)
+        return file_stamp(file, verify=verify)
+
+    monkeypatch.setattr("msdscore.run.rows.file_stamp", stamp)
+    assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
+    assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
+
+
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("most", [10, 1000])
 def test_stamp_of_bytes_equals_the_stamp_of_the_file(tmp_path, monkeypatch, verify, most):

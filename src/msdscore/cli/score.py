@@ -15,8 +15,7 @@ from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppabl
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.references import ReferenceFile
-    from msdscore.io.inputs.rows import RowSource
+    from msdscore.io.inputs.rows import ReferenceFile, RowSource
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
@@ -152,8 +151,7 @@ def score(
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.references import ReferenceFile
-    from msdscore.io.inputs.rows import open_rows
+    from msdscore.io.inputs.rows import ReferenceFile, open_rows
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.stores import fetched_shard
     from msdscore.io.tar import is_image_name
@@ -166,7 +164,7 @@ def score(
         shards = estimated_shards([source, *(captions or [])], workers.part)
         with (
             fetched_shard(shards[0]) as path,
-            open_rows(path, images=rows.images, format=rows.input_format, columns=names) as opened,
+            open_rows(path, images=rows.images, format=rows.input_format, columns=names, hashed=False) as opened,
         ):
             print_estimate(spec, opened, shards, workers.workers, as_json=target.json)
         return

@@ -25,7 +25,7 @@ from msdscore.io.outputs.files import check_output, without_formulas
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts
-from msdscore.run.table import MIXED, WORST, KeptRows, Naming, collect, part_table
+from msdscore.run.table import MIXED, WORST, InputColumns, Naming, collect, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL, Numbers
 from msdscore.scoring.spec import ScorerSpec
@@ -109,7 +109,8 @@ def score_rows(
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
     spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output) or {}
-    is_current = bool(notes) and not (how.retry and notes.get("failed")) and notes.get("parts") == _keys(source, how)
+    known = [] if not notes or (how.retry and notes.get("failed")) else _keys(source, how, notes.get("parts", ()))
+    is_current = bool(known) and notes.get("parts") == known
     if is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
         return _finished(output, notes)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
@@ -120,22 +121,22 @@ def score_rows(
         compare(output, notes["manifest"], manifest)
     if is_current:
         return _finished(output, notes)
-    with open_run(output, manifest, again=bool(notes)) as run, closing(KeptRows(source, output)) as kept:
-        parts = _RunParts(run, kept, how, notes, progress)
-        unfinished = parts.unfinished(plan(kept.watch(source.read()), part_rows=how.part_rows))
+    with open_run(output, manifest, again=bool(notes)) as run, closing(InputColumns(source, output)) as columns:
+        parts = _RunParts(run, columns, how, notes, known, progress)
+        unfinished = parts.unfinished(plan(columns.watch(source.read()), part_rows=how.part_rows))
         stamp = partial(content_stamp, verify=how.verify)
         for part, results, stamps in score_parts(
             pipeline, unfinished, worst=how.worst, stamp=stamp, scored=parts.count
         ):
             parts.write(part, results, stamps)
         parts.drop_others()
-        naming = Naming(how.prefix, frozenset(kept.names))
+        naming = Naming(how.prefix, frozenset(columns.names))
         collected = collect(run.tables(), pipeline.config)
         # How many references rows have is known at the end: files are compared without it.
         name = REFERENCE_NAMES[0]
         counts = collected[name].drop_null().to_pylist() if name in collected.column_names else []
         signature = signed(pipeline.signature, counts) if counts else pipeline.signature
-        tables = kept.tables(collected, naming)
+        tables = columns.tables(collected, naming)
         summary = run.finish(
             map(without_formulas, tables) if how.excel_safe else tables,
             metadata={"msdscore": pipeline.signature, "signed": signature},
@@ -166,12 +167,20 @@ class _RunParts:
     `keys` are those of all parts so far; `scored` and `earlier` count their rows.
     """
 
-    def __init__(self, run: Run, kept: KeptRows, how: RunOptions, notes: Mapping[str, Any], progress: Progress) -> None:
+    def __init__(
+        self,
+        run: Run,
+        columns: InputColumns,
+        how: RunOptions,
+        notes: Mapping[str, Any],
+        known: Sequence[str],  # keys of the first parts
+        progress: Progress,
+    ) -> None:
         self.keys, self.scored, self.earlier = list[str](), 0, 0
-        self._run, self._kept, self._how, self._progress = run, kept, how, progress
+        self._run, self._columns, self._how, self._progress = run, columns, how, progress
         if how.retry:
             _drop_failed(run)
-        self._written, self._finished = run.keys(), notes.get("parts", ())
+        self._written, self._finished, self._known = run.keys(), notes.get("parts", ()), known
         self._show()
 
     def unfinished(self, parts: Iterable[Part]) -> Iterator[Part]:
@@ -184,7 +193,9 @@ class _RunParts:
                     self.keys.append("")  # set by `write`, from the images that were decoded
                     yield part
                     continue
-                key = part.key(_stamps(part.paths, pool, self._how))
+                key = self._known[number] if number < len(self._known) else ""
+                if not key.startswith(part.rows_key()):
+                    key = part.key(_stamps(part.paths, pool, self._how))
                 self.keys.append(key)
                 if self._written.get(number) != key:
                     table = self._earlier_table(part) if key == finished else None
@@ -212,10 +223,10 @@ class _RunParts:
         for number in self._written:
             if number >= len(self.keys):
                 self._run.drop(number)
-        self._progress(self._kept.count, self._kept.count)
+        self._progress(self._columns.count, self._columns.count)
 
     def _show(self) -> None:
-        self._progress(self.scored + self.earlier, max(self._kept.count, self._kept.total or 0))
+        self._progress(self.scored + self.earlier, max(self._columns.count, self._columns.total or 0))
 
     @cached_property
     def _earlier_rows(self) -> list[dict[str, Any]]:
@@ -239,11 +250,15 @@ def _stamps(paths: Sequence[str], pool: ThreadPoolExecutor, how: RunOptions) -> 
     return dict(chain.from_iterable(stamps))
 
 
-def _keys(source: RowSource, how: RunOptions) -> list[str]:
-    """Return the keys of all parts, from the rows and their images as they are now."""
+def _keys(source: RowSource, how: RunOptions, finished: Sequence[str]) -> list[str]:
+    """Return the keys of parts, from the rows and their images as they are now, up to the first that has changed."""
+    keys: list[str] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        parts = plan(source.read(), part_rows=how.part_rows)
-        return [part.key(_stamps(part.paths, pool, how)) for part in parts]
+        for part in plan(source.read(), part_rows=how.part_rows):
+            keys.append(part.key(_stamps(part.paths, pool, how)))
+            if keys != list(finished[: len(keys)]):
+                break
+    return keys
 
 
 def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:

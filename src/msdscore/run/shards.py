@@ -1,7 +1,7 @@
 """Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -16,17 +16,14 @@ import torch
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
-from msdscore.forms.base import Form
-from msdscore.forms.registry import columns_of
 from msdscore.io import stores
 from msdscore.io.inputs.ahead import read_ahead
-from msdscore.io.inputs.columns import ColumnNames, first_of
+from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import Row, image_tables, open_rows
-from msdscore.io.outputs.files import table_from_columns
-from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.run.plan import plan, score_parts
-from msdscore.run.table import KEPT, WORST, collect, part_table
+from msdscore.run.table import WORST, ShardColumns, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -123,7 +120,7 @@ def score_shard(
         raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
     if finished is not None:
         return _finished(finished, name, target, how)
-    rows, before = ShardRows(how.copied), pipeline.cache_use
+    rows, before = ShardColumns(how.copied), pipeline.cache_use
     with ExitStack() as stack:
         read = _read(name, how, stack, ahead=pipeline.encoder.device.type == "cuda" and os.name == "posix")
         parts = plan(
@@ -156,8 +153,8 @@ def score_shard(
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
     """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
-    marks, beside = [stores.mark(name, verify=how.verify)], stores.metadata_table(name)
-    more = [] if beside is None or is_same_file(Path(target), beside) else [beside]
+    marks, metadata = [stores.mark(name, verify=how.verify)], stores.metadata_table(name)
+    more = [] if metadata is None or is_same_file(Path(target), metadata) else [metadata]
     more += map(str, image_tables(name)) if how.images is None else ()
     return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in more)])
 
@@ -184,7 +181,7 @@ def _is_same_input(before: str, now: str) -> bool:
 def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
     """Return the result of a finished shard, after replacing its copied columns if others are requested."""
     if facts.options.get("copied") != list(how.copied):
-        rows = ShardRows(how.copied)
+        rows = ShardColumns(how.copied)
         with stores.reading(target) as file:
             table = pq.read_table(file)
         with ExitStack() as stack:
@@ -202,7 +199,7 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
 def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False) -> Iterator[Row]:
     """Open a shard and read its rows, with `ahead` those of a tar in another process."""
     path = until.enter_context(stores.fetched_shard(name))
-    open_source = partial(open_rows, path, images=how.images, columns=how.columns)
+    open_source = partial(open_rows, path, images=how.images, columns=how.columns, hashed=False)
     source = until.enter_context(open_source())
     first = next(source.read_at([0]), None) if source.without_bytes and how.copied else None
     for column in how.copied if source.seen else ():
@@ -232,55 +229,6 @@ def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
     names = ("source", "rows", "failed", "warned", "signature", "reasons")
     return ShardResult(output=target, fresh=fresh, **{name: getattr(facts, name) for name in names})
-
-
-class ShardRows:
-    """Keys, captions and copied columns of a shard, stored as its rows are read."""
-
-    def __init__(self, copied: Sequence[str] = ()) -> None:
-        self._copied, self._others = tuple(copied), list[dict[str, Any]]()
-        self._own: dict[str, list[str | None]] = {"key": [], "uid": [], "caption": []}
-
-    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the same rows, and store their columns."""
-        keys, uids, captions = self._own.values()
-        names, key_name, uid_name = tuple[str, ...](), "key", "uid"
-        for row in rows:
-            columns = row.columns
-            if names != tuple(columns):
-                names = tuple(columns)
-                key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
-            keys.append(str(columns.get(key_name) or row.id))
-            uid = columns.get(uid_name)
-            uids.append(None if uid is None else str(uid))
-            captions.append(row.caption)
-            if self._copied:
-                self._others.append({name: columns.get(name) for name in self._copied})
-            yield row
-
-    def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
-        """Return all rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
-        scores = collect(parts, form)
-        columns: dict[str, Any] = {
-            **{name: pa.array(values, pa.string()) for name, values in self._own.items()},
-            **{name: scores[name] for name in columns_of(form.columns) if name not in ("warnings", "error")},
-            WORST: scores[WORST],
-            "warnings": scores["warnings"],
-            "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
-            "error": scores["error"],
-        }
-        return self.with_copied(columns)
-
-    def with_copied(self, columns: dict[str, Any]) -> pa.Table:
-        """Return a table of these columns, followed by the copied ones of the input."""
-        columns, copied = dict(columns), table_from_columns(self._others)
-        for name in copied.column_names:
-            kept = name
-            while kept in columns or (kept != name and kept in self._copied):
-                kept = KEPT + kept
-            column = copied[name]
-            columns[kept] = column.cast(pa.string()) if pa.types.is_null(column.type) else column
-        return pa.table(columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError, RunError
@@ -18,8 +19,10 @@ from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import source_key, text_key
+from msdscore.io.inputs.columns import first_of
 from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, text_in_csv, unified
+from msdscore.io.outputs.shards import FAILED, SCORED
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, Numbers, soften
@@ -151,7 +154,7 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
             start = end
 
 
-class KeptRows:
+class InputColumns:
     """The columns of the input, stored while its rows are scored, for the tables of the output.
 
     For a JSON output, where names and types may differ from row to row, they are stored as the text of objects.
@@ -243,3 +246,51 @@ class KeptRows:
             return False
         is_number = pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())
         return True if is_number else None
+
+
+class ShardColumns:
+    """Keys, captions and copied columns of a shard, stored as its rows are read."""
+
+    def __init__(self, copied: Sequence[str] = ()) -> None:
+        self._copied, self._others = tuple(copied), list[dict[str, Any]]()
+        self._own: dict[str, list[str | None]] = {"key": [], "uid": [], "caption": []}
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the same rows, and store their columns."""
+        keys, uids, captions = self._own.values()
+        names, key_name, uid_name = tuple[str, ...](), "key", "uid"
+        for row in rows:
+            columns = row.columns
+            if names != tuple(columns):
+                names = tuple(columns)
+                key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
+            keys.append(str(columns.get(key_name) or row.id))
+            uid = columns.get(uid_name)
+            uids.append(None if uid is None else str(uid))
+            captions.append(row.caption)
+            if self._copied:
+                self._others.append({name: columns.get(name) for name in self._copied})
+            yield row
+
+    def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
+        """Return all rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
+        scores = collect(parts, form)
+        columns: dict[str, Any] = {
+            **{name: pa.array(values, pa.string()) for name, values in self._own.items()},
+            **{name: scores[name] for name in columns_of(form.columns) if name not in ("warnings", "error")},
+            WORST: scores[WORST],
+            "warnings": scores["warnings"],
+            "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
+            "error": scores["error"],
+        }
+        return self.with_copied(columns)
+
+    def with_copied(self, columns: dict[str, Any]) -> pa.Table:
+        """Return a table of these columns, followed by the copied ones of the input."""
+        columns, copied = dict(columns), table_from_columns(self._others)
+        for name in copied.column_names:
+            new, column = name, copied[name]
+            while new in columns or (new != name and new in self._copied):
+                new = KEPT + new
+            columns[new] = column.cast(pa.string()) if pa.types.is_null(column.type) else column
+        return pa.table(columns)

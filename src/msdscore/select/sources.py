@@ -74,7 +74,7 @@ def rows_at(facts: ShardFacts, path: Path, known: Known, *, images: Path | None 
     """
     left, kind, options = dict(known), "tar" if facts.is_of_tar else "file", facts.options
     names = ColumnNames(**options.get("columns", {}))
-    with open_rows(path, images=images or options.get("images"), columns=names) as source:
+    with open_rows(path, images=images or options.get("images"), columns=names, hashed=False) as source:
         for row in source.read_at(known):
             key, caption = left.pop(row.index)
             is_other = None not in (caption, row.caption) and row.caption != caption
@@ -106,7 +106,7 @@ def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) ->
     with pq.ParquetFile(source, pre_buffer=False) as given:
         waiting, start = list[pa.RecordBatch](), 0
         with pq.ParquetWriter(out, given.schema_arrow, compression="zstd") as writer:
-            # Without threads: reading ahead holds several row groups at once.
+            # Without threads: read-ahead would load several row groups at once.
             for batch in given.iter_batches(batch_size=_COPIED_ROWS, use_threads=False):
                 first, end = np.searchsorted(numbers, [start, start + len(batch)])
                 waiting += [batch.take(pa.array(numbers[first:end] - start))] if end > first else []

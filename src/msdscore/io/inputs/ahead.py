@@ -15,7 +15,7 @@ from msdscore.io.decoders import Decoders, DecodersLostError, Pixels
 from msdscore.io.inputs.rows import Row, RowSource
 
 ROWS = 256  # per message
-_OPEN = 8  # sources that the other process holds open
+_OPEN = 8  # sources that stay open in the other process
 _NO_PIXELS: Pixels = np.empty(0, dtype=np.uint8)
 Open = Callable[[], RowSource]  # is sent to the other process
 

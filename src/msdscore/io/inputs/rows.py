@@ -17,9 +17,18 @@ import pyarrow as pa
 from msdscore.errors import ImageError, InputError, RunError, shortened
 from msdscore.io.hashing import file_key
 from msdscore.io.images import from_cell, refuse_address
-from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, read_references, single_name
+from msdscore.io.inputs.columns import (
+    IMAGE_NAMES,
+    KEY_NAMES,
+    REFERENCES,
+    SEVERAL,
+    ColumnNames,
+    first_of,
+    listed,
+    read_references,
+    single_name,
+)
 from msdscore.io.inputs.formats import Record, open_records
-from msdscore.io.inputs.references import ReferenceFile
 from msdscore.io.stores import is_address, stem
 from msdscore.io.tar import File, FileState, TarImage, file_state, is_image_name
 
@@ -27,6 +36,7 @@ if TYPE_CHECKING:  # imported only for rows with tables of images
     from msdscore.io.parquet_images import StoredImage
 
 _USUAL = ColumnNames()
+_REFERENCE_TEXTS = (REFERENCES, SEVERAL, "caption")  # columns of a file of references
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred
 _NO_ANSWER = "Failed to obtain answer"  # written by VLMEvalKit instead of a prediction
 # After a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
@@ -104,6 +114,49 @@ class ImageFolder:
         return str(self.path / names[0])
 
 
+class ReferenceFile:
+    """References by image: COCO annotations, JSON lines with an image or id and `references`, or an object id → list.
+
+    An image is identified by its file name with or without suffix, or by its id. Rows of one image are merged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        if not Path(path).is_file():
+            raise InputError(f"{path}: no such file; expected a file of references")
+        self.path, self.fingerprint = Path(path), file_key(Path(path))
+        self._lists: dict[str, list[str]] = {}
+        with ExitStack() as stack:
+            for number, record in enumerate(open_records(path, format=None, until=stack).read(), start=1):
+                name = first_of(record.values, _REFERENCE_TEXTS)
+                keys = list(_reference_keys(record.values))
+                if record.error or name is None or not keys:
+                    wanted = "an image or id, and references, captions or caption"
+                    raise InputError(f"{path}: item {number}: {record.error or f'expected {wanted}'}")
+                texts = [text for text in read_references(record.values[name]) or () if isinstance(text, str)]
+                for key in dict.fromkeys(keys):
+                    self._lists.setdefault(key, []).extend(texts)
+
+    def __len__(self) -> int:
+        return len(self._lists)
+
+    def find(self, values: Mapping[str, Any]) -> list[str] | None:
+        """Return the references of a row's image; None if the file has none."""
+        return next((self._lists[key] for key in _reference_keys(values) if key in self._lists), None)
+
+
+def _reference_keys(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the possible keys of a row's image, the most specific first."""
+    image = first_of(values, IMAGE_NAMES)
+    cell = None if image is None else values[image]
+    cell = cell.get("path") if isinstance(cell, Mapping) else cell
+    if isinstance(cell, str) and cell:
+        yield Path(cell).name
+        yield Path(cell).stem
+    for name in KEY_NAMES:
+        if isinstance(key := values.get(name), str | int) and not isinstance(key, bool):
+            yield str(key)
+
+
 class RowSource(ExitStack):
     """An opened input. Closing it deletes spooled input.
 
@@ -118,11 +171,15 @@ class RowSource(ExitStack):
         format: str | None,  # noqa: A002, the user's word
         names: ColumnNames,
         references: ReferenceFile | None = None,
+        *,
+        hashed: bool = True,
     ) -> None:
         super().__init__()
         self._references = references
         try:
             self._open(str(source), images, format, names)
+            if hashed:
+                _ = self.fingerprint  # before the rows are read
         except BaseException:
             self.close()
             raise
@@ -165,7 +222,7 @@ class RowSource(ExitStack):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content, computed when it is first used: a shard, which is marked by a few blocks, has no use."""
+        """Hash of the content."""
         return self._content()
 
     @property
@@ -223,8 +280,7 @@ class RowSource(ExitStack):
         if self._file_states() == self._states:
             return
         try:
-            # Without a fingerprint from before the change there is nothing to compare with.
-            is_same = self._content() == vars(self).get("fingerprint")
+            is_same = self._content() == self.fingerprint
         except OSError as error:
             raise RunError(
                 f"{shortened(self.name)}: can no longer be read ({error.strerror or error}); put the file back and "
@@ -322,6 +378,7 @@ def open_rows(
     format: str | None = None,  # noqa: A002, the user's word
     columns: ColumnNames = _USUAL,
     references: ReferenceFile | None = None,
+    hashed: bool = True,
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
@@ -333,9 +390,9 @@ def open_rows(
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
 
     The column `references` has human captions; `references` is a file of them for rows without. A row with
-    references needs no image.
+    references needs no image. With `hashed` the whole input is hashed at once, which resuming a run needs.
     """
-    return RowSource(source, images, format, columns, references)
+    return RowSource(source, images, format, columns, references, hashed=hashed)
 
 
 def image_tables(source: str) -> tuple[Path, ...]:

@@ -66,9 +66,11 @@ class SavedDataset(Records):
             raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
         state = _facts(path / "state.json")
         entries = state.get("_data_files", [])
-        if not isinstance(entries, list) or not all(_names_file(entry) for entry in entries):
+        entries = entries if isinstance(entries, list) else [None]
+        names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+        if not all(isinstance(name, str) and name for name in names):
             raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
-        self.files = tuple(path / entry["filename"] for entry in entries)
+        self.files = tuple(path / name for name in names)
         if not self.files or state.get("_indices_data_files"):
             raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
         with _readable(path), _stream(self.files[0]) as reader:
@@ -88,10 +90,6 @@ class SavedDataset(Records):
         for path in self.files:
             with _readable(path), _stream(path) as reader:
                 yield from reader
-
-
-def _names_file(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("filename"), str) and entry["filename"] != ""
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -109,17 +109,14 @@ def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     # Arrow does not infer uint64 for integers of 2⁶³ and more.
     for wanted in (kind, None, pa.uint64()):
         try:
-            array = _nanoseconds(values, wanted) if _is_time_in_text(wanted) else pa.array(values, type=wanted)
+            # Times in nanoseconds, which Python does not have, are text.
+            is_text = getattr(wanted, "unit", None) == "ns" and not pa.types.is_duration(wanted)
+            array = _nanoseconds(values, wanted) if is_text else pa.array(values, type=wanted)
         except _CONVERSION:
             continue
         if not _has_empty_struct(array.type):
             return array
     return pa.array([as_text(value) for value in values], type=pa.string())
-
-
-def _is_time_in_text(kind: pa.DataType | None) -> bool:
-    """Whether values of a type are passed as text: times in nanoseconds, which Python does not have."""
-    return getattr(kind, "unit", None) == "ns" and not pa.types.is_duration(kind)
 
 
 def _nanoseconds(values: list[Any], kind: pa.DataType) -> pa.Array:

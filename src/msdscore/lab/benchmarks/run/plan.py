@@ -10,7 +10,7 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
 from msdscore.forms.references import split_references
-from msdscore.io.inputs.references import ReferenceFile
+from msdscore.io.inputs.rows import ReferenceFile
 from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, cluster, image_key, noted
 from msdscore.lab.benchmarks.readers.files import all_tidy
 from msdscore.lab.benchmarks.registry import benchmark, load
