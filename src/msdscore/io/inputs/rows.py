@@ -198,16 +198,16 @@ class RowSource(ExitStack):
             can_list = self.columns is None or bool(schema)
             names.check(self.seen, name, folder=images is not None, lists=can_list)
         caption = names.caption_in(self.seen)
-        self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
-        # Columns of image bytes, of which rows only have the paths.
-        self.without_bytes = (
-            ()
-            if schema is None
-            else tuple(column for column in schema.names if self.schema.field(column).type != schema.field(column).type)
-        )
-        self._has_lists = schema is None or isinstance(schema.field(caption).type, _LISTS)
-        if schema is not None and self._has_lists:
-            self.schema = _split_schema(self.schema, caption, self.id_name)
+        self.schema: pa.Schema | None = None
+        self.without_bytes: tuple[str, ...] = ()  # columns of image bytes, of which rows only have the paths
+        self._has_lists = True
+        if schema is not None:
+            plain = _without_bytes(schema, names.image_in(schema.names))
+            self.without_bytes = tuple(
+                column for column in schema.names if plain.field(column).type != schema.field(column).type
+            )
+            self._has_lists = isinstance(schema.field(caption).type, _LISTS)
+            self.schema = _split_schema(plain, caption or "", self.id_name) if self._has_lists else plain
         path, folder = Path(name), Path() if images is None else Path(images)
         if images is None and name != "-" and (path.is_dir() or path.is_file()):
             folder = path if path.is_dir() else path.parent
