@@ -189,6 +189,23 @@ def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path)
         assert why.image.size == (64, 48)
     with pytest.raises(ConfigError, match="expected one image per caption, got 2 and 1"):
         scorer.explain_batch(colours, ["a red wall"])
+    with pytest.raises(ConfigError, match="expected a list of images, got 'red.png'; explain takes a single pair"):
+        scorer.explain_batch("red.png", ["a red wall"])
+    with pytest.raises(ConfigError, match="expected a list of captions, got 'a red wall'"):
+        scorer.explain_batch(colours[:1], "a red wall")
+    people = ["a red brick wall"]
+    known, without = scorer.explain_batch(colours, ["a red wall", "a blue sky"], references=[people, None])
+    assert known.score.ref_msd == pytest.approx(
+        scorer.explain(colours[0], "a red wall", people).score.ref_msd, abs=1e-4
+    )
+    assert [unit.references for unit in known.words if unit.text == "wall"] == [1]
+    assert "ref_msd" not in without.score.values
+    for wrong, why in (
+        ([people], "one list of references per image, got 1 for 2"),
+        ([[], None], "at least one reference"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            scorer.explain_batch(colours, ["a red wall", "a blue sky"], references=wrong)
 
 
 def test_legend_is_the_same_in_all_outputs(explained):

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -218,6 +219,12 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
         plain = RemoteReward(url=url, by="msd")(None, captions, image=images, references=lists)
         log = {}
         none = RemoteReward(url=url, by="match")(None, captions, image=images, log_extra=log.__setitem__)
+        guarded, alike = [], {"completions": [LIST, "a red square", ""], "image": [RED] * 3}
+        for guard in (1.0, 0.25, 0):
+            for each in (MSDReward(neutral, guard=guard), RemoteReward(url=url, guard=guard)):
+                logged = {}
+                given = {"log_extra": logged.__setitem__, "log_metric": logged.__setitem__}
+                guarded.append((each(**alike, **given), logged["guarded"], logged["msd/guarded"]))
         huge = RemoteReward(url=url)(None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED])
     assert found == [
         neutral.score(RED, captions[0]).msd,
@@ -226,6 +233,10 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
         None,
         None,
     ]
+    assert guarded[::2] == guarded[1::2]
+    plain_list = neutral.score(RED, LIST).msd
+    assert [rewards[0] for rewards, _, _ in guarded[::2]] == [plain_list - 1, plain_list - 0.25, plain_list]
+    assert [why for _, why, _ in guarded[::2]] == [["list of words", "", ""]] * 2 + [["", "", ""]]
     assert people[0] == pytest.approx(neutral.score(RED, captions[0], lists[0]).ref_msd)
     assert people[2] == pytest.approx(neutral.score(RED, captions[2], lists[2]).ref_msd)  # another list of one image
     assert people[3:] == [None, None]
@@ -240,13 +251,14 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
 
 
 class _Busy(BaseHTTPRequestHandler):
-    calls: ClassVar[list[dict[str, str]]] = []
+    calls: ClassVar[list[dict[str, object]]] = []
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.calls.append(dict(self.headers))
-        body = b'{"rewards": [0.5], "reasons": [null]}' if len(self.calls) > 1 else b'{"error": "the queue is full"}'
-        status = 200 if len(self.calls) > 1 else 503
+        self.calls.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        status, body = 503, b'{"error": "the queue is full"}'
+        if len(self.calls) > 1:
+            status = 200
+            body = b'{"rewards": [0.5], "reasons": [null], "warnings": [["cut: x", "repeated"]], "guarded": [true]}'
         if self.headers.get("Authorization") != "Bearer secret":
             status, body = 401, b'{"error": "wrong token"}'
         self.send_response(status)
@@ -265,8 +277,11 @@ def test_busy_service_is_retried_and_errors_are_reported(monkeypatch):
         url = f"http://127.0.0.1:{server.server_port}"
         assert RemoteReward(url=url, token="secret")(completions=["a dog"], image=[RED]) == [0.5]
         assert len(_Busy.calls) == 2
-        assert RemoteReward(url=url, token="secret")(completions=[LIST], image=[RED]) == [0.5 - 1]
-        assert RemoteReward(url=url, token="secret", guard=0)(completions=[LIST], image=[RED]) == [0.5]
+        log = {}  # the service has subtracted the guard
+        given = {"completions": [LIST], "image": [RED], "log_extra": log.__setitem__, "log_metric": log.__setitem__}
+        assert RemoteReward(url=url, token="secret", guard=0.25)(**given) == [0.5]
+        assert (log["guarded"], log["msd/guarded"]) == (["repeated"], 1.0)
+        assert [call["guard"] for call in _Busy.calls] == [1.0, 1.0, 0.25]
         with pytest.raises(RunError, match=r"/v1/reward answered 401 .*wrong token"):
             RemoteReward(url=url)(completions=["a dog"], image=[RED])
         server.shutdown()

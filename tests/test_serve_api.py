@@ -82,6 +82,28 @@ def test_invalid_caption_or_image_fails_alone(client):
     assert second["ranking"] == [0, 1]
 
 
+def test_rows_with_an_error_have_the_same_keys(client):
+    broken = base64.b64encode(image_bytes()[:40]).decode()
+    body = {"items": [{"image": broken, "captions": ["a"]}, request_body(captions=("a dog", " "))]}
+    body["items"].append(request_body() | {"references": ["a red box"]})
+    for path in ("/v1/score", "/v1/rank"):
+        rows = [row for item in client.post(path, json=body).json()["items"] for row in item["scores"]]
+        assert len({tuple(row) for row in rows}) == 1
+        assert [row["readable"] for row in rows] == [None, True, None, True, True]
+        for row in (rows[0], rows[2]):
+            assert {name for name, value in row.items() if value is not None} == {"caption", "warnings", "error"}
+        assert rows[3]["reference_support"] is not None
+    alone = client.post("/v1/score", json={"items": [body["items"][0] | {"references": ["a dog"]}]}).json()
+    assert alone["items"][0]["scores"] == [
+        {**dict.fromkeys(rows[0]), "caption": "a", "warnings": [], "error": rows[0]["error"]}
+    ]
+
+
+def test_an_empty_list_of_references_is_ignored(client):
+    plain, empty = (client.post("/v1/score", json=request_body() | own).json() for own in ({}, {"references": []}))
+    assert plain == empty
+
+
 def test_explain_terms_add_up_and_words_have_maps(client):
     item = client.post("/v1/explain", json=request_body()).json()["items"][0]
     first = item["explanations"][0]
@@ -129,6 +151,23 @@ def test_reward_has_one_value_or_error_per_completion(client, scorer):
     assert answer["rewards"][1] is None
     assert "no words" in answer["reasons"][1]
     assert answer["rewards"][2] < answer["rewards"][0]
+
+
+def test_reward_subtracts_the_guard(client, scorer):
+    image = base64.b64encode(image_bytes()).decode()
+    words, appended = "dog beach ball sand ocean running brown wave sky", "a dog runs on the beach ball wave sky"
+    body = {"images": [image], "completions": [words, "a red square", appended, " "], "image_of": [0] * 4}
+    plain = [scorer.score(image_bytes(), text).msd for text in body["completions"][:3]]
+    answer = client.post("/v1/reward", json=body).json()
+    assert answer["rewards"] == [plain[0] - 1, plain[1], plain[2] - 1, None]
+    assert answer["guarded"] == [True, False, True, False]
+    assert [own[:1] for own in answer["warnings"]] == [["list of words"], [], ["words appended"], []]
+    off = client.post("/v1/reward", json=body | {"guard": 0}).json()
+    assert (off["rewards"], off["guarded"]) == ([*plain, None], [False] * 4)
+    assert "list of words" in off["warnings"][0]
+    assert client.post("/v1/reward", json=body | {"guard": 0.25}).json()["rewards"][0] == plain[0] - 0.25
+    refused = client.post("/v1/reward", json=body | {"guard": -1})
+    assert (refused.status_code, refused.json()["error"][:6]) == (422, "guard:")
 
 
 def test_rewards_with_references_are_ref_msd(client, scorer):
@@ -466,6 +505,8 @@ def test_warnings_are_returned_and_unreadable_words_have_no_colour():
         german, english = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0][
             "explanations"
         ]
+        rows = client.post("/v1/score", json=request_body(captions=captions)).json()["items"][0]["scores"]
+    assert [row["readable"] for row in rows] == [False, True]
     assert (german["warnings"], german["readable"]) == (["not English"], False)
     assert (english["warnings"], english["readable"]) == ([], True)
     assert german["look"]["words"]

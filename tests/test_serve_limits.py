@@ -569,6 +569,9 @@ def test_rewards_are_limited_as_other_requests_are():
         assert (status, reason) == (413, "expected at most 4 completions, got 5")
         status, reason = reward(images=[image], completions=["a"] * 3, image_of=[0] * 3)
         assert (status, reason) == (413, "expected at most 2 captions per image, got 3")
+        for images, texts, sent in ((1, 2, "2 completions and 1 image"), (2, 1, "1 completion and 2 images")):
+            why = f"{sent}: send one image per completion or `image_of`"
+            assert reward(images=[image] * images, completions=["a"] * texts) == (422, why)
         assert reward(images=[image], completions=["a", "b"], image_of=[0])[1] == (
             "expected one image_of per completion, got 1 for 2"
         )

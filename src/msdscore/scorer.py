@@ -428,13 +428,19 @@ class Scorer:
         return self.contrast(image, [caption], references, doubt=doubt)[0]
 
     def explain_batch(
-        self, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
+        self,
+        images: Sequence[ImageSource],
+        captions: Sequence[str],
+        *,
+        references: Sequence[Sequence[str] | None] | None = None,
+        doubt: float = ZERO,
     ) -> "list[Explanation | RowError]":
         """Explain many pairs.
 
         Args:
             images: One image per caption.
             captions: The captions.
+            references: References of each image, or None for an image without.
             doubt: Words with a lower p-value are in doubt.
 
         Returns:
@@ -448,9 +454,16 @@ class Scorer:
         from msdscore.explain.explanation import explain_pairs
 
         sources, texts = _listed(images), _listed(captions)
-        if not texts or len(sources) != len(texts):
+        for name, given, items in (("images", images, sources), ("captions", captions, texts)):
+            if not items:
+                raise ConfigError(
+                    f"expected a list of {name}, got {shortened(repr(given))}; explain takes a single pair"
+                )
+        if len(sources) != len(texts):
             raise ConfigError(f"expected one image per caption, got {len(sources)} and {len(texts)}")
-        return list(explain_pairs(self.pipeline, sources, texts, doubt=doubt))
+        lists = _reference_lists(references, len(sources), lone=False)
+        known = [None if own is None else check_references(own) for own in lists]
+        return list(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
 
     def contrast(
         self,

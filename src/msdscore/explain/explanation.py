@@ -116,7 +116,12 @@ def explain(
 
 
 def explain_pairs(
-    pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], *, doubt: float = ZERO
+    pipeline: Pipeline,
+    images: Sequence[ImageSource],
+    captions: Sequence[str],
+    references: Sequence[Sequence[str] | None] = (),
+    *,
+    doubt: float = ZERO,
 ) -> Iterator["Explanation | RowError"]:
     """Explain each caption with its image separately; an item that cannot be read yields its error.
 
@@ -133,7 +138,8 @@ def explain_pairs(
             row = embedded.row(number)
             alone = Embedded(take(embedded.vectors, [row]), (0,), {}, embedded.keys[row : row + 1])
             try:
-                yield explain_embedded(pipeline, image_of(item), alone, [caption], doubt=doubt)[0]
+                own = references[start + number] if references else None
+                yield explain_embedded(pipeline, image_of(item), alone, [caption], own, doubt=doubt)[0]
             except RowError as error:
                 yield error
 

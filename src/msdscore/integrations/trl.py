@@ -24,12 +24,11 @@ from msdscore.scorer import Scorer, ScorerLike, shared_scorer
 from msdscore.scoring.results import LOGGED, WHY_MISSING, Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
-from msdscore.text.warnings import guarded_warnings
+from msdscore.text.warnings import GUARD, GUARDED, guard_reward
 
 By = Literal["msd", "match", "ref_msd"]
 # Names of rewards in the logs of trainers.
 _NAMES = {None: "msd_reward", "msd": "msd_reward", "match": "msd_match_reward", "ref_msd": "ref_msd_reward"}
-GUARD = 1.0  # subtracted from the reward of a text that is optimised for the score
 Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))  # statuses that are retried
@@ -201,20 +200,22 @@ class MSDReward:
         read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
         by, references = _by_and_references(self._by, read, given)
         rewards: Rewards = [None] * read.total
-        reasons, judged = dict(read.reasons), dict[int, Numbers]()
+        reasons, judged, lowered = dict(read.reasons), dict[int, Numbers](), dict[int, Sequence[str]]()
         if read.captions:  # each distinct image is encoded once
             batch = Batch(read.images, read.captions, read.owner, references or [])
             (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
-            for number, row in zip(read.numbers, rows, strict=True):
+            for number, caption, row in zip(read.numbers, read.captions, rows, strict=True):
                 if isinstance(row, RowError):
                     reasons[number] = str(row)
                     continue
-                judged[number], rewards[number] = row, row.values.get(by)
+                judged[number] = row
+                rewards[number], warnings = guard_reward(row.values.get(by), caption, self._guard)
+                lowered[number] = warnings if self._guard else ()
                 if rewards[number] is None:
                     reasons[number] = WHY_MISSING[by]
         _log_numbers(given, judged, read.total)
-        _log_reasons(given, reasons, read.total)
-        return guarded(rewards, read, given, guard=self._guard)
+        _log_reasons(given, reasons, lowered, read.total)
+        return rewards
 
 
 def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
@@ -255,14 +256,16 @@ class RemoteReward:
         read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
         by, references = _by_and_references(self.by, read, given)
         rewards: Rewards = [None] * read.total
-        reasons = dict(read.reasons)
+        reasons, lowered = dict(read.reasons), dict[int, Sequence[str]]()
         for chosen, body in _bodies(read, references):
-            answer = self._post({**body, "by": by})
-            for caption, reward, reason in zip(chosen, answer["rewards"], answer["reasons"], strict=True):
-                rewards[read.numbers[caption]] = reward
-                reasons |= {read.numbers[caption]: reason} if reason else {}
-        _log_reasons(given, reasons, read.total)
-        return guarded(rewards, read, given, guard=self.guard)
+            answer = self._post({**body, "by": by, "guard": self.guard})  # the service applies the guard
+            lists = (answer[name] for name in ("rewards", "reasons", "warnings", "guarded"))
+            for caption, reward, reason, warnings, guarded in zip(chosen, *lists, strict=True):
+                number = read.numbers[caption]
+                rewards[number], lowered[number] = reward, warnings if guarded else ()
+                reasons |= {number: reason} if reason else {}
+        _log_reasons(given, reasons, lowered, read.total)
+        return rewards
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -308,22 +311,6 @@ def _by_and_references(
     return by, [read_references(lists[number]) for number in read.numbers]
 
 
-def guarded(rewards: Rewards, read: Completions, given: Mapping[str, Any], *, guard: float) -> Rewards:
-    """Lower and log the rewards of texts that are optimised for the score."""
-    if not guard:
-        return rewards
-    why = {
-        number: ", ".join(warnings)
-        for number, caption in zip(read.numbers, read.captions, strict=True)
-        if rewards[number] is not None and (warnings := guarded_warnings(caption))
-    }
-    if log_extra := given.get("log_extra"):
-        log_extra("guarded", [why.get(number, "") for number in range(read.total)])
-    if (log_metric := given.get("log_metric")) and read.total:
-        log_metric("msd/guarded", len(why) / read.total)
-    return [reward - guard if reward is not None and number in why else reward for number, reward in enumerate(rewards)]
-
-
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     """Return the spec with a fixed weight of coverage, unless it sets one or its form has no such weight."""
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
@@ -333,12 +320,17 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
 
-def _log_reasons(given: Mapping[str, Any], reasons: Mapping[int, str], total: int) -> None:
-    """Log why completions have no reward to the trainer's table of completions, and the share of the others."""
+def _log_reasons(
+    given: Mapping[str, Any], reasons: Mapping[int, str], lowered: Mapping[int, Sequence[str]], total: int
+) -> None:
+    """Log why completions have no reward or a lower one to the trainer's table of completions, and their shares."""
+    guarded = [", ".join(text for text in lowered.get(number, ()) if text in GUARDED) for number in range(total)]
     if log_extra := given.get("log_extra"):
         log_extra("not_judged", [reasons.get(number, "") for number in range(total)])
+        log_extra("guarded", guarded)
     if (log_metric := given.get("log_metric")) and total:
         log_metric("msd/judged", 1 - len(reasons) / total)
+        log_metric("msd/guarded", sum(map(bool, guarded)) / total)
 
 
 def _log_numbers(given: Mapping[str, Any], judged: Mapping[int, Numbers], total: int) -> None:

@@ -18,10 +18,11 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
-from msdscore.serve.reading import RequestItem, read_completions, read_form, read_items, reject_unknown
+from msdscore.serve.reading import RequestItem, RewardItems, read_completions, read_form, read_items, reject_unknown
 from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.text.warnings import guard_reward
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
@@ -151,15 +152,18 @@ def _limited(handler: Handler, service: Service, parameters: Collection[str]) ->
 async def _score(request: "Request", service: Service, *, kind: Literal["alone", "set"]) -> dict[str, Any]:
     requested = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(requested, kind=kind))
-    items: list[dict[str, Any]] = [
+    sets = [score_rows(scores) for scores in results]
+    # All rows have the same keys, also those of an image without references or with an error.
+    added = references.NAMES if any(item.references for item in requested) else ()
+    names = dict.fromkeys(chain(*chain(*sets), added))
+    items = [
         {
-            "scores": score_rows(scores, item.captions),
-            "ranking": list(scores.ranking) if isinstance(scores, Scores) else [],  # not part of the model of /v1/score
+            "scores": [names | row for row in rows],
+            "ranking": list(scores.ranking) if scores.failed < len(scores) else [],  # not in the model of /v1/score
         }
-        for scores, item in zip(results, requested, strict=True)
+        for scores, rows in zip(results, sets, strict=True)
     ]
-    rows = [row for item in items for row in item["scores"]]
-    return {"signature": _signature(service, requested, rows), "items": items}
+    return {"signature": _signature(service, requested, chain(*sets)), "items": items}
 
 
 async def _explain(request: "Request", service: Service) -> Any:
@@ -174,15 +178,26 @@ async def _explain(request: "Request", service: Service) -> Any:
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
-    by, items, completions, reasons = await read_completions(request, service.settings, service.images)
-    results = await _unless_gone(request, service.score(items, kind="alone"))
-    rewards: list[float | None] = [None] * len(reasons)
-    rows = [score_rows(scores, item.captions) for scores, item in zip(results, items, strict=True)]
-    for number, row in zip(chain(*completions), chain(*rows), strict=True):
+    read = await read_completions(request, service.settings, service.images)
+    results = await _unless_gone(request, service.score(read.items, kind="alone"))
+    rows = [row for scores in results for row in score_rows(scores)]
+    # In a thread: the guard reads every completion.
+    rewards = await asyncio.to_thread(_rewards, read, rows)
+    return {"signature": _signature(service, read.items, rows), **rewards}
+
+
+def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return reward, error, warnings and whether the guard was subtracted, of every completion."""
+    count = len(read.reasons)
+    rewards, reasons = list[float | None]([None] * count), list(read.reasons)
+    warnings, guarded = [list[str]() for _ in range(count)], [False] * count
+    for number, row in zip(chain(*read.numbers), rows, strict=True):
         # Never another score instead: a caption that is its only reference has no ref_msd.
-        rewards[number] = row.get(by)
-        reasons[number] = row["error"] or (WHY_MISSING.get(by) if rewards[number] is None else None)
-    return {"signature": _signature(service, items, chain(*rows)), "rewards": rewards, "reasons": reasons}
+        rewards[number], found = guard_reward(row.get(read.by), row["caption"], read.guard)
+        reasons[number] = row["error"] or (WHY_MISSING.get(read.by) if rewards[number] is None else None)
+        warnings[number] = list(dict.fromkeys((*found, *row["warnings"])))
+        guarded[number] = bool(found and read.guard)
+    return {"rewards": rewards, "reasons": reasons, "warnings": warnings, "guarded": guarded}
 
 
 async def _figure(request: "Request", service: Service) -> Any:
@@ -276,11 +291,11 @@ def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterabl
     return references.signed(service.signature, [row.get("reference_count") or 0 for row in rows])
 
 
-def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one row per caption; if the image could not be read, each has that error."""
-    if isinstance(scores, str):
-        return [{"caption": caption, "msd": None, "error": scores} for caption in captions]
-    return scores.rows()
+def score_rows(scores: Scores) -> list[dict[str, Any]]:
+    """Return one row per caption; one with an error has no numbers, not even counts of 0."""
+    rows = [{"caption": score.caption, **score.row(), "readable": score.readable} for score in scores]
+    kept = ("caption", "warnings", "error")
+    return [row if row["error"] is None else dict.fromkeys(row) | {name: row[name] for name in kept} for row in rows]
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:

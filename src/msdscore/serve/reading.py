@@ -55,6 +55,20 @@ class RequestItem:
         return self.image
 
 
+@dataclass(frozen=True, slots=True)
+class RewardItems:
+    """Completions by image: `numbers[i]` are the indices of those of item i; `reasons` has an error or None for each.
+
+    A completion that is too long has an error, the others are scored.
+    """
+
+    by: str
+    guard: float
+    items: list[RequestItem]
+    numbers: list[list[int]]
+    reasons: list[str | None]
+
+
 class Stored(Generic[Value]):
     """Uploads by the hash of their bytes, so that requests can refer to them; the least recently used are dropped."""
 
@@ -112,25 +126,21 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
     return requested
 
 
-async def read_completions(
-    request: "Request", settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[str, list[RequestItem], list[list[int]], list[str | None]]:
-    """Read a reward request: the score to return, completions by image, their indices, and an error for each.
-
-    A completion that is too long has an error, the others are scored.
-    """
+async def read_completions(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> RewardItems:
+    """Read a reward request."""
     _content_type(request, JSON)
     return await asyncio.to_thread(_read_completions, await request.body(), settings, stored)
 
 
-def _read_completions(
-    content: bytes, settings: ServeSettings, stored: Stored[bytes]
-) -> tuple[str, list[RequestItem], list[list[int]], list[str | None]]:
+def _read_completions(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> RewardItems:
     given = _parse(content)
     _check_counts(given, settings)
     _check_keys(given, RewardRequest.model_fields)
     body = _validate(RewardRequest, given)
     texts = [text or "" for text in body.completions]
+    if body.image_of is None and len(texts) != len(body.images):
+        sent = f"{_counted(len(texts), 'completion')} and {_counted(len(body.images), 'image')}"
+        raise RefusedError(422, f"{sent}: send one image per completion or `image_of`")
     image_of = list(range(len(texts))) if body.image_of is None else body.image_of
     if len(image_of) != len(texts):
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
@@ -161,7 +171,11 @@ def _read_completions(
     ]
     for item in items:
         check_captions(item.captions, settings)
-    return by, items, list(completions.values()), reasons
+    return RewardItems(by, body.guard, items, list(completions.values()), reasons)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 async def read_form(

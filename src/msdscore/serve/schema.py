@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from msdscore.serve.rows import MOST
+from msdscore.text.warnings import GUARD
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,7 +46,9 @@ class RewardRequest(BaseModel):
     """Completions of a trainer; `image_of[i]` is the index of the image of completion i (default: i).
 
     The reward is `by`; by default `ref_msd` with `references` (a list of human captions per image), else `msd`. A
-    completion without that score has no reward.
+    completion without that score has no reward. `guard` is subtracted from the reward of lists of words, shuffled or
+    repeated words and captions with invisible or look-alike characters; 0 turns it off. Completions are scored as
+    sent: remove a model's thinking first.
     """
 
     model_config = _Strict
@@ -54,13 +57,14 @@ class RewardRequest(BaseModel):
     image_of: list[Annotated[int, Field(ge=0)]] | None = None
     references: list[list[str]] | None = None
     by: Literal["msd", "match", "ref_msd"] | None = None
+    guard: Annotated[float, Field(ge=0, allow_inf_nan=False)] = GUARD
 
 
 _PARSED_MODELS = (Item, Items, RewardRequest)
 
 
 class ScoredCaption(BaseModel):
-    """The scores of one caption, or an error."""
+    """The scores of one caption; with an error, the same keys with null."""
 
     model_config = ConfigDict(extra="allow")
     caption: str
@@ -72,6 +76,7 @@ class ScoredCaption(BaseModel):
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
     ref_msd: float | None = Field(None, description="The score with references: higher is better.")
     warnings: list[str] = Field([], description="Remarks on the caption and the image, such as another language.")
+    readable: bool | None = Field(None, description="False for a language that the encoder was not trained on.")
     error: str | None = None
 
 
@@ -143,11 +148,16 @@ class StoredAnswer(BaseModel):
 
 
 class RewardAnswer(BaseModel):
-    """One reward per completion; null with an error for one that cannot be scored."""
+    """One reward per completion; null with an error for one that cannot be scored.
+
+    `warnings` are remarks on each completion; `guarded` is true if the guard was subtracted.
+    """
 
     signature: str
     rewards: list[float | None]
     reasons: list[str | None]
+    warnings: list[list[str]]
+    guarded: list[bool]
 
 
 class VersionAnswer(BaseModel):

@@ -115,8 +115,8 @@ class Service:
         self._decoders.shutdown(wait=True)
         self._drawer.shutdown(wait=True)
 
-    async def score(self, items: Sequence[RequestItem], *, kind: Literal["alone", "set"]) -> list[Scores | str]:
-        """Return the scores of every image's captions, or an error if the image cannot be read."""
+    async def score(self, items: Sequence[RequestItem], *, kind: Literal["alone", "set"]) -> list[Scores]:
+        """Return the scores of every image's captions; if the image cannot be read, each has that error."""
         with self._accept(len(items)):
             return await gather_all(self._score(item, kind) for item in items)
 
@@ -164,8 +164,9 @@ class Service:
             if not self._accepted and not self.closing.is_set():
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
-    async def _score(self, item: RequestItem, kind: Literal["alone", "set"]) -> Scores | str:
+    async def _score(self, item: RequestItem, kind: Literal["alone", "set"]) -> Scores:
         captions = item.captions
+        numbers: list[Any]
         try:
             if item.refused is not None:
                 raise RowError(item.refused)
@@ -179,8 +180,9 @@ class Service:
                 )
         except RowError as error:
             self.metrics.failed.inc(len(captions))
-            return str(error)
-        numbers = [row for part in parts for row in part]
+            numbers = [error] * len(captions)
+        else:
+            numbers = [row for part in parts for row in part]
         sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
         return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 

@@ -34,7 +34,8 @@ STRAY_MARKS = "stray marks"
 LOOK_ALIKE = "look-alike letters"
 APPENDED = "words appended"  # only for the guard: as a warning it would be wrong too often
 # Warnings about texts that are optimised for the score.
-GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE}
+GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE, APPENDED}
+GUARD = 1.0  # subtracted from the reward of such a text
 ABOUT_ITSELF = "speaks of itself"
 
 _SHOWN = 3  # unknown words that are listed
@@ -159,6 +160,18 @@ def guarded_warnings(text: str) -> tuple[str, ...]:
         return warnings
     words = tokens(text.lower())
     return (APPENDED,) if _is_plain_english(words) and trails_off(words) else ()
+
+
+def guard_reward(reward: float | None, text: str, guard: float) -> tuple[float | None, tuple[str, ...]]:
+    """Subtract `guard` from the reward of a text with `guarded_warnings`, and return these too.
+
+    >>> guard_reward(0.5, "dog beach ball sand ocean wave sky", GUARD), guard_reward(0.5, "a dog on a beach", GUARD)
+    ((-0.5, ('list of words',)), (0.5, ()))
+    """
+    if reward is None:
+        return None, ()
+    warnings = guarded_warnings(text)
+    return reward - guard if warnings else reward, warnings
 
 
 def mark_warnings(text: str) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from msdscore.core.evidence import reading
 from msdscore.errors import InputError
-from msdscore.integrations.trl import GUARD
 from msdscore.io.images import ImageSource
 from msdscore.lab.benchmarks.base import image_source
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage
@@ -25,7 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.warnings import FORM_WARNINGS, guarded_warnings
+from msdscore.text.warnings import FORM_WARNINGS, GUARD, guarded_warnings
 from msdscore.text.words import segment
 
 BATCH = 8  # images
