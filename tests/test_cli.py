@@ -399,6 +399,24 @@ def test_ctrl_c_during_imports_prints_no_traceback():
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+def test_references_are_cited_and_a_file_that_matches_no_row_is_an_error(red, tmp_path):
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "scores.parquet"
+    captions = [{"image": str(red), "caption": "a red square"}, {"image": "other.png", "caption": "a blue square"}]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in captions))
+    for name, keys in (("none.json", ["another"]), ("some.json", [red.name])):
+        (tmp_path / name).write_text(json.dumps({key: ["a red picture", "red"] for key in keys}))
+    none = msdscore("score", rows, "-e", "toy", "-o", output, "--references", tmp_path / "none.json")
+    assert (none.returncode, output.exists()) == (2, False)
+    assert f"no references for the first 2 rows of {rows}; expected file names or ids such as" in none.stderr
+    assert "got such as another" in none.stderr
+    some = msdscore("score", rows, "-e", "toy", "-o", output, "--references", tmp_path / "some.json")
+    assert "no references for 1 images (other.png …); their ref_msd is missing" in some.stderr
+    cited = msdscore("cite", output)
+    assert "|nrefs:2|" in cited.stdout
+    assert "with references (Ref-MSD)" in cited.stderr
+    assert "and 2 references per image" in cited.stderr
+
+
 def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
     plain = msdscore("cite")
     assert plain.returncode == 0, plain.stderr
@@ -411,7 +429,7 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
         printed = msdscore("cite", tmp_path / name)
         assert "note = {msd|enc:toy@1|" in printed.stdout
         assert printed.stderr.startswith(
-            r"We report MSD-Score~\cite{kan2026msdscore} with the encoder toy (weights 1), "
+            r"We report a variant of MSD-Score~\cite{kan2026msdscore} with the encoder toy (weights 1), "
         )
         assert printed.stderr.count("|enc:toy@1|") == printed.stderr.count("\n") == 1
     (tmp_path / "bench.json").write_text(
@@ -425,6 +443,10 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
         r"We report MSD-E, the evidence form of MSD-Score~\cite{kan2026msdscore}, with the encoder mini (weights 86)"
         r"~\cite{tan2019efficientnet,wang2020minilm} and 5 references per image, computed by msdscore 0.2.0"
         r"~\cite{msdscore}; signature: \texttt{msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0}." + "\n"
+    )
+    published = msdscore("cite", "msd|enc:clip-l14@abc,pool:mean|init:sample,0|ref:3|nrefs:2|v:0.2.0")
+    assert published.stderr.startswith(
+        r"We report MSD-Score~\cite{kan2026msdscore} with references (Ref-MSD) with the encoder"
     )
     wrong = msdscore("cite", rows)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)

@@ -286,6 +286,13 @@ def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
     assert "nan" not in page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()
 
 
+def test_images_that_all_have_a_failed_caption_are_named_as_the_reason(tmp_path) -> None:
+    failed = pa.array(["cannot be read"] * 3, pa.string())
+    files = [str(scored(tmp_path / f"{name}.parquet", np.arange(3.0), error=failed)) for name in ("a", "b")]
+    with pytest.raises(InputError, match="all 3 shared images have a caption that could not be scored"):
+        read_contest(files)
+
+
 def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
     values = np.linspace(0, 1, 12)
     files = [
@@ -296,6 +303,12 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
     assert [metric.metric for metric in ranking.metrics][:2] == ["ref_msd", "msd"]
     assert [metric.placed[0].captioner for metric in ranking.metrics[:2]] == ["a", "b"]
     assert verdict(ranking).startswith("a is the best by Ref-MSD ")
+    some = np.where(values < 0.2, np.nan, values)
+    partly = [scored(tmp_path / f"{name}.parquet", values, ref_msd=some, reference_count=some * 0 + 2) for name in "cd"]
+    ranking = rank(read_contest(list(map(str, partly))), how=FEW)
+    assert "ref_msd" not in [metric.metric for metric in ranking.metrics]
+    assert any("ref_msd is not ranked: 3 images have no references" in grid.notes for grid in ranking_grids(ranking))
+    assert "|nrefs:2|" in ranking.contest.signature
 
 
 @pytest.mark.parametrize("style", ["markdown", "latex", "csv"])

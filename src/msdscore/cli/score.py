@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
+from itertools import islice
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -25,6 +26,7 @@ ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _KEPT = "stopped; finished shards are saved, and the same command resumes with the others"
 _WARM_UP, _SAMPLED = 16, 256  # rows of an estimate; warm-up rows are not timed
+_FIRST = 1000  # rows of which one must have references, if a file of them is passed
 _WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # failed shards that are printed
 
@@ -199,9 +201,20 @@ def score(
         excel_safe=target.excel_safe, worst=target.worst_words or 0,
     )  # fmt: skip
     with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
-        result = score_file(spec, opened, file, how, as_json=target.json)
+        result = score_file(spec, opened, file, how, as_json=target.json, references=known)
     options.print_cache_use(batch.cache, result.cache)
     raise typer.Exit(options.SOME_FAILED if result.failed else 0)
+
+
+def _check_references(known: "ReferenceFile", rows: "RowSource") -> None:
+    """Raise if no row at the beginning has references: the file probably has other names."""
+    first = [row.references for row in islice(rows.read(), _FIRST)]
+    if first and not any(first):
+        name = next(iter(sorted(known.without)), "an image without a name")
+        raise ConfigError(
+            f"{known.path}: no references for the first {len(first)} rows of {rows.name}; expected file names or ids "
+            f"such as {name}, got such as {known.example}"
+        )
 
 
 def _references_of_image(
@@ -319,13 +332,24 @@ def score_image(
 
 
 def score_file(
-    spec: "ScorerSpec", rows: "RowSource", output: Path | None, how: "RunOptions", *, as_json: bool
+    spec: "ScorerSpec",
+    rows: "RowSource",
+    output: Path | None,
+    how: "RunOptions",
+    *,
+    as_json: bool,
+    references: "ReferenceFile | None" = None,
 ) -> "ScoredFile":
     """Score rows into the output, or as JSON lines to standard output."""
     from msdscore.run.rows import score_rows
 
+    if references is not None:
+        _check_references(references, rows)
     with rows_file(output) as target, bar("scoring") as show:
         result = score_rows(spec, rows, target, how, progress=show)
+    if references is not None and (without := sorted(references.without)):
+        some = ", ".join(without[:3])
+        tell(f"{references.path}: no references for {len(without)} images ({some} …); their ref_msd is missing")
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:

@@ -45,8 +45,12 @@ def sentence(signatures: Sequence[str]) -> str:
         return ""
     facts, name = facts_of(signature), score_name(signature)
     score = f"MSD-Score~\\cite{{{PAPER}}}"
-    if name != "MSD":  # the paper's form
+    if name != "MSD":
         score = f"{name}, the evidence form of {score},"
+    elif "pool:model" in facts["enc"] or not facts.get("init", "sample").startswith("sample"):  # not as published
+        score = f"a variant of {score}"
+    if "ref" in facts:
+        score = f"Ref-{score}" if name != "MSD" else f"{score} with references (Ref-MSD)"
     encoder, _, weights = facts["enc"].partition(",")[0].partition("@")
     cited = ",".join(_citations(encoder))
     model = (
@@ -73,7 +77,7 @@ def signatures_in(result: str) -> list[str]:
         raise InputError(
             f"{result}: no such file; expected an output of msdscore score, bench or study, or a signature"
         )
-    text = signature_of(path) or run_facts(path).signature
+    text = signature_of(path, signed=True) or run_facts(path).signed
     signatures = text.split()  # scores of a benchmark have one per metric
     if not text and path.suffix.lower() == ".json" and path.stat().st_size <= _LARGEST:
         content = path.read_text(encoding="utf-8", errors="replace")

@@ -112,6 +112,7 @@ class RunFacts:
     """Run metadata of a scored file; empty if there is none."""
 
     signature: str = ""
+    signed: str = ""  # the signature with the number of references
     prefix: str = ""  # of the columns that scoring added
     columns: ColumnNames = field(default_factory=ColumnNames)
     source: Path | None = None  # the file that was scored, if it still exists
@@ -127,6 +128,7 @@ def run_facts(path: Path) -> RunFacts:
         scored = Path(source) if source and source != "-" else None
         return RunFacts(
             signature=str(manifest["signature"]),
+            signed=str(notes.get("signed", manifest["signature"])),
             prefix=manifest.get("prefix", ""),
             columns=ColumnNames(**manifest.get("columns", {})),
             source=scored if scored and scored.exists() else None,
@@ -144,12 +146,14 @@ def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
 
 
-def signature_of(path: Path) -> str:
-    """Return the signature in the schema of a Parquet file; empty if there is none."""
+def signature_of(path: Path, *, signed: bool = False) -> str:
+    """Return the signature in the schema of a Parquet file, with `signed` that of its references; empty if none."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq
 
-        return str((pq.read_schema(path).metadata or {}).get(b"msdscore", b"").decode())
+        metadata = pq.read_schema(path).metadata or {}
+        plain = metadata.get(b"msdscore", b"")
+        return str((metadata.get(b"signed", plain) if signed else plain).decode())
     return ""
 
 

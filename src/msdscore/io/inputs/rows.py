@@ -125,6 +125,7 @@ class ReferenceFile:
             raise InputError(f"{path}: no such file; expected a file of references")
         self.path, self.fingerprint = Path(path), file_key(Path(path))
         self._lists: dict[str, list[str]] = {}
+        self.without = set[str]()  # images that were looked up in vain
         with ExitStack() as stack:
             for number, record in enumerate(open_records(path, format=None, until=stack).read(), start=1):
                 name = first_of(record.values, _REFERENCE_TEXTS)
@@ -141,7 +142,16 @@ class ReferenceFile:
 
     def find(self, values: Mapping[str, Any]) -> list[str] | None:
         """Return the references of a row's image; None if the file has none."""
-        return next((self._lists[key] for key in _reference_keys(values) if key in self._lists), None)
+        keys = list(_reference_keys(values))
+        found = next((self._lists[key] for key in keys if key in self._lists), None)
+        if found is None and keys:
+            self.without.add(keys[0])
+        return found
+
+    @property
+    def example(self) -> str:
+        """One of the images of the file."""
+        return next(iter(self._lists), "")
 
 
 def _reference_keys(values: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, shortened, unknown_name
+from msdscore.forms.references import signed
 from msdscore.forms.registry import LOWER_IS_BETTER, facts_of, heading
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
@@ -222,6 +223,9 @@ def read_contest(
     order.sort(key=lambda n: (index[captions[n].image], captioners.index(captions[n].captioner)))
     ordered, signature = [captions[n] for n in order], read[0].signature
     numbers = {name: values[order] for name, values in numbers.items()}
+    counts = numbers.get("reference_count", np.zeros(0))
+    if (counts > 0).any():
+        signature = signed(signature, counts[counts > 0])
     image_of = np.array([index[row.image] for row in ordered])
     return Contest(
         tuple(paths), signature, captioners, common, left_out,
@@ -299,6 +303,10 @@ def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: b
             "the same images: caption the others too, or pass --shared"
         )
     good = sorted(common - {row.image for row in rows if row.failed})
+    if common and not good:
+        raise InputError(
+            f"all {len(common)} shared images have a caption that could not be scored; see column error of the files"
+        )
     if not good:
         raise InputError(
             "no image is shared by all captioners; expected rows with the same paths of images, such as val/1.png, or "
@@ -380,6 +388,10 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     """
     numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
     for name in columns:
+        if name == "ref_msd" and (lacking := _without_references(ranking.contest)):
+            raise InputError(
+                f"ref_msd cannot be ranked: {lacking} images have no references; add them, or leave it out"
+            )
         if name not in numbers and name not in _EXTRAS:
             raise unknown_name("column", name, [*numbers, *_EXTRAS])
     chosen = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
@@ -413,7 +425,15 @@ def notes_of(ranking: Ranking) -> list[str]:
         if contest.left_out
         else []
     )
+    if lacking := _without_references(contest):
+        notes.append(f"ref_msd is not ranked: {lacking} images have no references")
     return [*notes, *(_agreement_note(own, contest.signature) for own in ranking.agreements)]
+
+
+def _without_references(contest: Contest) -> int:
+    """Return how many images lack ref_msd, if some have it."""
+    lacking = np.isnan(contest.numbers.get("ref_msd", np.zeros(0)))
+    return 0 if lacking.all() else len(set(contest.image_of[lacking].tolist()))
 
 
 def _agreement_note(own: PeopleAgreement, signature: str) -> str:
