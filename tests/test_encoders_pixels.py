@@ -169,7 +169,7 @@ def test_batched_resizing_equals_pillow(resample):
     batch = torch.randint(0, 255, (4, 3, 384, 512), dtype=torch.uint8)  # pixels outside of an image have no weight
     for row, image in zip(batch, images, strict=True):
         row[:, : image.height, : image.width] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    views = [canvas.view(steps, image.size) for image in images]
+    views = [canvas.view_of(steps, image.size) for image in images]
     found = on_device.resize(batch, views, steps)
     for row, image in zip(found, images, strict=True):
         usual = prepare_image(image, steps).pixels
