@@ -399,6 +399,17 @@ def test_ctrl_c_during_imports_prints_no_traceback():
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+def test_caption_that_cannot_be_read_does_not_discard_the_others(red, tmp_path):
+    shown = msdscore("score", red, "a red square", "", "-e", "toy")
+    assert shown.returncode == 3
+    assert "a red square" in shown.stdout
+    assert "not scored, '': the caption '' has no words" in shown.stdout
+    written = msdscore("score", red, "a red square", "", "-e", "toy", "-o", tmp_path / "scores.parquet")
+    assert (written.returncode, "1 of 2 captions failed; see the column error of" in written.stderr) == (3, True)
+    none = msdscore("score", red, "", "!!!", "-e", "toy")
+    assert (none.returncode, none.stdout, none.stderr.count("\n")) == (2, "", 1)
+
+
 def test_references_are_cited_and_a_file_that_matches_no_row_is_an_error(red, tmp_path):
     rows, output = tmp_path / "rows.jsonl", tmp_path / "scores.parquet"
     captions = [{"image": str(red), "caption": "a red square"}, {"image": "other.png", "caption": "a blue square"}]

@@ -13,7 +13,7 @@ import typer
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
 from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppable, tell, tell_reasons, visible
-from msdscore.errors import ConfigError, shortened, unknown_name
+from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
     from msdscore.io.inputs.rows import ReferenceFile, RowSource
@@ -321,7 +321,13 @@ def score_image(
         raise ConfigError(f"{image} is a file of rows; pass an image, or omit the captions")
     if output is not None:
         check_output(output, inputs=[image])
-    scores = Scorer.from_spec(spec).rank(image, captions, references)
+    scorer = Scorer.from_spec(spec)
+    try:
+        scores = scorer.rank(image, captions, references)
+    except CaptionError:
+        scores = scorer.score_batch(image, captions, references=references)
+        if scores.failed == len(captions):
+            raise
     if output is not None:
         table = text_in_csv(scores.to_arrow(), "warnings", output.suffix)
         write_table(table, output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
@@ -329,6 +335,10 @@ def score_image(
         print_json({"image": image, **scores.to_dict()})
     elif output is None:
         typer.echo(visible(str(scores)))
+    if scores.failed:
+        if output is not None:
+            tell(f"{scores.failed} of {len(captions)} captions failed; see the column error of {output}")
+        raise typer.Exit(options.SOME_FAILED)
 
 
 def score_file(
