@@ -84,7 +84,7 @@ def taken(work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=32)
-    parser.add_argument("--captions", type=int, default=1, help="of every picture")
+    parser.add_argument("--captions", type=int, default=1, help="of every image")
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)

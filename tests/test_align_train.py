@@ -77,7 +77,7 @@ def test_training_overfits_eight_pairs(heads, rows, tmp_path):
     assert losses[0] > 1.0
     assert losses[-1] < 0.2
     assert report.best == 100.0
-    assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
+    assert (report.step, report.pairs, report.bad_images) == (120, 8, 0)
 
 
 @pytest.mark.slow
@@ -270,10 +270,10 @@ def test_unreadable_images_are_counted_and_skipped(rows, tmp_path):
     (tmp_path / "data" / "red-square.png").write_bytes(b"not an image")
     (tmp_path / "data" / "blue-circle.png").unlink()
     report = train(recipe(train={"steps": 4, "batch": 8}), rows, tmp_path / "run", val=rows, options=CPU)
-    assert report.bad_pictures == 2
+    assert report.bad_images == 2
     assert any("red-square.png" in reason for reason in report.bad_reasons)
     saved = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert saved["bad_pictures"] == 2
+    assert saved["bad_images"] == 2
     for name, _, _ in things():
         (tmp_path / "data" / name).write_bytes(b"")
     with pytest.raises(InputError, match="100 images in a row cannot be read, the last one: .*is empty"):
@@ -300,7 +300,7 @@ def test_cache_stores_unreadable_images(rows, tmp_path):
     (tmp_path / "data" / "red-square.png").write_bytes(b"broken")
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(recipe(train={"batch": 8}), rows, tmp_path / "cached", options=cached)
-    assert report.bad_pictures == 1
+    assert report.bad_images == 1
     train(recipe(train={"batch": 8}), rows, tmp_path / "live", options=CPU)
     same_weights(tmp_path / "live", tmp_path / "cached", exact=False)
 

@@ -32,7 +32,7 @@ def test_run_with_another_kappa_reuses_all_vectors(rows, tmp_path):
     assert (
         f"cache {tmp_path / 'cache'}: 4 of 4 images (100.0 %) and 4 of 4 texts (100.0 %) were cached" in second.stderr
     )
-    assert json.loads(second.stdout)["cache"] == {"pictures": 4, "pictures_made": 0, "texts": 4, "texts_made": 0}
+    assert json.loads(second.stdout)["cache"] == {"images": 4, "images_made": 0, "texts": 4, "texts_made": 0}
     again = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet", "--cache", tmp_path / "cache")
     assert "already finished, nothing to do" in again.stderr
 
@@ -69,8 +69,8 @@ def test_workers_share_the_cache_and_add_their_counts(rows, tmp_path):
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["cache"] == {
-            "pictures": 4,
-            "pictures_made": made,
+            "images": 4,
+            "images_made": made,
             "texts": 4,
             "texts_made": made,
         }

@@ -308,7 +308,7 @@ def test_run_with_another_kappa_reports_full_cache_use(tmp_path):
         pipeline = replace(spec, changes=change).build()
         pipeline.score(pipeline.decode([make_image(1), make_image(2)]), ["a ball", "a square"], [0, 1])
         use = pipeline.cache_use
-        assert (use.pictures - use.pictures_made, use.texts - use.texts_made) == (there, there)
+        assert (use.images - use.images_made, use.texts - use.texts_made) == (there, there)
     assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were cached"
 
 

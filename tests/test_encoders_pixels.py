@@ -296,7 +296,7 @@ def test_device_decoded_files_are_cached(clip, files, tmp_path):
     pipelines = [Pipeline(CachedEncoder(encoder, disk=kept)) for _ in range(2)]
     first, second = (one.embed_images(one.decode(files[:3])).vectors for one in pipelines)
     assert torch.equal(first.points, second.points)
-    assert pipelines[1].cache_use.pictures_made == 0
+    assert pipelines[1].cache_use.images_made == 0
 
 
 def test_mini_decodes_on_the_device_too(files):

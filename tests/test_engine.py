@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from msdscore import MSDConfig, Scorer, load_encoder
+from msdscore import Paper, Scorer, load_encoder
 from msdscore.errors import ConfigError, RunError
-from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.inputs.formats import open_records
@@ -135,7 +134,7 @@ def test_changed_input_or_settings_are_rejected(tmp_path):
     output = tmp_path / "out.parquet"
     run(Scorer("toy"), path, output)
     with pytest.raises(RunError, match=r"settings\.kappa \(20\.0, now 30\.0\).*--overwrite"):
-        run(Scorer("toy", MSDConfig(kappa=30.0)), path, output)
+        run(Scorer("toy", Paper(kappa=30.0)), path, output)
     path.write_text(path.read_text().replace("number 3", "number three"))
     with pytest.raises(RunError, match="another input"):
         run(Scorer("toy"), path, output)

@@ -222,7 +222,7 @@ def test_part_option_and_shared_cache(tmp_path):
     assert [(answer["shards"], answer["rows"]) for answer in counts] == [(2, 10), (1, 5)]
     assert len(list(out.iterdir())) == 3
     again = CliRunner().invoke(app, [*command, "--set", "kappa=30.0", "--overwrite", "--json"])
-    assert json.loads(again.stdout)["cache"] == {"pictures": 15, "pictures_made": 0, "texts": 15, "texts_made": 0}
+    assert json.loads(again.stdout)["cache"] == {"images": 15, "images_made": 0, "texts": 15, "texts_made": 0}
     assert "15 of 15 images (100.0 %)" in again.stderr
 
 

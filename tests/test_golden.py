@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw
 
-from msdscore import MSDConfig, Scorer
+from msdscore import Paper, Scorer
 
 GOLDEN = Path(__file__).parent / "golden" / "toy.json"
 CAPTIONS = [
@@ -30,10 +30,10 @@ def scene():
 def scores():
     table = {}
     for name, config in {
-        "short": MSDConfig.preset("short"),
-        "long": MSDConfig.preset("long"),
-        "authors": MSDConfig.preset("authors"),
-        "support": MSDConfig(gate="support"),
+        "short": Paper.preset("short"),
+        "long": Paper.preset("long"),
+        "authors": Paper.preset("authors"),
+        "support": Paper(gate="support"),
     }.items():
         ranked = Scorer("toy", config).rank(scene(), CAPTIONS)
         table[name] = [{key: value for key, value in row.items() if key != "error"} for row in ranked.rows()]

@@ -383,13 +383,3 @@ def test_missing_parts_are_computed_and_surplus_parts_dropped(tmp_path):
         assert list(missing) == []
         assert run.keys() == {0: "a", 1: "d"}
         assert list(run.tables()) == [part(0), part(5)]
-
-
-def test_run_with_a_renamed_setting_resumes(tmp_path):
-    output = tmp_path / "out.parquet"
-    with open_run(output, {"pictures": "abc"}) as run:
-        run.write(0, part(0))
-    with open_run(output, {"images": "abc"}) as run:
-        assert run.done() == [0]
-    with pytest.raises(RunError, match="another images"):
-        open_run(output, {"images": "other"})

@@ -10,7 +10,7 @@ from PIL import Image
 from metric_batches import make_batch, with_vectors
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError, UnknownNameError
-from msdscore.forms.paper import MSDConfig
+from msdscore.forms.paper import Paper
 from msdscore.forms.references import WEIGHTS
 from msdscore.io.hashing import pixel_key
 from msdscore.lab.metrics.encoded import drawn, nearest_reference
@@ -23,7 +23,7 @@ PAIR = ("a red square on the left", "a blue square")
 
 @pytest.fixture(scope="module")
 def scorer():
-    return Scorer("toy", MSDConfig(components=(3, 2), init="sample", seed=7))
+    return Scorer("toy", Paper(components=(3, 2), init="sample", seed=7))
 
 
 @pytest.fixture(scope="module")

@@ -110,9 +110,9 @@ def test_wheel_works_in_a_clean_environment(installed, tmp_path):
 CONSUMER = """
 from pathlib import Path
 
-from msdscore import MSDConfig, Score, Scorer
+from msdscore import Paper, Score, Scorer
 
-scorer = Scorer("toy", MSDConfig.preset("short", kappa=30.0))
+scorer = Scorer("toy", Paper.preset("short", kappa=30.0))
 score: Score = scorer.score(Path("a.jpg"), "a dog")
 number: float = score.msd
 best: str = scorer.rank("a.jpg", ["a dog", "a cat"]).best

@@ -18,7 +18,7 @@ from msdscore import (
     ConfigError,
     ImageLimits,
     InputError,
-    MSDConfig,
+    Paper,
     Scorer,
     ScorerSpec,
     UnknownNameError,
@@ -27,7 +27,6 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
-from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
@@ -284,7 +283,7 @@ def test_pixels_are_hashed_only_for_random_starts(monkeypatch):
     monkeypatch.setattr("msdscore.scoring.decoder.pixel_key", lambda image: hashed.append(image) or 1)
     Scorer("toy").score(make_image(), "red")
     assert not hashed
-    Scorer("toy", MSDConfig(init="sample")).score(make_image(), "red")
+    Scorer("toy", Paper(init="sample")).score(make_image(), "red")
     assert len(hashed) == 1
 
 
@@ -302,7 +301,7 @@ def test_scores_slice_join_and_compare():
 
 
 def test_spec_builds_the_same_scorer_in_another_process(tmp_path):
-    config = MSDConfig(calibration="background", gate="support")
+    config = Paper(calibration="background", gate="support")
     bank = tmp_path / "bank.safetensors"
     save_bank(build_bank(load_encoder("toy"), config, [make_image(colour) for colour in COLOURS]), bank)
     scorer = Scorer("toy", config, bank=bank, limits=ImageLimits(max_pixels=10_000), batch_size=3, device="cpu")
@@ -325,7 +324,7 @@ def test_spec_builds_the_same_scorer_in_another_process(tmp_path):
 def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
     spec = ScorerSpec(encoder="toy", config="short", changes={"components": [5, 3], "alpha": 0.2})
     assert spec.changes == (("alpha", 0.2), ("components", (5, 3)))
-    assert spec.build().config == MSDConfig(components=(5, 3), alpha=0.2)
+    assert spec.build().config == Paper(components=(5, 3), alpha=0.2)
     assert spec.to_dict()["changes"] == {"alpha": 0.2, "components": (5, 3)}
     assert Scorer.from_spec(spec).spec is spec
     with pytest.raises(ConfigError, match="built from a loaded encoder or bank, which a spec cannot name"):
@@ -333,10 +332,10 @@ def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
 
 
 def test_components_given_as_a_list_are_stored_as_a_tuple():
-    config = MSDConfig(components=[5, 3])
+    config = Paper(components=[5, 3])
     assert config.components == (5, 3)
-    assert config == MSDConfig.preset("long")
-    assert hash(config) == hash(MSDConfig.preset("long"))
+    assert config == Paper.preset("long")
+    assert hash(config) == hash(Paper.preset("long"))
 
 
 def test_scorer_repr():

@@ -14,12 +14,11 @@ import torch
 from PIL import Image
 
 import reference
-from msdscore import MSDConfig, Scorer, load_encoder
+from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
 from msdscore.forms import registry
 from msdscore.forms.base import Column
-from msdscore.forms.paper import Paper
 from msdscore.forms.registry import columns_of
 from msdscore.scoring.embedder import BatchSizes
 from msdscore.scoring.results import Numbers
@@ -41,7 +40,7 @@ def make_image(seed=0, size=(60, 40)):
 
 
 def test_score_equals_the_formula_on_the_embeddings():
-    encoder, config = tiny_clip(), MSDConfig(components=(3, 2), gate_center=4.0)
+    encoder, config = tiny_clip(), Paper(components=(3, 2), gate_center=4.0)
     image, caption = make_image(), CAPTIONS[1]
     score = Scorer(encoder, config).score(image, caption)
     images, texts = prepare_and_encode(encoder, [image]), encoder.encode_texts([caption])
@@ -75,7 +74,7 @@ def test_rank_has_one_uncertainty_and_sorts_by_soft_msd():
 
 @pytest.mark.parametrize("init", ["spread", "sample"])
 def test_score_is_independent_of_batch_and_order(init):
-    config = MSDConfig(init=init, seed=3)
+    config = Paper(init=init, seed=3)
     images = [make_image(seed, size) for seed, size in enumerate([(60, 40), (40, 60), (33, 80)])]
     owner = [0, 1, 2, 0]
     alone = [
@@ -113,17 +112,17 @@ def test_toy_scores_are_bitwise_independent_of_the_batch():
     ],
 )
 def test_gates_without_length(gate, expected):
-    score = Scorer("toy", MSDConfig(gate=gate)).score(make_image(), "a red square")
+    score = Scorer("toy", Paper(gate=gate)).score(make_image(), "a red square")
     assert score.divergence == pytest.approx(expected(score))
 
 
 def test_presets_and_changes():
-    assert MSDConfig.preset("authors").components == (4, 2)
-    assert MSDConfig.preset("long", alpha=0.2).alpha == 0.2
+    assert Paper.preset("authors").components == (4, 2)
+    assert Paper.preset("long", alpha=0.2).alpha == 0.2
     with pytest.raises(UnknownNameError, match="unknown preset 'shrt'. Did you mean 'short'"):
-        MSDConfig.preset("shrt")
+        Paper.preset("shrt")
     with pytest.raises(UnknownNameError, match="unknown setting 'kapa'. Did you mean 'kappa'"):
-        MSDConfig.preset("short", kapa=3)
+        Paper.preset("short", kapa=3)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_presets_and_changes():
 )
 def test_invalid_settings_are_rejected(setting, message):
     with pytest.raises(ConfigError, match=message):
-        MSDConfig(**setting)
+        Paper(**setting)
 
 
 def test_invalid_items_are_rejected():
@@ -168,7 +167,7 @@ def test_invalid_items_are_rejected():
 
 def test_invalid_gate_is_rejected():
     with pytest.raises(UnknownNameError, match="unknown gate '5'. Known: coverage, fixed, length, support"):
-        MSDConfig(gate=5)
+        Paper(gate=5)
 
 
 @pytest.mark.parametrize("caption", [None, 5, math.nan, b"a dog", ["a dog"]])
@@ -248,7 +247,7 @@ def test_signature_contains_all_settings():
         {"gate": "support"}, {"gate": "fixed"}, {"gate_center": 10.0}, {"gate_width": 2.0}, {"temperature": 0.1},
         {"init": "sample", "seed": 1}, {"gate": "fixed", "beta": 0.1},
     ]  # fmt: skip
-    signatures = [Scorer("toy", MSDConfig(**change)).signature for change in changes]
+    signatures = [Scorer("toy", Paper(**change)).signature for change in changes]
     assert len({base, *signatures}) == len(changes) + 1
 
 
@@ -264,9 +263,9 @@ def test_image_as_path_bytes_or_array(tmp_path):
 
 @pytest.mark.parametrize("kind", ["vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"])
 def test_other_mixtures_score_rank_and_explain(kind):
-    scorer = Scorer(tiny_clip(), MSDConfig(mixture=kind))
+    scorer = Scorer(tiny_clip(), Paper(mixture=kind))
     assert f"|mix:{kind}|" in scorer.signature
-    plain = Scorer(tiny_clip(), MSDConfig()).rank(make_image(), CAPTIONS)
+    plain = Scorer(tiny_clip(), Paper()).rank(make_image(), CAPTIONS)
     scores = scorer.rank(make_image(), CAPTIONS)
     assert [one.similarity for one in scores] == [one.similarity for one in plain]
     assert all(one.msd != other.msd and math.isfinite(one.msd) for one, other in zip(scores, plain, strict=True))
@@ -279,14 +278,14 @@ def test_other_mixtures_score_rank_and_explain(kind):
 
 def test_other_mixtures_reject_calibration():
     with pytest.raises(ConfigError, match="mixture=gaussian has no calibrated form; set calibration=none"):
-        MSDConfig(mixture="gaussian", calibration="background")
+        Paper(mixture="gaussian", calibration="background")
     with pytest.raises(UnknownNameError, match="unknown mixture 'gausian'. Did you mean 'gaussian'"):
-        MSDConfig(mixture="gausian")
+        Paper(mixture="gausian")
 
 
 def test_settings_in_a_signature_are_exact():
-    assert Scorer("toy", MSDConfig(alpha=0.1)).signature != Scorer("toy", MSDConfig(alpha=0.10000001)).signature
-    assert "|kappa:20|" in Scorer("toy", MSDConfig(kappa=20)).signature
+    assert Scorer("toy", Paper(alpha=0.1)).signature != Scorer("toy", Paper(alpha=0.10000001)).signature
+    assert "|kappa:20|" in Scorer("toy", Paper(kappa=20)).signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from msdscore import MSDConfig, Scorer
+from msdscore import Paper, Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
 from test_scoring import CAPTIONS, make_image, tiny_clip
 
-BACKGROUND = MSDConfig(calibration="background", gate="support")
+BACKGROUND = Paper(calibration="background", gate="support")
 
 
 def bank_of(encoder, config=BACKGROUND, count=6, captions=()):
@@ -58,7 +58,7 @@ def test_calibration_covers_both_sides_or_is_rejected(changes):
     with pytest.raises(ConfigError, match=message):
         Scorer(encoder, both_sides, bank=bank_of(encoder))
     scorer = Scorer(encoder, both_sides, bank=bank_of(encoder, captions=CAPTIONS))
-    plain = Scorer(encoder, MSDConfig(**changes))
+    plain = Scorer(encoder, Paper(**changes))
     # Minus its mean over the bank's captions, so that the mean coverage by captions of the bank is zero.
     calibrated = [score.coverage for score in scorer.rank(make_image(), CAPTIONS)]
     raw = [score.coverage for score in plain.rank(make_image(), CAPTIONS)]

@@ -11,7 +11,7 @@ from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_ima
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
-from msdscore.forms.paper import MSDConfig
+from msdscore.forms.paper import Paper
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
@@ -53,24 +53,24 @@ def plan(root, name="sugarcrepe", **more):
 
 
 def test_variants_include_the_default():
-    variants, own = value_variants("kappa", "5 10", load_encoder("toy"), MSDConfig())
+    variants, own = value_variants("kappa", "5 10", load_encoder("toy"), Paper())
     assert [variant.name for variant in variants] == ["kappa=5", "kappa=10", "kappa=20"]
     assert own == "kappa=20"
     assert variants[0].pipeline().config.kappa == 5.0
     assert variants[0].value == 5.0
-    pairs, _ = value_variants("components", "3,2", load_encoder("toy"), MSDConfig())
+    pairs, _ = value_variants("components", "3,2", load_encoder("toy"), Paper())
     assert [variant.name for variant in pairs] == ["components=3,2"]
     assert pairs[0].value is None
     with pytest.raises(ConfigError, match=r"components should be two numbers \(image, text\), got '3'"):
-        value_variants("components", "3", load_encoder("toy"), MSDConfig())
+        value_variants("components", "3", load_encoder("toy"), Paper())
     with pytest.raises(ConfigError, match="kappa should be a number, got 'many'"):
-        value_variants("kappa", "many", load_encoder("toy"), MSDConfig())
+        value_variants("kappa", "many", load_encoder("toy"), Paper())
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
 
 def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path, monkeypatch):
     encoder, study = load_encoder("toy"), Study(root=root, output=tmp_path / "alpha.json")
-    variants, own = value_variants("alpha", "0 0.1", encoder, MSDConfig())
+    variants, own = value_variants("alpha", "0 0.1", encoder, Paper())
     results = run_sweep(study, plan(root), variants, baseline=own)
     first, second = results
     assert "msd" in first.against
@@ -93,7 +93,7 @@ def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path,
 
 def test_rated_benchmarks_can_be_swept(tmp_path):
     data = make_expert(tmp_path / "data")
-    variants = named_variants({"a": {"alpha": 0.1}, "b": {"alpha": 0.3}}, load_encoder("toy"), MSDConfig())
+    variants = named_variants({"a": {"alpha": 0.1}, "b": {"alpha": 0.3}}, load_encoder("toy"), Paper())
     results = run_sweep(Study(root=data), plan(data, "flickr8k-expert"), variants)
     assert "tau_c" in to_markdown([sweep_table(results, axis="alpha")])
     row = results[0]
@@ -244,7 +244,7 @@ def test_tuned_scores_are_soft_msd(root):
     metrics = ("cosine", "coverage", "support", "tokens", "soft-msd")
     (row,) = run_sweep(
         Study(root=root), BenchmarkPlan(name="sugarcrepe", root=root, metrics=metrics, samples=9, control=False),
-        named_variants({"x": {"alpha": 0.3, "gate_center": 4.0}}, load_encoder("toy"), MSDConfig()),
+        named_variants({"x": {"alpha": 0.3, "gate_center": 4.0}}, load_encoder("toy"), Paper()),
     )  # fmt: skip
     soft = ScoreParts(*(row.scores(label) for label in metrics[:4])).soft((0.3, 0.2, 4.0, 3.0))
     assert soft == pytest.approx(row.scores("soft-msd"), abs=1e-6)

@@ -73,9 +73,9 @@ def test_checks_have_expectations():
     assert made["true detail added"].second[1] == CAPTION
     assert made["false detail added"].second[1].endswith("A red bus.")
     assert made["wrong colour"].expects == "first higher"
-    assert made["picture mirrored"].second == ("mirrored", CAPTION)
+    assert made["image mirrored"].second == ("mirrored", CAPTION)
     assert made["wrong colour"].with_wrong_image().first == ("wrong", CAPTION)
-    assert made["picture mirrored"].with_wrong_image() is None
+    assert made["image mirrored"].with_wrong_image() is None
     assert len(made) == 17
 
 
@@ -96,13 +96,13 @@ def rates(metrics, entries):
 def test_metrics_pass_the_checks_of_their_inputs(rows):
     metrics = [load_metric("cosine"), load_metric("constant"), load_metric("length")]
     table, families = rates(metrics, captioned_images(rows))
-    assert table.facts["pictures"] == 6
+    assert table.facts["images"] == 6
     assert families["own against another's caption"]["cosine"].value == 1.0
     assert families["wrong colour"]["cosine"].value == 1.0
     assert families["wrong colour"]["cosine, wrong image"] < 1.0
     assert families["case and full stop"]["cosine"].value == 1.0
     assert families["wrong colour"]["constant"].value == 0.0
-    assert families["picture mirrored"]["constant"].value == 1.0
+    assert families["image mirrored"]["constant"].value == 1.0
     assert families["paragraph against sentence"]["length"].value == 1.0
     assert families["paragraph against sentence"]["length, wrong image"] == 1.0  # decided by the text only
     assert families["false detail added"]["length"].value == 0.0
@@ -127,7 +127,7 @@ def test_images_next_to_the_rows_are_found_and_missing_ones_reported(tmp_path):
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
     table, _ = rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
-    assert table.facts["pictures"] == 3
+    assert table.facts["images"] == 3
 
 
 def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
     entries = captioned_images(tmp_path / "set.jsonl")
     table, _ = rates([load_metric("cosine")], entries)
-    assert (table.facts["pictures"], table.facts["left_out"]) == (2, 3)
+    assert (table.facts["images"], table.facts["left_out"]) == (2, 3)
     with pytest.raises(InputError, match="no two consecutive images that can both be read"):
         rates([load_metric("cosine")], entries[1:3])
 

@@ -139,7 +139,7 @@ def test_terms_find_the_changed_colour_only_with_the_right_image(study):
     assert {row["subset"] for row in table.rows} == {"replace_obj", "replace_att"}
     for row in table.rows:
         assert row["terms"].value > row["chance"].value
-        assert row["terms"].value > row["wrong_picture"].value
+        assert row["terms"].value > row["wrong_image"].value
     assert "| replace_att | 6 | 1 |" in to_markdown([table])
 
 

@@ -54,7 +54,7 @@ def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_
     answer = CliRunner().invoke(app, [*study, "--bank", str(bank)])
     assert answer.exit_code == 0, answer.output
     found = json.loads(made.read_text(encoding="utf-8"))
-    assert found["tables"][0]["pictures"] == 12
+    assert found["tables"][0]["images"] == 12
     assert made.with_suffix(".png").exists()
     refused = CliRunner().invoke(app, [*study[:-3], "short", "--overwrite"])
     assert refused.exit_code != 0

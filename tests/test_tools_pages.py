@@ -50,7 +50,7 @@ def interval(value):
 
 def test_evidence_page_is_filled_from_studies(tmp_path):
     shares = dict.fromkeys(
-        ("terms", "occlusion", "wrong_picture", "chance", "right", "first", "frequent"), interval(0.5)
+        ("terms", "occlusion", "wrong_image", "chance", "right", "first", "frequent"), interval(0.5)
     )
     shares |= dict.fromkeys(
         ("true", "once", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25)
@@ -69,7 +69,7 @@ def test_evidence_page_is_filled_from_studies(tmp_path):
             },
         ],
         "words": [
-            {"name": "p_values", "rows": [row], "auc": 0.8, "pictures": 5},
+            {"name": "p_values", "rows": [row], "auc": 0.8, "images": 5},
             {"name": "bins", "rows": [{"predicted": 0.5, "observed": interval(0.4)}], "error": interval(0.2)},
         ],
         "localisation": [{**rows, "rows": [{**row, "chance": interval(0.5)}]}],
@@ -79,7 +79,7 @@ def test_evidence_page_is_filled_from_studies(tmp_path):
         "suggestions": [rows],
         "missing": [{**rows, "rows": [{**row, "words": 1.9}]}],
         "match": [
-            {"name": "bins", "rows": [], "pictures": 6, "medians": {"own": 0.78}, "areas": {"other": 0.99}},
+            {"name": "bins", "rows": [], "images": 6, "medians": {"own": 0.78}, "areas": {"other": 0.99}},
             {"name": "lengths", "rows": [row]},
         ],
     }

@@ -381,7 +381,7 @@ def run(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resident")
     options = replace(CPU, cache=str(folder / "cache"))
     report = train(load_mini(changes=SMALL), rows, folder / "run", options=options)
-    assert (report.step, report.pairs, report.bad_pictures) == (4, 8, 0)
+    assert (report.step, report.pairs, report.bad_images) == (4, 8, 0)
     return folder / "run"
 
 

@@ -100,7 +100,7 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
         f"{worst['predicted']:.2f} is predicted and {worst['observed']['value']:.2f} observed",
     )
     columns = ("level", "true words below it, %", "words of one caption, %", "likely and absent, %")
-    return [Grid(f"Words with a p-value below a level, % (MSD-E, {table['pictures']} images)", columns, cells, notes)]
+    return [Grid(f"Words with a p-value below a level, % (MSD-E, {table['images']} images)", columns, cells, notes)]
 
 
 def _changed(tables: Mapping[str, Json]) -> list[Grid]:
@@ -113,7 +113,7 @@ def _changed(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
-    ways = ("terms", "occlusion", "wrong_picture", "chance")
+    ways = ("terms", "occlusion", "wrong_image", "chance")
     rows = tuple(
         (f"{row['subset']}, first {row['depth']}", str(row["items"]), _bounded(row["terms"]),
          *(_share(row[way]) for way in ways[1:]))
@@ -187,7 +187,7 @@ def _match(tables: Mapping[str, Json]) -> list[Grid]:
         + ", ".join(f"{name} {_PER_CENT * value:.1f}" for name, value in bins["areas"].items()),
     )
     columns = ("captions joined", "n", "error in points (lower is better)", "own at 0.5 or more, % (higher is better)")
-    return [Grid(f"Calibration of `match` (MSD-E, {bins['pictures']} images)", columns, rows, notes)]
+    return [Grid(f"Calibration of `match` (MSD-E, {bins['images']} images)", columns, rows, notes)]
 
 
 STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {

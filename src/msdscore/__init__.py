@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.forms.base import Measurement
     from msdscore.forms.evidence import Evidence
-    from msdscore.forms.paper import MSDConfig, Paper
+    from msdscore.forms.paper import Paper
     from msdscore.io.images import ImageLimits
     from msdscore.scorer import Scorer
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
@@ -41,7 +41,6 @@ _EXPORTS = {
     "ImageError": "msdscore.errors",
     "ImageLimits": "msdscore.io.images",
     "InputError": "msdscore.errors",
-    "MSDConfig": "msdscore.forms.paper",
     "MSDScoreError": "msdscore.errors",
     "Measurement": "msdscore.forms.base",
     "MissingExtraError": "msdscore.errors",
@@ -74,7 +73,6 @@ __all__ = [
     "ImageError",
     "ImageLimits",
     "InputError",
-    "MSDConfig",
     "MSDScoreError",
     "Measurement",
     "MissingExtraError",

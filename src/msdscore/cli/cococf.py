@@ -84,7 +84,7 @@ def build(
     from msdscore.lab.cococf.changes import MAKERS
     from msdscore.lab.cococf.files import publish
 
-    passed: dict[str, Any] = {"pictures": changes.limit, "add": changes.add}
+    passed: dict[str, Any] = {"images": changes.limit, "add": changes.add}
     make = BuildSettings.paper if changes.paper else BuildSettings
     settings = make(
         pairs=changes.pairs, seed=changes.seed, subsets=tuple(changes.subset or MAKERS), reader=changes.reader,

@@ -71,8 +71,8 @@ class CacheUse:
     8 of 10 images (80.0 %) and 4 of 4 texts (100.0 %) were cached
     """
 
-    pictures: int = 0
-    pictures_made: int = 0
+    images: int = 0
+    images_made: int = 0
     texts: int = 0
     texts_made: int = 0
 
@@ -84,7 +84,7 @@ class CacheUse:
         return CacheUse(*map(sub, astuple(self), astuple(before or CacheUse())))
 
     def __str__(self) -> str:
-        sides = (self.pictures, self.pictures_made, "images"), (self.texts, self.texts_made, "texts")
+        sides = (self.images, self.images_made, "images"), (self.texts, self.texts_made, "texts")
         return (
             " and ".join(
                 f"{all_ - made:,} of {all_:,} {what}" + (f" ({100 * (all_ - made) / all_:.1f} %)" if all_ else "")

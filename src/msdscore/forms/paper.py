@@ -291,8 +291,6 @@ class Paper:
         return [f"least supported, nats: {listed or 'none'}"]
 
 
-MSDConfig = Paper  # former name
-
 MEAN_POOLED = ("paper", "paper-long")  # presets whose similarity is that of mean-pooled vectors
 PRESETS = {
     "short": Paper(),  # paper: captions of a sentence

@@ -242,7 +242,7 @@ class Service:
         encoder = self._pipeline.encoder
         if not isinstance(encoder, CachedEncoder):
             return None
-        return IMAGE * encoder.use.pictures_made + encoder.use.texts_made
+        return IMAGE * encoder.use.images_made + encoder.use.texts_made
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""

@@ -29,7 +29,6 @@ MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end that are searched for the mark
 RUN_NOTES = ".run.json"  # suffix of the run-metadata file, next to a run's output
 MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; files without it are never replaced or deleted
-_RENAMED = {"pictures": "images"}  # names of manifests that were written by earlier versions
 REMEDY = "choose another -o or pass --overwrite"
 _STANDARD_OUTPUT = frozenset(("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
 Source = str | Path | None
@@ -264,8 +263,6 @@ def read_notes(path: Path) -> dict[str, Any] | None:
 def compare(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
     """Raise `RunError` with the first difference between two manifests."""
     new = json.loads(dump(manifest))
-    if isinstance(old, dict):
-        old = {_RENAMED.get(name, name): value for name, value in old.items()}
     if old != new:
         key, before, now = next(_differences(old, new, ""))
         raise RunError(f"{owner}: belongs to a run with another {key} ({before}, now {now}); {REMEDY}")

@@ -66,7 +66,7 @@ class BuildSettings:
 
     pairs: int = PAIRS
     per_source: bool = False  # count `pairs` for each source of captions by itself
-    pictures: int | None = None  # all
+    images: int | None = None  # all
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     add: str = "matched"
@@ -79,7 +79,7 @@ class BuildSettings:
         >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
         ('plain', True)
         """
-        described: dict[str, Any] = {"add": "plain", "per_source": True, "pictures": PAIRS}
+        described: dict[str, Any] = {"add": "plain", "per_source": True, "images": PAIRS}
         return cls(**described | changes)
 
     @property
@@ -88,7 +88,7 @@ class BuildSettings:
         return ceil(self.pairs / len(self.subsets))
 
     def __post_init__(self) -> None:
-        for name, value in (("pairs", self.pairs), ("pictures", self.pictures)):
+        for name, value in (("pairs", self.pairs), ("images", self.images)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if not self.subsets:
@@ -205,7 +205,7 @@ def build(
     texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
     knowledge = replace(learn(usable), collocations=count_collocations(texts))
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
-    chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
+    chosen = Random(settings.seed).sample(usable, min(settings.images or len(usable), len(usable)))
     balances: Balances = defaultdict(Balance)
     sources = sorted({caption.source for image in chosen for caption in image.captions})
     counted = [(split, source if settings.per_source else "") for split in SPLITS for source in sources]

@@ -48,7 +48,7 @@ class QualityRow:
     split: str
     subset: str
     pairs: int
-    pictures: int
+    images: int
     shorter: Interval
     words: Interval
     model: Interval
@@ -148,7 +148,7 @@ def section(quality: Quality) -> str:
     lines = [f"| split | change | pairs | images | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
     for row in quality.rows:
         shares = " | ".join(_percent(getattr(row, name)) for name in names)
-        lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.pictures} | {shares} |")
+        lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.images} | {shares} |")
     faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
     sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
     if quality.pool:

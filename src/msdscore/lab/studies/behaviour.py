@@ -88,8 +88,8 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
     if misspelt := edits.typo(first, known, chance):
         yield Check("one typo, against another's caption", "first higher", (AS_IT_IS, misspelt), (AS_IT_IS, stranger))
     for variant in ("JPEG 75", "mirrored"):
-        yield Check(f"picture {variant}", "same", whole, (variant, first))
-    yield Check("picture cropped, against another's caption", "first higher", ("cropped", first), ("cropped", stranger))
+        yield Check(f"image {variant}", "same", whole, (variant, first))
+    yield Check("image cropped, against another's caption", "first higher", ("cropped", first), ("cropped", stranger))
 
 
 def variants(image: Image.Image) -> dict[str, Image.Image]:
@@ -219,7 +219,7 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
                "a pass rate that is reached with the wrong image too comes from the text",
                f'"same" means within {TOLERANCE:.0%} of the median gap between own and other captions'],
         signature=signature,
-        facts={"pictures": images, "left_out": left_out},
+        facts={"images": images, "left_out": left_out},
         plots=[plot],
     )  # fmt: skip
 

@@ -106,7 +106,7 @@ def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedIm
         rows=[_row(kind, [row for row in rows if row[1] == kind]) for kind in KINDS] if rows else [],
         notes=[f"reward: msd, with {GUARD:g} subtracted for lists, shuffled and repeated words"],
         signature=pipeline.signature,
-        facts={"pictures": images, "left_out": len(entries) - images},
+        facts={"images": images, "left_out": len(entries) - images},
     )
 
 

@@ -32,7 +32,7 @@ from msdscore.text.words import Word, segment, stem
 BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
-RANKINGS = ("terms", "occlusion", "wrong_picture")
+RANKINGS = ("terms", "occlusion", "wrong_image")
 Floats = npt.NDArray[np.float64]
 Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -67,7 +67,7 @@ def localisation(study: Study) -> list[Table]:
     for subset in SUBSETS:
         mine = [both for both in zip(captions, ranks, strict=True) if both[0].pair.subset == subset]
         rows += [_row(subset, depth, mine) for depth in DEPTHS if mine]
-    ways = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_picture", "wrong image"), per_cent("chance")]
+    ways = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_image", "wrong image"), per_cent("chance")]
     gaps = [per_cent("over_occlusion", "terms − occlusion"), per_cent("over_chance", "terms − chance")]
     plot = Plot(x="subset", y=[column.name for column in ways], panel=["depth"], y_label="per cent",
                 title="changed word among the first")  # fmt: skip

@@ -149,7 +149,7 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
         "median match: " + ", ".join(f"{name} {medians[name]:.2f}" for name in KINDS),
         "AUC of own captions against: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
     ]
-    facts = {"pictures": len(np.unique(image)), "error": error, "medians": medians, "areas": areas}
+    facts = {"images": len(np.unique(image)), "error": error, "medians": medians, "areas": areas}
     title = f"Reliability of match on {len(np.unique(image))} images"
     return [
         _diagram(title, predictions, "match", notes=notes, signature=signature, facts=facts),
@@ -203,7 +203,7 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
         notes=["the share of true words (in two captions) below a level should equal the level",
                f"AUC of the p-value: {100 * area:.1f}"],
         signature=signature,
-        facts={"auc": area, "pictures": len(np.unique(image))},
+        facts={"auc": area, "images": len(np.unique(image))},
     )  # fmt: skip
     title = "Reliability of the probabilities of words"
     facts = {"error": error, "prior": PRIOR}

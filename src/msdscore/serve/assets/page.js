@@ -186,8 +186,8 @@ const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avi
 // Files that were dropped or pasted: an image, several images, or a scored file.
 function openAny(files) {
   const rows = files.find(({ name }) => ROWS.test(name));
-  const pictures = files.filter(isImage);
-  if (pictures.length > 1) {
+  const images = files.filter(isImage);
+  if (images.length > 1) {
     store.viewFile();
     return openImages(files);
   }

@@ -305,7 +305,7 @@ def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
         f"- Language model, in training only: `{recipe.lm.source}`"
         if recipe.loss.reconstruction
         else "- Language model: none",
-        f"- Pairs: {values['pairs']:,} images, {values['bad_pictures']:,} of them unreadable",
+        f"- Pairs: {values['pairs']:,} images, {values['bad_images']:,} of them unreadable",
         f"- Steps: {values['step']:,} of {values['steps']:,}, batch {recipe.train.batch}",
         f"- Seed: {recipe.seed}",
         f"- Retrieval on validation data, mean R@1: {best:.1f} %" if best is not None else "- Retrieval: not measured",

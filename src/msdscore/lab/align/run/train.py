@@ -59,7 +59,7 @@ class RunReport:
     best_step: int
     pairs: int
     skipped_rows: int
-    bad_pictures: int
+    bad_images: int
     bad_reasons: tuple[str, ...]
     parameters: int
     seconds: float
@@ -211,7 +211,7 @@ class _Run:
             best_step=progress.best_step,
             pairs=len(self._pairs),
             skipped_rows=self._pairs.skipped,
-            bad_pictures=len(bad),
+            bad_images=len(bad),
             bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
             parameters=sum(own.numel() for own in s.parts.aligner.heads.parameters() if own.requires_grad),
             seconds=time.monotonic() - self._started,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from msdscore.errors import ConfigError, InputError
@@ -19,7 +20,6 @@ from msdscore.lab.benchmarks.results.result import (
     Result,
     items_of,
     read_result,
-    read_scores,
     score_matrix,
 )
 from msdscore.lab.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
@@ -94,7 +94,7 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
     scores = folder / result.scores
     if not scores.is_file():
         raise InputError(f"{scores}: no such file; expected the scores next to their result")
-    return Side(result, result.metric(label), read_scores(scores))
+    return Side(result, result.metric(label), pq.read_table(scores))
 
 
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:

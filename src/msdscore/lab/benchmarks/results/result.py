@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, heading
@@ -149,8 +148,6 @@ def read_result(path: Path) -> Result:
         for metric in content["metrics"]:
             metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
             metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
-        if "pictures" in content:  # the former name
-            content["images"] = content.pop("pictures")
         content |= {
             "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
             "notes": tuple(Note(**note) for note in content["notes"]),
@@ -225,12 +222,6 @@ def item_table(items: Sequence[Item]) -> pa.Table:
         "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
         "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in judged], pa.string()),
     })  # fmt: skip
-
-
-def read_scores(path: Path) -> pa.Table:
-    """Read the table of scores of a result."""
-    table = pq.read_table(path)
-    return table.rename_columns(["image" if name == "picture" else name for name in table.column_names])  # former name
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, InputError
@@ -19,7 +20,7 @@ from msdscore.forms.base import Form
 from msdscore.intervals import Interval, Resampling
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
-from msdscore.lab.benchmarks.results.result import Result, read_scores, score_matrix
+from msdscore.lab.benchmarks.results.result import Result, score_matrix
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.resample import holm
@@ -176,7 +177,7 @@ def run_sweep(
             if not any(metric.figures for metric in result.metrics):
                 reasons = f": {result.failures[0]}" if result.failures else ""
                 raise InputError(f"{plan.name}: none of the {result.items} items could be scored{reasons}")
-            rows.append(VariantResult(choice, result, read_scores(output.with_name(result.scores))))
+            rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
     return [
