@@ -170,7 +170,7 @@ def decoders_rate(pipeline, paths):
     parts = [paths[first : first + size] for first in range(0, len(paths), size)]
     with (
         ThreadPoolExecutor(8) as threads,
-        pipeline.decoder.start_processes(threads, ahead=9 * size) as processes,
+        pipeline.decoder.start_processes(threads) as processes,
     ):
         start = seconds(lambda: processes.decode(parts[0][:8]), "cpu")
         processes.decode(parts[0])

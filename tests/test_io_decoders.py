@@ -104,6 +104,16 @@ def test_cells_are_released_with_their_pixels(two, files):
     check(decode(two, READ, files), files)
 
 
+def test_memory_is_that_of_the_pixels_in_use(files):
+    pool = Decoders(1, 1 << 20, 64)
+    try:
+        for _ in range(20):
+            check(decode(pool, READ, files), files)
+        assert os.fstat(pool._file).st_blocks * 512 <= 16 * os.sysconf("SC_PAGE_SIZE")  # a page per cell, of 64
+    finally:
+        pool.close()
+
+
 def test_file_that_kills_its_process_fails_alone(two, files):
     found = decode(two, fragile, files)
     assert str(found[13]).endswith("13.png: cannot be decoded (the process that tried ended with code 7)")
@@ -164,15 +174,15 @@ def test_failed_start_is_reported_immediately(monkeypatch, files, tmp_path):
 
 
 def test_processes_are_reused_by_the_next_caller():
-    first = decoders.borrow(1, CELL, 4)
+    first = decoders.borrow(1, CELL)
     decoders.give_back(first)
-    again = decoders.borrow(1, CELL, 4)
+    again = decoders.borrow(1, CELL)
     assert again is first
-    other = decoders.borrow(1, CELL, 5)
+    other = decoders.borrow(1, 2 * CELL)
     assert other is not first
     for one in (again, other):
         decoders.give_back(one)
-    assert decoders.borrow(1, CELL, 5) is other
+    assert decoders.borrow(1, 2 * CELL) is other
     assert first._closed  # no longer in use
     decoders.give_back(other)
     decoders.close_all()
@@ -196,7 +206,7 @@ from msdscore.io.images import ImageLimits
 
 # No main guard: the processes do not import this script.
 read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimits())
-pool = decoders.borrow(2, 8 * 768, 4)
+pool = decoders.borrow(2, 8 * 768)
 futures = pool.submit(read, sys.argv[1:] * 20)
 futures[0].result()
 print(*(member.process.pid for member in pool._members), flush=True)

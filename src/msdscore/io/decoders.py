@@ -192,7 +192,7 @@ class Decoders:
                 return False
             if not (job.answer.running() or job.answer.set_running_or_notify_cancel()):
                 continue
-            cell = self._free.popleft() if self._free else None
+            cell = self._free.pop() if self._free else None  # the last one that was used: its pages exist
             sent.append((job, cell))
             try:
                 member.work.send((None if member.read is job.read else job.read, job.sources, self._room(cell)))
@@ -342,7 +342,7 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
     return images
 
 
-_pools: dict[tuple[int, int, int], Decoders] = {}
+_pools: dict[tuple[int, int], Decoders] = {}
 _pools_lock = Lock()
 
 
@@ -351,14 +351,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def borrow(count: int, cell: int, cells: int) -> Decoders:
+def borrow(count: int, cell: int) -> Decoders:
     """Return decoding processes, reused if possible; release them with `give_back`."""
     with _pools_lock:
-        key = (count, cell, cells)
+        key = (count, cell)
         for unused in [other for other, decoders in _pools.items() if other != key and not decoders.users]:
             _pools.pop(unused).close()
         if key not in _pools:
-            _pools[key] = Decoders(count, cell, cells)
+            _pools[key] = Decoders(count, cell, ARENA // cell)
         _pools[key].users += 1
         return _pools[key]
 

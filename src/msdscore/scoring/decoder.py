@@ -92,10 +92,8 @@ class Decoder:
                 ready[number] = error
         return ready
 
-    def start_processes(
-        self, threads: Executor, *, ahead: int, stamp: Stamp | None = None
-    ) -> "DecodingProcesses | None":
-        """Start decoding processes for a long run, at most `ahead` images ahead of their use; None if not possible."""
+    def start_processes(self, threads: Executor, *, stamp: Stamp | None = None) -> "DecodingProcesses | None":
+        """Start decoding processes for a long run, or reuse those of the last; None if not possible."""
         prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
         wanted = self.encoder.device.type == "cuda" and steps is not None if self.processes is None else self.processes
@@ -112,7 +110,6 @@ class Decoder:
             self.processes,
             reader(prepare, steps=steps, limits=self.limits, stamp=stamp),
             room=room_per_image(steps),
-            ahead=ahead,
             otherwise=otherwise,
         )
 

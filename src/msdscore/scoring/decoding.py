@@ -45,15 +45,15 @@ def room_per_image(steps: Preprocessing | None) -> int:
 class DecodingProcesses:
     """Processes that read, decode and prepare files for one run; a context manager.
 
-    They outlive it, for the next run. The default `count` is one per core. At most `ahead` images are decoded and not
-    yet used. `otherwise` decodes sources that other processes cannot: images in memory, and all of them if no process
-    can be started.
+    They outlive it, for the next run. The default `count` is one per core, `room` the bytes of a prepared image.
+    `otherwise` decodes sources that other processes cannot: images in memory, and all of them if no process can be
+    started.
     """
 
-    def __init__(self, count: int | None, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
+    def __init__(self, count: int | None, read: Read, *, room: int, otherwise: Otherwise) -> None:
         count = count or min(cores(), MOST_PROCESSES)
         self._read, self._otherwise = read, otherwise
-        self._decoders = borrow(count, TOGETHER * room, 2 * count + -(-ahead // TOGETHER))
+        self._decoders = borrow(count, TOGETHER * room)
         self._pending: set[Future[list[Seen]]] = set()
         self._lock = Lock()
 

@@ -69,10 +69,7 @@ def stream_batches(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_BATCHES) as scorers,
-        pipeline.decoder.start_processes(
-            pool, ahead=pipeline.streams * (ahead + GPU_BATCHES) * pipeline.batch_size, stamp=stamp
-        )
-        or nullcontext() as processes,
+        pipeline.decoder.start_processes(pool, stamp=stamp) or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
 
