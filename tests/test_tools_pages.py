@@ -49,9 +49,7 @@ def interval(value):
 
 
 def test_evidence_page_is_filled_from_studies(tmp_path):
-    shares = dict.fromkeys(
-        ("terms", "occlusion", "wrong_image", "chance", "right", "first", "frequent"), interval(0.5)
-    )
+    shares = dict.fromkeys(("terms", "occlusion", "wrong_image", "chance", "right", "first", "frequent"), interval(0.5))
     shares |= dict.fromkeys(
         ("true", "once", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25)
     )
