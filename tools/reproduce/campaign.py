@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.lab.benchmarks.protocols.counting import Figure
-from msdscore.lab.benchmarks.results.result import MetricResult, Result, items_of, read_scores, score_matrix
+from msdscore.lab.benchmarks.results.result import MetricResult, Result, items_of, score_matrix
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
@@ -139,7 +140,7 @@ def run_campaign(
                     plan, path, partial(_pipeline, loaded, chosen), stamp=chosen.stamp(),
                     progress=partial(progress, name),
                 )  # fmt: skip
-                cells += compare(encoder, result, plan.command, read_scores(path.with_name(result.scores)))
+                cells += compare(encoder, result, plan.command, pq.read_table(path.with_name(result.scores)))
             except MSDScoreError as error:
                 say(f"{name}: not run: {error}")
                 cells += not_run(encoder, benchmark, str(error), plan.command)
