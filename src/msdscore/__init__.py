@@ -30,70 +30,32 @@ if TYPE_CHECKING:
     from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.spec import ScorerSpec
 
+# Every name is imported from its module on first use.
 _EXPORTS = {
-    "CaptionError": "msdscore.errors",
-    "ConfigError": "msdscore.errors",
-    "Embeddings": "msdscore.encoders.base",
-    "Encoder": "msdscore.encoders.base",
-    "Evidence": "msdscore.forms.evidence",
-    "Explanation": "msdscore.explain.explanation",
-    "Explanations": "msdscore.explain.explanation",
-    "ImageError": "msdscore.errors",
-    "ImageLimits": "msdscore.io.images",
-    "InputError": "msdscore.errors",
-    "MSDScoreError": "msdscore.errors",
-    "Measurement": "msdscore.forms.base",
-    "MissingExtraError": "msdscore.errors",
-    "NamedBank": "msdscore.scoring.bank",
-    "Paper": "msdscore.forms.paper",
-    "RowError": "msdscore.errors",
-    "RunError": "msdscore.errors",
-    "Score": "msdscore.scoring.results",
-    "Scorer": "msdscore.scorer",
-    "ScorerSpec": "msdscore.scoring.spec",
-    "Scores": "msdscore.scoring.results",
-    "UnknownNameError": "msdscore.errors",
-    "WeightsError": "msdscore.errors",
-    "build_bank": "msdscore.scoring.bank",
-    "list_encoders": "msdscore.encoders.registry",
-    "load_bank": "msdscore.scoring.bank",
-    "load_encoder": "msdscore.encoders.registry",
-    "register": "msdscore.encoders.registry",
-    "save_bank": "msdscore.scoring.bank",
+    name: f"msdscore.{module}"
+    for module, names in {
+        "encoders.base": "Embeddings Encoder",
+        "encoders.registry": "list_encoders load_encoder register",
+        "errors": "CaptionError ConfigError ImageError InputError MSDScoreError MissingExtraError RowError RunError "
+        "UnknownNameError WeightsError",
+        "explain.explanation": "Explanation Explanations",
+        "forms.base": "Measurement",
+        "forms.evidence": "Evidence",
+        "forms.paper": "Paper",
+        "io.images": "ImageLimits",
+        "scorer": "Scorer",
+        "scoring.bank": "NamedBank build_bank load_bank save_bank",
+        "scoring.results": "Score Scores",
+        "scoring.spec": "ScorerSpec",
+    }.items()
+    for name in names.split()
 }
-
 __all__ = [
-    "CaptionError",
-    "ConfigError",
-    "Embeddings",
-    "Encoder",
-    "Evidence",
-    "Explanation",
-    "Explanations",
-    "ImageError",
-    "ImageLimits",
-    "InputError",
-    "MSDScoreError",
-    "Measurement",
-    "MissingExtraError",
-    "NamedBank",
-    "Paper",
-    "RowError",
-    "RunError",
-    "Score",
-    "Scorer",
-    "ScorerSpec",
-    "Scores",
-    "UnknownNameError",
-    "WeightsError",
-    "__version__",
-    "build_bank",
-    "list_encoders",
-    "load_bank",
-    "load_encoder",
-    "register",
-    "save_bank",
-]
+    "CaptionError", "ConfigError", "Embeddings", "Encoder", "Evidence", "Explanation", "Explanations", "ImageError",
+    "ImageLimits", "InputError", "MSDScoreError", "Measurement", "MissingExtraError", "NamedBank", "Paper", "RowError",
+    "RunError", "Score", "Scorer", "ScorerSpec", "Scores", "UnknownNameError", "WeightsError", "__version__",
+    "build_bank", "list_encoders", "load_bank", "load_encoder", "register", "save_bank",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

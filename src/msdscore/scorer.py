@@ -1,11 +1,11 @@
 """The scorer: images and captions in, scores and explanations out."""
 
+import os.path
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import lru_cache
-from itertools import islice
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -24,18 +24,17 @@ from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.tar import TarImage, is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers, Score, Scores, numbers
+from msdscore.scoring.results import Numbers, Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.scoring.stream import Batch
+    from msdscore.scoring.stream import ImageAndCaption
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 ScorerLike: TypeAlias = "Scorer | ScorerSpec | str"  # accepted by every integration: a str is the name of an encoder
-ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 
 
 class Scorer:
@@ -68,6 +67,8 @@ class Scorer:
     "Scorer('toy', msd|enc:toy@1"
     """
 
+    pipeline: Pipeline  # from images and captions to numbers
+
     def __init__(
         self,
         encoder: str | Encoder = DEFAULT_ENCODER,
@@ -88,7 +89,7 @@ class Scorer:
             encoder = encoder if disk is None else CachedEncoder(encoder, disk=disk)
             form = named_preset(preset) if isinstance(preset, str) else preset
             known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
-            self._pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
+            self.pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
             return
         loading = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
@@ -102,13 +103,13 @@ class Scorer:
             **loading,
         )
         self._spec = None if isinstance(bank, NamedBank) else spec
-        self._pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
+        self.pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
 
     @classmethod
     def from_spec(cls, spec: ScorerSpec) -> "Scorer":
         """Build a scorer from a spec, for example in another process."""
         scorer = cls.__new__(cls)
-        scorer._spec, scorer._pipeline = spec, spec.build()
+        scorer._spec, scorer.pipeline = spec, spec.build()
         return scorer
 
     @property
@@ -122,29 +123,24 @@ class Scorer:
         return self._spec
 
     @property
-    def pipeline(self) -> Pipeline:
-        """The underlying pipeline from images and captions to numbers."""
-        return self._pipeline
-
-    @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        return self._pipeline.encoder
+        return self.pipeline.encoder
 
     @property
     def config(self) -> Form:
         """The settings of the score."""
-        return self._pipeline.config
+        return self.pipeline.config
 
     @property
     def bank(self) -> NamedBank | None:
         """The bank of background images that terms are calibrated with, or None."""
-        return self._pipeline.bank
+        return self.pipeline.bank
 
     @property
     def signature(self) -> str:
         """Everything that can change a score, in one line."""
-        return self._pipeline.signature
+        return self.pipeline.signature
 
     def __repr__(self) -> str:
         return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
@@ -186,15 +182,7 @@ class Scorer:
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _reject_swapped(image, texts)
-        # A caption is read once, for the image and for the references.
-        pipeline = self.pipeline if references is None else self.pipeline.remembering_texts()
-        rows = numbers(_measure(pipeline, [image], texts, [0] * len(texts)), self.config)
-        if references is not None:
-            from msdscore.scoring.references import compare_texts
-
-            compared = compare_texts(pipeline.embedder, texts, [check_references(references)] * len(texts))
-            rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
-        return Scores.of(texts, rows, [0] * len(texts), self.config, self.signature)
+        return self._candidate_set([image], texts, None if references is None else check_references(references))
 
     def rank_images(self, caption: str, images: Iterable[ImageSource]) -> Scores:
         """Score images for one caption, such as those generated from a prompt, as a candidate set.
@@ -233,10 +221,21 @@ class Scorer:
         >>> score.reference_count, score.warnings
         (2.0, ['no image: compared with the references only'])
         """
-        (row,) = self.pipeline.score([], [caption], [-1], references=[check_references(references)])
-        if isinstance(row, RowError):
-            raise row
-        return Scores.of([caption], [row], [0], self.config, self.signature)[0]
+        return self._candidate_set([], [caption], check_references(references))[0]
+
+    def _candidate_set(
+        self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None
+    ) -> Scores:
+        """Score captions of one image, or of none, as a candidate set; raise the first error."""
+        # A caption is read once, for the image and for the references.
+        pipeline = self.pipeline if references is None else self.pipeline.remembering_texts()
+        count = len(captions)
+        lists = [] if references is None else [references] * count
+        rows = pipeline.score(pipeline.decode(images), captions, [len(images) - 1] * count, references=lists)
+        for row in rows:
+            if isinstance(row, RowError):
+                raise row
+        return Scores.of(captions, rows, [0] * count, self.config, self.signature)
 
     def score_batch(
         self,
@@ -354,7 +353,7 @@ class Scorer:
             progress(len(rows), len(captions))
         return Scores.of(captions, [rows[n] for n in range(len(captions))], sets, self.config, self.signature)
 
-    def stream(self, rows: Iterable[ImageAndCaption]) -> Iterator[Score]:
+    def stream(self, rows: "Iterable[ImageAndCaption]") -> Iterator[Score]:
         """Score any number of rows lazily, in constant memory.
 
         Args:
@@ -369,26 +368,11 @@ class Scorer:
         >>> [score.candidates for score in Scorer("toy").stream([row])]
         [2, 2]
         """
-        from msdscore.scoring.stream import Batch, score_batches
+        from msdscore.scoring.stream import row_batches, stream_batches
 
-        pairs, waiting, groups = map(_pair, rows), deque[Batch](), deque[list[int]]()
-
-        def batches() -> "Iterator[Batch]":
-            while sets := list(islice(pairs, self.pipeline.batch_size)):
-                images = [image for image, _, _ in sets if image is not None]
-                position, owner = -1, list[int]()
-                for image, captions, _ in sets:
-                    position += image is not None
-                    owner += [-1 if image is None else position] * len(captions)
-                texts = [caption for _, captions, _ in sets for caption in captions]
-                own = [references for _, captions, references in sets for _ in captions]
-                groups.append([number for number, (_, captions, _) in enumerate(sets) for _ in captions])
-                waiting.append(Batch(images, texts, owner, own if any(texts is not None for texts in own) else ()))
-                yield waiting[-1]
-
-        for scored in score_batches(self.pipeline, batches()):
-            done = waiting.popleft()
-            yield from Scores.of(done.captions, scored, groups.popleft(), self.config, self.signature)
+        with closing(stream_batches(self.pipeline, row_batches(rows, self.pipeline.batch_size))) as results:
+            for batch, scored, _ in results:
+                yield from Scores.of(batch.captions, scored, batch.rows, self.config, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
         """Compute similarities and terms of many captions.
@@ -408,7 +392,9 @@ class Scorer:
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
             raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        return _measure(self.pipeline, sources, texts, _owners(owner, len(texts), len(sources)))
+        owners, pipeline = _owners(owner, len(texts), len(sources)), self.pipeline
+        seen = pipeline.embed_images(pipeline.decode(sources)).require()
+        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), owners, range(len(texts)))
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
@@ -522,13 +508,6 @@ def shared_scorer(given: ScorerLike) -> Scorer:
         return _load(spec)
 
 
-def _measure(
-    pipeline: Pipeline, images: Sequence[ImageSource], captions: Sequence[str], owner: Sequence[int]
-) -> Measurement[Any]:
-    seen = pipeline.embed_images(pipeline.decode(images)).require()
-    return pipeline.measure(seen, pipeline.embed_texts(captions).require(), owner, range(len(captions)))
-
-
 def _reject_settings(options: Mapping[str, Any]) -> None:
     """Raise for a setting of a form among the options of the encoder."""
     rows = sorted(FORMS, key=lambda row: "evidence" not in row.presets)  # the default first
@@ -544,38 +523,12 @@ def _reject_settings(options: Mapping[str, Any]) -> None:
 def _reject_swapped(image: object, captions: Sequence[object]) -> None:
     """Raise if image and caption are swapped: "no such file" would not explain the error."""
     texts = [caption for caption in captions if isinstance(caption, str) and is_image_name(Path(caption))]
-    if texts and isinstance(image, str) and not is_image_name(Path(image)) and not _exists(image):
+    # Unlike Path.exists, os.path.exists is false for a text that is too long for a file name.
+    if texts and isinstance(image, str) and not is_image_name(Path(image)) and not os.path.exists(image):  # noqa: PTH110
         raise ConfigError(
             f"expected the image first and its caption second, got {shortened(image)!r} and {shortened(texts[0])!r}; "
             "swap them"
         )
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long for a file name, or with a null character
-        return False
-
-
-def _pair(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
-    """Return image, captions and references of a row of `stream`."""
-    from msdscore.io.inputs.columns import REFERENCES, SEVERAL, read_references
-
-    references = None
-    if isinstance(row, Mapping):
-        name = "caption" if "caption" in row else SEVERAL
-        references = read_references(row.get(REFERENCES))
-        if name not in row or ("image" not in row and references is None):
-            raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
-        image, captions = row.get("image"), row[name]
-    elif isinstance(row, tuple | list) and len(row) == 2:
-        image, captions = row
-    else:
-        raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
-    # An empty list is a caption without words: a row with an error, not a missing row.
-    several = isinstance(captions, list | tuple) or getattr(captions, "ndim", 0) == 1
-    return image, (list(captions) or [""]) if several else [captions], references
 
 
 def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequence[str] | None]:

@@ -1,17 +1,18 @@
 """Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
 from msdscore.encoders.vision.preprocessing import preprocessing_of
-from msdscore.errors import RowError
+from msdscore.errors import ConfigError, RowError
 from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
@@ -37,6 +38,14 @@ class Batch:
     references: Sequence[Sequence[str] | None] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RowBatch(Batch):
+    """Captions of some rows; `rows[i]` is the index of the row of caption i."""
+
+    rows: Sequence[int] = ()
+
+
+ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 # A batch, the numbers or errors of its captions, and the stamps of its images.
 Result: TypeAlias = tuple[AnyBatch, list[Numbers | RowError], list[str | None]]
@@ -144,3 +153,43 @@ def split_pairs(
         )
         batches.append((rows, batch))
     return batches
+
+
+def row_batches(rows: Iterable[ImageAndCaption], size: int) -> Iterator[RowBatch]:
+    """Yield batches of at most `size` rows with an image and a caption or a list of captions.
+
+    >>> [batch.rows for batch in row_batches([("a.png", ["", ""]), ("b.png", ""), ("c.png", "")], 2)]
+    [[0, 0, 1], [0]]
+    """
+    pairs = map(_read_row, rows)
+    while chosen := list(islice(pairs, size)):
+        images, captions, owner = list[ImageSource](), list[str](), list[int]()
+        references, numbers = list[Sequence[str] | None](), list[int]()
+        for number, (image, texts, own) in enumerate(chosen):
+            images += [] if image is None else [image]
+            captions += texts
+            owner += [-1 if image is None else len(images) - 1] * len(texts)
+            references += [own] * len(texts)
+            numbers += [number] * len(texts)
+        has_references = any(own is not None for own in references)
+        yield RowBatch(images, captions, owner, references if has_references else (), numbers)
+
+
+def _read_row(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
+    """Return the image, captions and references of a row."""
+    from msdscore.io.inputs.columns import REFERENCES, SEVERAL, read_references
+
+    references = None
+    if isinstance(row, Mapping):
+        name = "caption" if "caption" in row else SEVERAL
+        references = read_references(row.get(REFERENCES))
+        if name not in row or ("image" not in row and references is None):
+            raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
+        image, captions = row.get("image"), row[name]
+    elif isinstance(row, tuple | list) and len(row) == 2:
+        image, captions = row
+    else:
+        raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
+    # An empty list is a caption without words: a row with an error, not a missing row.
+    several = isinstance(captions, list | tuple) or getattr(captions, "ndim", 0) == 1
+    return image, (list(captions) or [""]) if several else [captions], references
