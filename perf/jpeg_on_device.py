@@ -78,6 +78,7 @@ def rates(folder, device, count, turns, report, *, ways, backend, rounds):
     streams(report, pipelines, paths * rounds, device, turns=turns)
     for way in ways:
         run = partial(run_shards, pipelines[f"msd_{way}"], folder, folder / f"tars-{way}")
+        run(pattern=min(tar.name for tar in folder.glob("*.tar")))  # warm-up: starts the process that reads tars
         report_rate(report, f"tars_to_parquet_{way}", count * rounds, [measured(run, device) for _ in range(turns)])
     with launching(encoder.device):
         report("encoder_peak_after", peak(encoder, size, device, 16 if device == "cuda" else 2))
