@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from made_up_clip import BASE, make_checkpoint, make_rows
 from PIL import Image
+from synthetic_clip import BASE, make_checkpoint, make_rows
 from transformers import CLIPModel
 
 from msdscore.encoders.registry import load_encoder
@@ -44,8 +44,8 @@ def clip_scores(folder, *, device, batch=64):
             return model.visual_projection(model.vision_model(pixel_values=pixels.to(dtype)).pooler_output)
 
         def get_text_features(self, ids, attention):
-            read = model.text_model(input_ids=ids, attention_mask=attention)
-            return model.text_projection(read.pooler_output)
+            output = model.text_model(input_ids=ids, attention_mask=attention)
+            return model.text_projection(output.pooler_output)
 
     def tensor(path):
         return torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1).to(device)
@@ -56,57 +56,58 @@ def clip_scores(folder, *, device, batch=64):
         with ThreadPoolExecutor(cpu_count()) as pool:
             for first in range(0, len(paths), batch):
                 images = list(pool.map(tensor, paths[first : first + batch]))
-                found, _ = _clip_score_update(images, captions[first : first + batch], Adapted(), processor)
-                scores += found.tolist()
+                values, _ = _clip_score_update(images, captions[first : first + batch], Adapted(), processor)
+                scores += values.tolist()
         return scores
 
     return score
 
 
-def ours(pipeline, paths, captions):
+def msd_scores(pipeline, paths, captions):
     """Score every pair as a run over files does, with the captions of one image together."""
     images = list(dict.fromkeys(paths))
     owner = [images.index(path) for path in paths]
-    requests = split_pairs(images, captions, owner, size=pipeline.batch_size)
-    numbers = score_batches(pipeline, [one for _, one in requests])
-    found = {
-        row: one for (rows, _), some in zip(requests, numbers, strict=True) for row, one in zip(rows, some, strict=True)
-    }
-    return [found[row] for row in range(len(paths))]
+    batches = split_pairs(images, captions, owner, size=pipeline.batch_size)
+    results = score_batches(pipeline, [batch for _, batch in batches])
+    by_row = {}
+    for (rows, _), scores in zip(batches, results, strict=True):
+        by_row.update(zip(rows, scores, strict=True))
+    return [by_row[row] for row in range(len(paths))]
 
 
-def taken(work):
+def timed(work):
+    """Return the CPU time and the result of a function."""
     start = time.process_time()
-    found = work()
-    return time.process_time() - start, found
+    result = work()
+    return time.process_time() - start, result
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=32)
-    parser.add_argument("--captions", type=int, default=1, help="of every image")
+    parser.add_argument("--captions", type=int, default=1, help="captions per image")
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         make_checkpoint(folder / "clip", "cpu", BASE)
         paths, captions = make_rows(folder, args.pairs)
         paths = [paths[number // args.captions] for number in range(args.pairs)]
         pipeline = Pipeline(load_encoder(str(folder / "clip"), device="cpu", dtype="float32"))
-        theirs, times = clip_scores(folder / "clip", device="cpu", batch=pipeline.batch_size), []
-        ours(pipeline, paths[:2], captions[:2]), theirs(paths[:2], captions[:2])
+        clip_score, times = clip_scores(folder / "clip", device="cpu", batch=pipeline.batch_size), []
+        msd_scores(pipeline, paths[:2], captions[:2]), clip_score(paths[:2], captions[:2])
         for _ in range(args.turns):
-            (mine, numbers), (other, scores) = (
-                taken(lambda: ours(pipeline, paths, captions)),
-                taken(lambda: theirs(paths, captions)),
+            (our_time, numbers), (their_time, scores) = (
+                timed(lambda: msd_scores(pipeline, paths, captions)),
+                timed(lambda: clip_score(paths, captions)),
             )
-            times.append((mine, other))
-    mine, other = (1e3 * min(some) / args.pairs for some in zip(*times, strict=True))
-    gap = max(abs(100 * max(one.similarity, 0) - max(score, 0)) for one, score in zip(numbers, scores, strict=True))
+            times.append((our_time, their_time))
+    our_time, their_time = (1e3 * min(column) / args.pairs for column in zip(*times, strict=True))
+    gap = max(abs(100 * max(row.similarity, 0) - max(score, 0)) for row, score in zip(numbers, scores, strict=True))
     print(f"{args.pairs} pairs, {args.captions} per image, CLIP ViT-B/32, float32; CPU time per pair, best run")
-    print(f"MSD with all columns {mine:.1f} ms, torchmetrics' CLIPScore {other:.1f} ms")
-    print(f"{other / mine:.2f} times faster")
+    print(f"MSD with all columns {our_time:.1f} ms, torchmetrics' CLIPScore {their_time:.1f} ms")
+    print(f"{their_time / our_time:.2f} times faster")
     print(f"cosine similarities differ by at most {gap / 100:.1e} (torchmetrics' processor may resize differently)")
 
 

@@ -28,8 +28,8 @@ def write_rows(folder, images, captions):
     for number in range(images):
         cloud = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
         cloud.save(folder / f"{number}.jpg", quality=90)
-        for other in range(captions):
-            lines.append(f'{{"image": "{number}.jpg", "caption": "cloud {number} of colours seen {other} times"}}')
+        for caption in range(captions):
+            lines.append(f'{{"image": "{number}.jpg", "caption": "cloud {number} of colours seen {caption} times"}}')
     (folder / "rows.jsonl").write_text("\n".join(lines))
     return folder / "rows.jsonl"
 
@@ -38,8 +38,8 @@ def run(spec, rows, output):
     pipeline = spec.build()
     start = time.process_time()
     with open_rows(rows) as source:
-        made = score_rows(pipeline, source, output)
-    return time.process_time() - start, made.cache, pq.read_table(output)
+        result = score_rows(pipeline, source, output)
+    return time.process_time() - start, result.cache, pq.read_table(output)
 
 
 def main():
@@ -48,8 +48,8 @@ def main():
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--captions", type=int, default=5)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         rows = write_rows(folder, args.images, args.captions)
         spec = ScorerSpec(encoder=args.encoder, config="short")
         full = replace(spec, cache=CacheSettings(folder=str(folder / "full")))
@@ -62,8 +62,8 @@ def main():
             "kappa 30, half cache": replace(half, changes=(("kappa", 30.0),)),
         }
         tables, first = {}, None
-        for number, (name, one) in enumerate(runs.items()):
-            seconds, use, tables[name] = run(one, rows, folder / f"{number}.parquet")
+        for number, (name, settings) in enumerate(runs.items()):
+            seconds, use, tables[name] = run(settings, rows, folder / f"{number}.parquet")
             first = first or seconds
             print(f"{name:22} {seconds:8.2f} s  {first / seconds:6.1f} times as fast  {use or ''}")
         for name in ("full", "half"):

@@ -21,7 +21,7 @@ from msdscore.text.words import content_words, each_word
 
 def english_captions(folder: Path) -> dict[str, list[str]]:
     """Return all captions and references of every file of rows."""
-    found = {}
+    captions_by_file = {}
     for path in sorted(folder.glob("*.jsonl")):
         captions: list[str] = []
         for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
@@ -29,17 +29,17 @@ def english_captions(folder: Path) -> dict[str, list[str]]:
                 value = row.get(name) or []
                 captions += [value] if isinstance(value, str) else value
         if captions:
-            found[path.stem] = captions
-    return found
+            captions_by_file[path.stem] = captions
+    return captions_by_file
 
 
 def without_form(rows: Path) -> dict[str, list[str]]:
     """Return texts that are not captions, such as lists of the words of several captions of an image."""
-    made: dict[str, list[str]] = {}
-    chance = Random(0)
+    texts_by_kind: dict[str, list[str]] = {}
+    random = Random(0)
     for row in map(json.loads, rows.read_text(encoding="utf-8").splitlines()):
-        known = sorted({word for caption in row["captions"] for word in content_words(caption)})
-        words = chance.sample(known, min(10, len(known)))
+        vocabulary = sorted({word for caption in row["captions"] for word in content_words(caption)})
+        words = random.sample(vocabulary, min(10, len(vocabulary)))
         bare = row["captions"][0].rstrip(" .")
         texts = {f"list of {count} words": " ".join(words[:count]) for count in (5, 10)}
         texts |= {f"caption and {count} words": " ".join([bare, *words[:count]]) for count in (3, 5)}
@@ -47,11 +47,11 @@ def without_form(rows: Path) -> dict[str, list[str]]:
         texts["a photo of a X and a Y"] = "a photo of " + " and ".join(f"a {word}" for word in words[:6])
         for caption in row["captions"]:
             spoken = list(each_word(caption))
-            texts |= {"sorted": " ".join(sorted(spoken)), "shuffled": " ".join(chance.sample(spoken, len(spoken)))}
+            texts |= {"sorted": " ".join(sorted(spoken)), "shuffled": " ".join(random.sample(spoken, len(spoken)))}
             texts |= {"twice": " ".join([caption] * 2), "three times": " ".join([caption] * 3)}
         for name, text in texts.items():
-            made.setdefault(name, []).append(text)
-    return made
+            texts_by_kind.setdefault(name, []).append(text)
+    return texts_by_kind
 
 
 def main() -> None:
@@ -60,22 +60,22 @@ def main() -> None:
     for name, languages in halves.items():
         captions = list(chain.from_iterable(languages.values()))
         missed = [caption for caption in captions if "not English" not in text_warnings(caption, english=True)]
-        caught = len(captions) - len(missed)
+        hits = len(captions) - len(missed)
         print(
-            f"{name}: {caught} of {len(captions)} captions in {len(languages)} languages are detected; missed: {missed}"
+            f"{name}: {hits} of {len(captions)} captions in {len(languages)} languages are detected; missed: {missed}"
         )
     for name, texts in without_form(Path(sys.argv[1]) / "val_flickr8k.jsonl").items():
-        noticed = [form_warnings(tokens(text.lower()), english=True) for text in texts]
-        share, guarded = (sum(map(bool, found)) / len(texts) for found in (noticed, map(guarded_warnings, texts)))
+        detected = [form_warnings(tokens(text.lower()), english=True) for text in texts]
+        share, guarded = (sum(map(bool, warned)) / len(texts) for warned in (detected, map(guarded_warnings, texts)))
         print(f"{name}: {100 * share:.1f} % of {len(texts)} texts are detected, {100 * guarded:.1f} % guarded")
     count, total, seconds = 0, Counter[str](), 0.0
     for name, captions in english_captions(Path(sys.argv[1])).items():
         begin = time.process_time()
         warnings = [text_warnings(caption, english=True) for caption in captions]
         seconds += time.process_time() - begin
-        kinds = Counter(kind for found in warnings for kind in found)
+        kinds = Counter(kind for row in warnings for kind in row)
         kinds["guarded"] = sum(bool(guarded_warnings(caption)) for caption in captions)
-        kinds["form, any"] = sum(not FORM_WARNINGS.isdisjoint(found) for found in warnings)
+        kinds["form, any"] = sum(not FORM_WARNINGS.isdisjoint(row) for row in warnings)
         print(f"{name}: {len(captions)} captions; " + ", ".join(f"{kind} {n}" for kind, n in kinds.items()))
         count, total = count + len(captions), total + kinds
     shares = ", ".join(f"{kind} {100 * n / count:.3f} %" for kind, n in total.items())

@@ -22,7 +22,7 @@ from msdscore.core.schedule import diverge
 
 PAIRS = 60  # approximately, per measurement
 FITS = {"image_fit": FitSettings(components=3), "text_fit": FitSettings(components=2)}
-USUAL = {"patches": 144, "tokens": 12, "candidates": 1, "batch": 32}
+REFERENCE = {"patches": 144, "tokens": 12, "candidates": 1, "batch": 32}
 RANGES = {
     "patches": (49, 100, 144, 196, 256, 576),
     "tokens": (4, 8, 12, 24, 48, 96, 180),
@@ -53,39 +53,42 @@ def encoding():
     images = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(16)]
     ready = [mini.prepare(image) for image in images]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(64)]
-    seen = {size: cost(lambda: mini.encode_images(ready[:size]), 2) / size for size in (1, 2, 4, 8, 16)}  # noqa: B023
-    read = {size: cost(lambda: mini.encode_texts(captions[:size]), 2) / size for size in (1, 2, 4, 8, 16, 32, 64)}  # noqa: B023
-    return seen, read
+    images_cost = {n: cost(lambda n=n: mini.encode_images(ready[:n]), 2) / n for n in (1, 2, 4, 8, 16)}
+    captions_cost = {n: cost(lambda n=n: mini.encode_texts(captions[:n]), 2) / n for n in (1, 2, 4, 8, 16, 32, 64)}
+    return images_cost, captions_cost
 
 
 def workers():
     """Return rows per second of tars by number of processes, while all of them are busy."""
     from end_to_end_more import workers_rate
-    from made_up_clip import SMALL, make_checkpoint, make_rows, make_tars
+    from synthetic_clip import SMALL, make_checkpoint, make_rows, make_tars
 
-    found = {}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    seconds_per_row = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         make_checkpoint(folder / "clip", "cpu", SMALL)
         make_tars(folder, *make_rows(folder, 4096, tars=False), 512)
         for count in (1, 2, 4):
             shards = sorted(folder.glob("*.tar"))
-            found[count] = 1 / workers_rate(folder, "cpu", shards, folder / f"by-{count}", count)[0]
-    return found
+            seconds_per_row[count] = 1 / workers_rate(folder, "cpu", shards, folder / f"by-{count}", count)[0]
+    return seconds_per_row
 
 
-def relative(curve, usual):
+def relative(curve, reference):
     """Return the throughput relative to the reference point, from seconds per item."""
-    return {size: curve[usual] / taken for size, taken in curve.items()}
+    return {size: curve[reference] / seconds for size, seconds in curve.items()}
 
 
 def measure(with_workers):
     curves = {}
     for name, sizes in RANGES.items():
-        taken = {size: scoring(**{**USUAL, name: size}) for size in sizes}
-        curves[f"scoring: {name}"] = relative(taken, USUAL[name])
-    seen, read = encoding()
-    curves["mini, images: batch"], curves["mini, captions: batch"] = relative(seen, 4), relative(read, 16)
+        costs = {size: scoring(**{**REFERENCE, name: size}) for size in sizes}
+        curves[f"scoring: {name}"] = relative(costs, REFERENCE[name])
+    images_cost, captions_cost = encoding()
+    curves["mini, images: batch"], curves["mini, captions: batch"] = (
+        relative(images_cost, 4),
+        relative(captions_cost, 16),
+    )
     if with_workers:
         curves["workers"] = relative(workers(), 1)
     return curves
@@ -121,7 +124,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     curves = measure(args.workers)
-    print(f"reference point of scoring: {USUAL}; mini: 4 images, 16 captions per batch")
+    print(f"reference point of scoring: {REFERENCE}; mini: 4 images, 16 captions per batch")
     for name, curve in curves.items():
         print(f"| {name} | " + " · ".join(f"{size}: {value:.2f}" for size, value in curve.items()) + " |")
     if args.output:

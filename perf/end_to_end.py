@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import torch
 from against_torchmetrics import clip_scores
-from made_up_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
+from synthetic_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
 from msdscore.core.device import launching
 from msdscore.core.embeddings import unit
@@ -110,8 +110,8 @@ def peak(encoder, batch, device, repeats):
 
     @torch.no_grad()
     def encode():
-        seen, read = model.vision_model(pixel_values=pixels), model.text_model(input_ids=ids)
-        model.visual_projection(seen.last_hidden_state), model.text_projection(read.last_hidden_state)
+        image_output, text_output = model.vision_model(pixel_values=pixels), model.text_model(input_ids=ids)
+        model.visual_projection(image_output.last_hidden_state), model.text_projection(text_output.last_hidden_state)
 
     encode()
     return batch * repeats / seconds(lambda: [encode() for _ in range(repeats)], device)
@@ -119,12 +119,12 @@ def peak(encoder, batch, device, repeats):
 
 def requests(sources, captions, size):
     for first in range(0, len(sources), size):
-        some = captions[first : first + size]
-        yield Batch(sources[first : first + size], some, range(len(some)))
+        part = captions[first : first + size]
+        yield Batch(sources[first : first + size], part, range(len(part)))
 
 
 def stream(pipeline, sources, captions):
-    return sum(len(found) for found in score_batches(pipeline, requests(sources, captions, pipeline.batch_size)))
+    return sum(len(scores) for scores in score_batches(pipeline, requests(sources, captions, pipeline.batch_size)))
 
 
 def run_file(pipeline, folder, output):
@@ -133,9 +133,9 @@ def run_file(pipeline, folder, output):
     from msdscore.run.rows import RunOptions, score_rows
 
     with open_rows(str(folder / "rows.jsonl")) as rows:
-        made = score_rows(pipeline, rows, output, RunOptions(overwrite=True))
-    assert made.failed == 0, made.reasons
-    return made.rows
+        result = score_rows(pipeline, rows, output, RunOptions(overwrite=True))
+    assert result.failed == 0, result.reasons
+    return result.rows
 
 
 def run_shards(pipeline, folder, output, *, pattern="*.tar"):
@@ -197,7 +197,7 @@ def optional(report, name):
     try:
         yield
     except ImportError as error:
-        report(name, f"left out: {error}")
+        report(name, f"skipped: {error}")
 
 
 def streams(report, pipelines, paths, device, name="stream", *, turns):
@@ -252,13 +252,13 @@ def measure(folder, device, count, turns, report):
     rate, start = decoders_rate(pipeline, paths)
     report("decoders_alone", rate)
     report("seconds_decoders_start", start)
-    some = max(2 * size, 64)
-    report("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:some], captions[:some]), device))
-    stream(cosine, paths[:some], captions[:some])
+    warm_up = max(2 * size, 64)
+    report("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:warm_up], captions[:warm_up]), device))
+    stream(cosine, paths[:warm_up], captions[:warm_up])
     streams(report, {"msd": pipeline, "cosine": cosine}, paths, device, turns=turns)
     lists = partial(run_shards, pattern="list-*.jsonl")
-    ways = {"tars_to_parquet": run_shards, "lists_to_parquet": lists, "one_file_to_parquet": run_file}
-    for name, work in ways.items():
+    outputs = {"tars_to_parquet": run_shards, "lists_to_parquet": lists, "one_file_to_parquet": run_file}
+    for name, work in outputs.items():
         with optional(report, name):
             run = partial(work, pipeline, folder, folder / f"{name}.parquet")
             if name == "tars_to_parquet":  # warm-up: starts the process that reads tars
@@ -276,30 +276,30 @@ def measure(folder, device, count, turns, report):
     streams(report, {"msd": pipeline}, few, device, "threads", turns=1)
 
 
-def conclude(found):
-    limit = min(found["encoder_peak"], found["decode_cores"])
-    what = "the encoder's peak" if limit == found["encoder_peak"] else "the decode rate of the cores"
-    for name in [one for one in found if one.startswith(("stream", "threads_", "tars", "lists", "one_file"))]:
-        if not isinstance(found[name], str):
-            print(f"{name}: {100 * found[name] / limit:.1f} % of {what}")
-    if "stream_msd" in found:
-        print(f"MSD against cosine: {100 * (found['stream_cosine'] / found['stream_msd'] - 1):+.1f} % time")
-    if not isinstance(found.get("torchmetrics", ""), str):
-        print(f"against torchmetrics' CLIPScore: {found['stream_msd'] / found['torchmetrics']:.1f} times faster")
+def conclude(results):
+    limit = min(results["encoder_peak"], results["decode_cores"])
+    limiting = "the encoder's peak" if limit == results["encoder_peak"] else "the decode rate of the cores"
+    for name in [key for key in results if key.startswith(("stream", "threads_", "tars", "lists", "one_file"))]:
+        if not isinstance(results[name], str):
+            print(f"{name}: {100 * results[name] / limit:.1f} % of {limiting}")
+    if "stream_msd" in results:
+        print(f"MSD against cosine: {100 * (results['stream_cosine'] / results['stream_msd'] - 1):+.1f} % time")
+    if not isinstance(results.get("torchmetrics", ""), str):
+        print(f"against torchmetrics' CLIPScore: {results['stream_msd'] / results['torchmetrics']:.1f} times faster")
 
 
 def reporter(path):
     """Return a function that prints and stores a result, and the stored results; they survive an interruption."""
-    found, start = {}, time.perf_counter()
+    results, start = {}, time.perf_counter()
 
     def report(name, value):
-        found[name] = value
+        results[name] = value
         shown = value if isinstance(value, str) else f"{value:10.2f}"
         print(f"{time.perf_counter() - start:6.1f} s  {name:<26} {shown}", flush=True)
         if path:
-            path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
-    return report, found
+    return report, results
 
 
 def main():
@@ -310,10 +310,10 @@ def main():
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     count = arguments.images or (8192 if arguments.device == "cuda" else 128)
-    report, found = reporter(arguments.json)
+    report, results = reporter(arguments.json)
     with tempfile.TemporaryDirectory() as folder:
         measure(Path(folder), arguments.device, count, arguments.turns, report)
-    conclude(found)
+    conclude(results)
 
 
 if __name__ == "__main__":

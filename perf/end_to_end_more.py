@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
-from made_up_clip import make_captions, make_lists, make_tars
+from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.core import device as core_device
 from msdscore.scoring import pipeline as scoring_pipeline
@@ -46,15 +46,15 @@ def rate(pipeline, paths, device, seed):
 def several(pipeline, paths, each, device):
     """Return pairs per second with `each` captions per image."""
 
-    def requests(some, seed):
-        captions = make_captions(len(some) * each, seed=seed)
-        for first in range(0, len(some), pipeline.batch_size):
-            part = some[first : first + pipeline.batch_size]
-            owner = [place for place in range(len(part)) for _ in range(each)]
+    def requests(sources, seed):
+        captions = make_captions(len(sources) * each, seed=seed)
+        for first in range(0, len(sources), pipeline.batch_size):
+            part = sources[first : first + pipeline.batch_size]
+            owner = [index for index in range(len(part)) for _ in range(each)]
             yield Batch(part, captions[first * each : first * each + len(owner)], owner)
 
-    def run(some, seed):
-        assert sum(map(len, score_batches(pipeline, requests(some, seed)))) == each * len(some)
+    def run(sources, seed):
+        assert sum(map(len, score_batches(pipeline, requests(sources, seed)))) == each * len(sources)
 
     run(paths[: 2 * pipeline.batch_size], 7 + each)
     return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
@@ -63,20 +63,20 @@ def several(pipeline, paths, each, device):
 def curves(folder, device, count, report):
     paths, _ = prepare(folder, device, count, report, tars=False)
     encoder = load(folder, device)
-    usual = 256 if device == "cuda" else 32
+    batch_size = 256 if device == "cuda" else 32
     for number in sorted(DECODERS | {cpu_count()} if device == "cuda" else {1, cpu_count()}):
-        pipeline = Pipeline(encoder, batch_size=usual, decoders=number)
-        some = paths[: max(2 * usual, min(count, number * count // 16))]
-        report(f"decoders_{number}", rate(pipeline, some, device, number))
+        pipeline = Pipeline(encoder, batch_size=batch_size, decoders=number)
+        part = paths[: max(2 * batch_size, min(count, number * count // 16))]
+        report(f"decoders_{number}", rate(pipeline, part, device, number))
     for number in (3, 6, 12) if device == "cuda" else ():
         with patch.object(scoring_stream, "GPU_AHEAD", (number, number)):
-            pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
+            pipeline = Pipeline(encoder, batch_size=batch_size, decoders=cpu_count())
             report(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
     for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
         report(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
     for each in (2, 5, 10) if device == "cuda" else (2,):
-        pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
-        report(f"captions_{each}", several(pipeline, paths[: max(2 * usual, count // 2)], each, device))
+        pipeline = Pipeline(encoder, batch_size=batch_size, decoders=cpu_count())
+        report(f"captions_{each}", several(pipeline, paths[: max(2 * batch_size, count // 2)], each, device))
 
 
 def pixels(folder, device, count, report, *, options=PIXELS, size=(640, 480)):
@@ -98,8 +98,8 @@ def compiled(folder, device, count, report):
     for backend in ("", "inductor"):
         encoder = load(folder, device, compile=backend)
         pipeline = Pipeline(encoder, decoders=cpu_count())
-        some = paths[: 2 * pipeline.batch_size]
-        first = partial(stream, pipeline, some, make_captions(len(some)))
+        warm_up = paths[: 2 * pipeline.batch_size]
+        first = partial(stream, pipeline, warm_up, make_captions(len(warm_up)))
         report(f"seconds_first '{backend}'", seconds(first, device))
         report(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
         report(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
@@ -151,12 +151,12 @@ def stages(folder, device, count, report):
     """Return wall time and CPU time of the working thread per request, in milliseconds."""
     paths, captions = prepare(folder, device, count, report, tars=False)
     encoder = load(folder, device)
-    found = {}
+    msd = {}
     for decoders in (0, cpu_count()):
         pipeline = Pipeline(encoder, decoders=decoders)
         outputs = score_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
-        found[decoders] = [one.msd for some in outputs for one in some]
-    report("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
+        msd[decoders] = [score.msd for scores in outputs for score in scores]
+    report("threads_against_decoders", max(abs(a - b) for a, b in zip(*msd.values(), strict=True)))
     spent = defaultdict(list)
     fetching = core_device.fetching
     with ExitStack() as stack:
@@ -179,10 +179,10 @@ def rate_of(pipeline, paths, device, seed=11):
 
 
 def timed(spent, work):
-    def call(*given, **named):
+    def call(*args, **kwargs):
         clock, processor = time.perf_counter(), time.thread_time()
         try:
-            return work(*given, **named)
+            return work(*args, **kwargs)
         finally:
             spent.append((time.perf_counter() - clock, time.thread_time() - processor))
 

@@ -10,108 +10,110 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet
-from forked_jobs import finish, fork, kill_once, marks, score, undisturbed
+from forked_jobs import finish, fork, kill_once, output_hashes, score, undisturbed
 
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path]:
     """Mount a small file system."""
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
         try:
-            yield Path(place)
+            yield Path(folder)
         finally:
-            subprocess.run(["umount", place], check=True)
+            subprocess.run(["umount", folder], check=True)
 
 
 def faults() -> Iterator[dict[str, object]]:
     """Inject each fault; after it is removed, the output must equal that of an undisturbed run."""
     with tempfile.TemporaryDirectory() as base:
-        inputs, wanted = undisturbed(Path(base))
+        inputs, expected = undisturbed(Path(base))
         for name, fault in (
             ("full disk", _full_disk),
             ("read-only folder", _read_only),
             ("image folder disappears and returns", _vanishing),
             ("clock jumps", _clock),
         ):
-            yield {"fault": name, **fault(inputs, wanted)}
+            yield {"fault": name, **fault(inputs, expected)}
 
 
-def _errors_of(place: Path) -> str:
-    log = place.with_suffix(".log")
+def _errors_of(output: Path) -> str:
+    log = output.with_suffix(".log")
     lines = [line for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
     return lines[-1][:160] if lines else ""
 
 
-def _full_disk(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
+def _full_disk(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
     with small_disk("48k") as disk:
-        place = disk / "out"
-        place.mkdir()
+        output = disk / "out"
+        output.mkdir()
         log = Path(tempfile.mkdtemp()) / "out"
-        code = _logged(inputs, place, log)
+        code = _logged(inputs, output, log)
         message = _errors_of(log)
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        again, _ = finish(score, inputs, place)
-        return {"exit": code, "said": message, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
+        again, _ = finish(score, inputs, output)
+        same = output_hashes(output, ("out.parquet",)) == expected
+        return {"exit": code, "message": message, "afterwards": again, "same": same}
 
 
-def _logged(inputs: Path, place: Path, log: Path) -> int:
-    """Return a job whose log is not next to its output."""
+def _logged(inputs: Path, output: Path, log: Path) -> int:
+    """Run `score` with its log outside of the output folder, and return the exit code."""
 
     def job(inputs: Path, _: Path) -> None:
-        score(inputs, place)
+        score(inputs, output)
 
     return finish(job, inputs, log)[0]
 
 
-def _read_only(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
+def _read_only(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
     with small_disk("64m") as disk:
-        place = disk / "out"
-        place.mkdir()
+        output = disk / "out"
+        output.mkdir()
         log = Path(tempfile.mkdtemp()) / "out"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        code = _logged(inputs, place, log)
+        code = _logged(inputs, output, log)
         message = _errors_of(log)
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-        again, _ = finish(score, inputs, place)
-        return {"exit": code, "said": message, "afterwards": again, "same": marks(place, ("out.parquet",)) == wanted}
+        again, _ = finish(score, inputs, output)
+        same = output_hashes(output, ("out.parquet",)) == expected
+        return {"exit": code, "message": message, "afterwards": again, "same": same}
 
 
-def _vanishing(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
+def _vanishing(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
     """Simulate the loss of a network file system during a run."""
     with tempfile.TemporaryDirectory() as base:
-        place = Path(base, "out")
-        place.mkdir()
-        child = fork(score, inputs, place)
+        output = Path(base, "out")
+        output.mkdir()
+        child = fork(score, inputs, output)
         time.sleep(0.15)
         (inputs / "images").rename(inputs / "gone")
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         (inputs / "gone").rename(inputs / "images")
-        errors = pyarrow.parquet.read_table(place / "out.parquet").column("error")
+        errors = pyarrow.parquet.read_table(output / "out.parquet").column("error")
         failed = len(errors) - errors.null_count
-        again, _ = finish(score, inputs, place)
+        again, _ = finish(score, inputs, output)
         return {
             "exit": code,
-            "rows with a reason": failed,
+            "failed rows": failed,
             "afterwards": again,
-            "same": marks(place, ("out.parquet",)) == wanted,
+            "same": output_hashes(output, ("out.parquet",)) == expected,
         }
 
 
-def _clock(inputs: Path, wanted: dict[str, str]) -> dict[str, object]:
+def _clock(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
     """Shift the clock by days in both directions while runs are killed and resumed."""
     draw, true = random.Random(0), time.time
 
-    def job(inputs: Path, place: Path) -> None:
+    def job(inputs: Path, output: Path) -> None:
         time.time = lambda: true() + draw.choice((-1e6, 0.0, 1e6))  # type: ignore[assignment]
-        score(inputs, place, cache=inputs / "clock-cache")
+        score(inputs, output, cache=inputs / "clock-cache")
 
     with tempfile.TemporaryDirectory() as base:
-        place, killed = Path(base, "out"), 0
-        place.mkdir()
+        output, killed = Path(base, "out"), 0
+        output.mkdir()
         for _ in range(20):
-            killed += kill_once(job, inputs, place, draw.uniform(0, 0.4))
-            for path in place.rglob("*"):
+            killed += kill_once(job, inputs, output, draw.uniform(0, 0.4))
+            for path in output.rglob("*"):
                 os.utime(path, (true() + draw.uniform(-1e7, 1e7),) * 2)
-        code, _ = finish(job, inputs, place)
-        return {"kills": killed, "exit": code, "same": marks(place, ("out.parquet",)) == wanted}
+        code, _ = finish(job, inputs, output)
+        return {"kills": killed, "exit": code, "same": output_hashes(output, ("out.parquet",)) == expected}

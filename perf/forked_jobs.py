@@ -28,7 +28,7 @@ import msdscore.run.rows  # noqa: F401, imported before forking
 torch.set_num_threads(1)
 
 Job = Callable[[Path, Path], None]
-ROWS, IMAGES, CHUNK = 240, 24, 16
+ROWS, IMAGES, PART_ROWS = 240, 24, 16
 
 
 def make_inputs(folder: Path) -> None:
@@ -51,7 +51,7 @@ def make_inputs(folder: Path) -> None:
     make_rows(folder / "train")
 
 
-def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
+def score(inputs: Path, output: Path, *, cache: Path | None = None) -> None:
     """Run `score_rows` in small parts, so that there are many points of interruption."""
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
@@ -59,22 +59,22 @@ def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
     from msdscore.run.rows import RunOptions, score_rows
 
     spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))
-    score_rows(spec, open_rows(inputs / "rows.jsonl"), place / "out.parquet", RunOptions(part_rows=CHUNK))
+    score_rows(spec, open_rows(inputs / "rows.jsonl"), output / "out.parquet", RunOptions(part_rows=PART_ROWS))
 
 
-def cached(inputs: Path, place: Path) -> None:
+def cached(inputs: Path, output: Path) -> None:
     """Run `score` with a cache that all killed processes have written to."""
-    score(inputs, place, cache=inputs / "cache")
+    score(inputs, output, cache=inputs / "cache")
 
 
-def bench(inputs: Path, place: Path) -> None:
+def bench(inputs: Path, output: Path) -> None:
     """Run a benchmark with controls and intervals."""
     _command(
-        "bench", "sugarcrepe", "--root", str(inputs / "sugarcrepe"), "-o", str(place), "-e", "toy", "--samples", "50"
+        "bench", "sugarcrepe", "--root", str(inputs / "sugarcrepe"), "-o", str(output), "-e", "toy", "--samples", "50"
     )
 
 
-def train(inputs: Path, place: Path) -> None:
+def train(inputs: Path, output: Path) -> None:
     """Train an aligner; a killed run is continued with --resume."""
     from dataclasses import replace
 
@@ -82,13 +82,13 @@ def train(inputs: Path, place: Path) -> None:
     from msdscore.lab.align.run.session import TrainOptions
     from msdscore.lab.align.run.train import train as run
 
-    options = TrainOptions(device="cpu", workers=1, resume=(place / "run").exists())
+    options = TrainOptions(device="cpu", workers=1, resume=(output / "run").exists())
     small = recipe(train={"steps": 30, "save_every": 5, "log_every": 10})
     with suppress(FileNotFoundError):
-        if options.resume and not any((place / "run" / "checkpoints").glob("step-*")):
-            shutil.rmtree(place / "run")  # killed before its first checkpoint: nothing to resume
+        if options.resume and not any((output / "run" / "checkpoints").glob("step-*")):
+            shutil.rmtree(output / "run")  # killed before its first checkpoint: nothing to resume
             options = replace(options, resume=False)
-    run(small, source(inputs / "train" / "rows.jsonl"), place / "run", options=options)
+    run(small, source(inputs / "train" / "rows.jsonl"), output / "run", options=options)
 
 
 def _command(*words: str) -> None:
@@ -110,27 +110,27 @@ JOBS: dict[str, tuple[Job, tuple[str, ...]]] = {
 }
 
 
-def fork(job: Job, inputs: Path, place: Path) -> int:
+def fork(job: Job, inputs: Path, output: Path) -> int:
     """Start a job in a child process and return its process id."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
-    log = os.open(place.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(output.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     code = 1
     try:
-        job(inputs, place)
+        job(inputs, output)
         code = 0
     except BaseException as error:  # noqa: BLE001, the parent reads the log
         print(f"{type(error).__name__}: {error}", flush=True)
     os._exit(code)
 
 
-def finish(job: Job, inputs: Path, place: Path, *, limit: float = 120.0) -> tuple[int, float]:
+def finish(job: Job, inputs: Path, output: Path, *, limit: float = 120.0) -> tuple[int, float]:
     """Run a job to its end and return its exit code (-9: killed after the time limit) and seconds."""
-    start, child = time.perf_counter(), fork(job, inputs, place)
+    start, child = time.perf_counter(), fork(job, inputs, output)
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.perf_counter() - start > limit:
             os.kill(child, signal.SIGKILL)
@@ -140,30 +140,30 @@ def finish(job: Job, inputs: Path, place: Path, *, limit: float = 120.0) -> tupl
     return os.waitstatus_to_exitcode(done[1]), time.perf_counter() - start
 
 
-def kill_once(job: Job, inputs: Path, place: Path, delay: float) -> bool:
+def kill_once(job: Job, inputs: Path, output: Path, delay: float) -> bool:
     """Start a job and kill it after a delay; return whether it was still running."""
-    child = fork(job, inputs, place)
+    child = fork(job, inputs, output)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def marks(place: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """Return a hash of every output and of the files next to them."""
-    found = {name: hashlib.sha256(_content(place / name)).hexdigest()[:12] for name in names}
-    left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
-    return found | {
-        "files": ",".join(name for name in left if not name.endswith((".log", ".lock")) and "events" not in name)
+def output_hashes(output: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """Return a hash of every named output, and the list of all files."""
+    hashes = {name: hashlib.sha256(_content(output / name)).hexdigest()[:12] for name in names}
+    files = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
+    return hashes | {
+        "files": ",".join(name for name in files if not name.endswith((".log", ".lock")) and "events" not in name)
     }
 
 
 def undisturbed(base: Path) -> tuple[Path, dict[str, str]]:
     """Return the input folder, and the hashes of the scores of an undisturbed run."""
-    inputs, calm = base / "inputs", base / "calm"
+    inputs, reference = base / "inputs", base / "reference"
     make_inputs(inputs)
-    calm.mkdir()
-    finish(score, inputs, calm)
-    return inputs, marks(calm, ("out.parquet",))
+    reference.mkdir()
+    finish(score, inputs, reference)
+    return inputs, output_hashes(reference, ("out.parquet",))
 
 
 def _content(path: Path) -> bytes:

@@ -45,19 +45,19 @@ def score(count: int, seed: int) -> dict[str, object]:
     """Stream every pair through a scorer; count errors by their first words."""
     from msdscore import Scorer
 
-    reasons: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     rows = ({"image": image, "caption": caption} for image, caption in mutations(count, seed))
     done = 0
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    for one in Scorer("toy").stream(rows):
+    for result in Scorer("toy").stream(rows):
         done += 1
-        reasons["scored" if one.error is None else _kind(one.error)] += 1
+        outcomes["scored" if result.error is None else _kind(result.error)] += 1
         if done % BATCH == 0:
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             print(f"\r{done} of {count}", end="", file=sys.stderr)
     faulthandler.cancel_dump_traceback_later()
     assert done == count
-    return {"pairs": done, "scored": reasons.pop("scored", 0), "reasons": dict(reasons.most_common(8))}
+    return {"pairs": done, "scored": outcomes.pop("scored", 0), "errors": dict(outcomes.most_common(8))}
 
 
 def serve(count: int, seed: int) -> dict[str, object]:
@@ -111,11 +111,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--rate", type=float, default=10.0, help="Requests per second of the soak.")
-    chosen = parser.parse_args()
-    if chosen.part == "soak":
-        print(json.dumps(soak(chosen.minutes, chosen.rate)))
+    args = parser.parse_args()
+    if args.part == "soak":
+        print(json.dumps(soak(args.minutes, args.rate)))
     else:
-        print(json.dumps({"score": score, "serve": serve}[chosen.part](chosen.count, chosen.seed)))
+        print(json.dumps({"score": score, "serve": serve}[args.part](args.count, args.seed)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import torch
 from end_to_end import run_file, run_shards
-from made_up_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
+from synthetic_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
 from torch import nn
 from transformers import CLIPConfig, CLIPModel
 
@@ -38,16 +38,16 @@ from msdscore.scoring.results import Numbers
 SIZE, DIM, PASSES = 256, 8, 12
 
 
-class Answers(nn.Module):
-    """A tower that immediately returns `places` positions per item, or one per token id."""
+class ConstantTower(nn.Module):
+    """A tower that immediately returns `positions` vectors per item, or one per token id."""
 
-    def __init__(self, places=None):
+    def __init__(self, positions=None):
         super().__init__()
-        self.places = places
+        self.positions = positions
 
     def forward(self, input_ids=None, pixel_values=None, attention_mask=None):
         items = pixel_values if input_ids is None else input_ids
-        states = torch.ones(len(items), self.places or items.shape[1], DIM)
+        states = torch.ones(len(items), self.positions or items.shape[1], DIM)
         states[..., 0] = torch.linspace(-1, 1, states.shape[1])
         return SimpleNamespace(last_hidden_state=states, pooler_output=states[:, 0])
 
@@ -57,7 +57,7 @@ def without_towers(folder):
     encoder = load_encoder(str(folder), device="cpu", dtype="float32")
     model = encoder._model
     side = model.config.vision_config.image_size // model.config.vision_config.patch_size
-    model.text_model, model.vision_model = Answers(), Answers(side * side + 1)
+    model.text_model, model.vision_model = ConstantTower(), ConstantTower(side * side + 1)
     model.text_projection = model.visual_projection = nn.Identity()
     encoder.preprocessing = replace(encoder.preprocessing, resize=16, crop=(16, 16))
     return encoder
@@ -65,12 +65,12 @@ def without_towers(folder):
 
 def best(work, count, *, passes=PASSES):
     """Return microseconds of CPU time per item; `work` is called with the index of the run."""
-    taken = []
+    times = []
     for number in range(passes):
         start = time.process_time()
         work(number)
-        taken.append(time.process_time() - start)
-    return 1e6 * min(taken) / count
+        times.append(time.process_time() - start)
+    return 1e6 * min(times) / count
 
 
 def texts(pipeline, captions):
@@ -79,21 +79,21 @@ def texts(pipeline, captions):
     return best(lambda number: pipeline.embed_texts(parts[number]), SIZE)
 
 
-def written(seed):
+def punctuated_captions(seed):
     """Return captions with capitals, punctuation, and occasional out-of-vocabulary words."""
     draw = random.Random(seed)
-    rare = [f"{word}{other}" for word in WORDS for other in WORDS]
-    some = [draw.choices(WORDS, k=draw.randint(8, 14)) for _ in range(PASSES * SIZE)]
-    for words in some:
+    rare = [f"{word}{suffix}" for word in WORDS for suffix in WORDS]
+    captions = [draw.choices(WORDS, k=draw.randint(8, 14)) for _ in range(PASSES * SIZE)]
+    for words in captions:
         if draw.random() < 0.2:
             words[-1] = draw.choice(rare)
-    return [f"{' '.join(words)}.".capitalize() for words in some]
+    return [f"{' '.join(words)}.".capitalize() for words in captions]
 
 
 def worst(pipeline, captions):
     """Measure the search for the least supported words of a batch."""
-    read = pipeline.embed_texts(captions[:SIZE])
-    layouts = [read.vectors.layout[row] for row in read.rows]
+    texts = pipeline.embed_texts(captions[:SIZE])
+    layouts = [texts.vectors.layout[row] for row in texts.rows]
     terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
     none = torch.zeros(SIZE, 1)
     measured = Measurement(none, none, none, none, (), layouts, captions[:SIZE], SimpleNamespace(support_terms=terms))
@@ -107,7 +107,7 @@ def images(pipeline):
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 
-def at_once(pipeline, batches, *, worst=0, stamp=None):
+def constant_scores(pipeline, batches, *, worst=0, stamp=None):
     """Return constant scores, instead of `stream_batches`."""
     for batch in batches:
         values = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 12, "windows": 1}
@@ -116,7 +116,7 @@ def at_once(pipeline, batches, *, worst=0, stamp=None):
 
 def rows(pipeline, folder, count, run):
     """Measure the other work of a run over files: reading, planning, writing."""
-    with patch("msdscore.run.plan.stream_batches", at_once):
+    with patch("msdscore.run.plan.stream_batches", constant_scores):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 
@@ -129,9 +129,9 @@ def launches():
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=DIM)).eval()
     tokens, pixels = torch.full((1, 3), 99), torch.zeros(1, 3, 16, 16)
     with torch.no_grad():
-        read = best(lambda number: model.text_model(input_ids=tokens), 1)
-        seen = best(lambda number: model.vision_model(pixel_values=pixels), 1)
-    return {"launches_texts": read / SIZE, "launches_images": seen / SIZE}
+        texts_time = best(lambda number: model.text_model(input_ids=tokens), 1)
+        images_time = best(lambda number: model.vision_model(pixel_values=pixels), 1)
+    return {"launches_texts": texts_time / SIZE, "launches_images": images_time / SIZE}
 
 
 def measure(folder):
@@ -140,14 +140,14 @@ def measure(folder):
     count = 4096
     make_rows(folder, count, size=(16, 16))
     yield "texts", texts(pipeline.remembering_texts(), make_captions(PASSES * SIZE, seed=1))
-    yield "texts_as_written", texts(pipeline.remembering_texts(), written(2))
+    yield "texts_as_written", texts(pipeline.remembering_texts(), punctuated_captions(2))
     yield "worst_words", worst(pipeline, make_captions(SIZE, seed=1))
     yield "images", images(pipeline)
     yield "rows_of_jsonl", rows(pipeline, folder, count, run_file)
     yield "rows_of_tar", rows(pipeline, folder, count, run_shards)
     # As on a GPU: another process reads the tar, and its CPU time is not counted.
     read = shards._read
-    with patch("msdscore.run.shards._read", lambda *given, ahead=None: read(*given, ahead=True)):
+    with patch("msdscore.run.shards._read", lambda *args, ahead=None: read(*args, ahead=True)):
         yield "rows_of_tar_ahead", rows(pipeline, folder, count, run_shards)
     yield from launches().items()
 
@@ -157,13 +157,13 @@ def main():
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, value in measure(Path(folder)):
-            found[name] = value
+            results[name] = value
             print(f"{name:<20} {value:8.1f} us", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

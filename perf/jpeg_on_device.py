@@ -9,7 +9,7 @@ python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        for
 
 `rates` are pairs per second after warm-up, alternately, each over all files `--rounds` times, including start and end;
 the encoder's peak is that of its towers on pixels that are already on the GPU. `scores` compares pixels and scores of
-`mini` with CPU decoding, next to the same files saved again as JPEG of quality 95: mean difference of a pixel value
+`mini` with CPU decoding, and with the same files re-encoded as JPEG of quality 95: mean difference of a pixel value
 (of 255), standard deviation of the change of MSD relative to that of MSD, and the fraction of caption pairs of one
 image whose order changes.
 """
@@ -42,9 +42,9 @@ from end_to_end import (
 )
 from end_to_end import timed as measured
 from end_to_end_more import SHARD_ROWS, WORKERS, workers_rate
-from made_up_clip import TAR_ROWS, make_captions, make_lists, make_tars
 from PIL import Image
-from pixels import turned
+from pixels import reordered_fraction
+from synthetic_clip import TAR_ROWS, make_captions, make_lists, make_tars
 
 from msdscore.core.device import launching
 from msdscore.encoders.registry import load_encoder
@@ -57,7 +57,7 @@ from msdscore.scoring.pipeline import Pipeline
 MINI = (288, 288)  # input size of `mini`
 
 
-def rates(folder, device, count, turns, report, *, ways, backend, rounds):
+def rates(folder, device, count, turns, report, *, modes, backend, rounds):
     paths, captions = prepare(folder, device, count, report)
     make_lists(folder, paths, captions, TAR_ROWS)
     for tar in sorted(folder.glob("*.tar")):
@@ -65,33 +65,33 @@ def rates(folder, device, count, turns, report, *, ways, backend, rounds):
             tar.with_name(f"{tar.stem}-{number}.tar").hardlink_to(tar)
     report("cores", len(os.sched_getaffinity(0)))
     pipelines, options = {}, {"compile": backend} if backend else {}
-    for way in ways:
-        encoder = load(folder, device, jpeg=way, **options)
-        pipelines[f"msd_{way}"] = Pipeline(encoder)
-        pipelines[f"cosine_{way}"] = Cosine(Pooled(encoder))
-    some = paths[: 4 * 256 if device == "cuda" else 64]
+    for mode in modes:
+        encoder = load(folder, device, jpeg=mode, **options)
+        pipelines[f"msd_{mode}"] = Pipeline(encoder)
+        pipelines[f"cosine_{mode}"] = Cosine(Pooled(encoder))
+    warm_up = paths[: 4 * 256 if device == "cuda" else 64]
     for pipeline in pipelines.values():
-        stream(pipeline, some, make_captions(len(some), seed=7))
+        stream(pipeline, warm_up, make_captions(len(warm_up), seed=7))
     size = 256 if device == "cuda" else 32
     with launching(encoder.device):
         report("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
     streams(report, pipelines, paths * rounds, device, turns=turns)
-    for way in ways:
-        run = partial(run_shards, pipelines[f"msd_{way}"], folder, folder / f"tars-{way}")
+    for mode in modes:
+        run = partial(run_shards, pipelines[f"msd_{mode}"], folder, folder / f"tars-{mode}")
         run(pattern=min(tar.name for tar in folder.glob("*.tar")))  # warm-up: starts the process that reads tars
-        report_rate(report, f"tars_to_parquet_{way}", count * rounds, [measured(run, device) for _ in range(turns)])
+        report_rate(report, f"tars_to_parquet_{mode}", count * rounds, [measured(run, device) for _ in range(turns)])
     with launching(encoder.device):
         report("encoder_peak_after", peak(encoder, size, device, 16 if device == "cuda" else 2))
     with optional(report, "torchmetrics"):
         part = min(512, count)
         report("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
-    if "full" in ways:
+    if "full" in modes:
         report("decode_cores", cores_rate(paths[: count // 2], pipelines["msd_full"].encoder.preprocessing))
 
 
-def conclude(found):
-    top = (found["encoder_peak"] + found["encoder_peak_after"]) / 2
-    for name, value in found.items():
+def conclude(results):
+    top = (results["encoder_peak"] + results["encoder_peak_after"]) / 2
+    for name, value in results.items():
         if name.startswith(("stream_", "tars_")):
             print(f"{name}: {100 * value / top:.1f} % of the encoder's peak")
 
@@ -118,22 +118,22 @@ def large(folder, device, report):
     Image.fromarray(noise).resize((8500, 6000), Image.Resampling.BICUBIC).save(content, "JPEG", quality=90)
     path.write_bytes(content.getvalue())
     prepare(folder, device, 64, report, tars=False)
-    for way in ("full", "device"):
-        pipeline = Pipeline(load(folder, device, jpeg=way))
+    for mode in ("full", "device"):
+        pipeline = Pipeline(load(folder, device, jpeg=mode))
         stream(pipeline, [path] * 4, make_captions(4, seed=1))
         if device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         report_rate(
-            report, f"large_{way}", 64, [measured(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
+            report, f"large_{mode}", 64, [measured(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
         )
         if device == "cuda":
-            report(f"gigabytes_{way}", torch.cuda.max_memory_allocated() / 1e9)
+            report(f"gigabytes_{mode}", torch.cuda.max_memory_allocated() / 1e9)
             free, total = torch.cuda.mem_get_info()
-            report(f"gigabytes_taken_{way}", (total - free) / 1e9)
+            report(f"gigabytes_taken_{mode}", (total - free) / 1e9)
 
 
-def saved_again(content):
+def reencoded(content):
     file = io.BytesIO()
     open_image(content).save(file, "JPEG", quality=95)
     return file.getvalue()
@@ -147,10 +147,10 @@ def photographs(rows, folder, count):
         captions_of.setdefault(row["image"], []).extend(row.get("captions") or [row["caption"]])
     names = [name for name in captions_of if (folder / name).is_file()][:count]
     captions, owner = [], []
-    for place, name in enumerate(names):
-        for text in [*dict.fromkeys(captions_of[name][:3]), captions_of[names[(place + 1) % len(names)]][0]]:
+    for index, name in enumerate(names):
+        for text in [*dict.fromkeys(captions_of[name][:3]), captions_of[names[(index + 1) % len(names)]][0]]:
             captions.append(text)
-            owner.append(place)
+            owner.append(index)
     return [(folder / name).read_bytes() for name in names], captions, owner
 
 
@@ -160,34 +160,34 @@ def pixels(rows, folder, output, device, count):
     steps = Preprocessing(MINI, None, jpeg_on_device=True)
     files = [as_prepared(*read_pixels(content, steps=steps, limits=ImageLimits())) for content in contents]
     decoded = decode_jpegs(files, steps, torch.device(device))
-    np.savez_compressed(output, *(one.pixels.cpu().numpy() for one in decoded))
+    np.savez_compressed(output, *(image.pixels.cpu().numpy() for image in decoded))
 
 
 def scores(rows, folder, device, count, report, *, stored=None):
     contents, captions, owner = photographs(rows, folder, count)
-    made = {}
-    for name, way, some in (
-        ("usual", "full", contents),
-        ("saved again, quality 95", "full", [saved_again(content) for content in contents]),
+    results = {}
+    for name, mode, files in (
+        ("default", "full", contents),
+        ("re-encoded, quality 95", "full", [reencoded(content) for content in contents]),
         ("jpeg=device", "device", contents),
     ):
-        pipeline = Pipeline(load_encoder("mini", device=device, jpeg=way))
-        decoded = pipeline.decode(some)
-        if way == "device" and stored:
+        pipeline = Pipeline(load_encoder("mini", device=device, jpeg=mode))
+        decoded = pipeline.decode(files)
+        if mode == "device" and stored:
             canvases = np.load(stored)
             decoded = [
-                replace(one, prepared=replace(one.prepared, pixels=torch.from_numpy(canvases[key])))
-                for one, key in zip(decoded, canvases, strict=True)
+                replace(image, prepared=replace(image.prepared, pixels=torch.from_numpy(canvases[key])))
+                for image, key in zip(decoded, canvases, strict=True)
             ]
-        levels = torch.stack([one.prepared.pixels.cpu().float() for one in decoded])
-        made[name] = levels, np.array([one.msd for one in pipeline.score(decoded, captions, owner)])
-    levels, usual = made["usual"]
+        levels = torch.stack([image.prepared.pixels.cpu().float() for image in decoded])
+        results[name] = levels, np.array([score.msd for score in pipeline.score(decoded, captions, owner)])
+    levels, default = results["default"]
     report("images", len(contents))
     report("pairs", len(captions))
-    for name, (others, msd) in list(made.items())[1:]:
-        report(f"{name}: mean difference", float((others - levels).abs().mean()))
-        report(f"{name}: MSD moves", float((msd - usual).std() / usual.std()))
-        report(f"{name}: orders turned, %", 100 * float(turned(usual, msd, owner)))
+    for name, (changed, msd) in list(results.items())[1:]:
+        report(f"{name}: mean difference", float((changed - levels).abs().mean()))
+        report(f"{name}: change of MSD", float((msd - default).std() / default.std()))
+        report(f"{name}: reordered pairs, %", 100 * float(reordered_fraction(default, msd, owner)))
 
 
 def main():
@@ -204,7 +204,7 @@ def main():
     parser.add_argument("--pixels", type=Path, help="file of pixels, written by `pixels` and read by `scores`")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    report, found = reporter(args.json)
+    report, results = reporter(args.json)
     count = args.images or (8192 if args.device == "cuda" else 128)
     with tempfile.TemporaryDirectory() as folder:
         if args.part == "scores":
@@ -216,10 +216,10 @@ def main():
         elif args.part == "large":
             large(Path(folder), args.device, report)
         else:
-            ways = (args.only,) if args.only else ("full", "device")
-            chosen = {"ways": ways, "backend": args.compile, "rounds": args.rounds}
+            modes = (args.only,) if args.only else ("full", "device")
+            chosen = {"modes": modes, "backend": args.compile, "rounds": args.rounds}
             rates(Path(folder), args.device, count, args.turns, report, **chosen)
-            conclude(found)
+            conclude(results)
 
 
 if __name__ == "__main__":

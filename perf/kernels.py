@@ -58,16 +58,16 @@ def check(patches, components, init, dtype):
     }
     result = diverge(images, texts, numbers, numbers, **options)
     exact = diverge(
-        *[point_set(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        *[point_set(item.points.double().cpu(), item.mask.cpu(), item.keys.cpu()) for item in (images, texts)],
         numbers.cpu(), numbers.cpu(), **options,
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
-    one = slice(2, 3)
-    alone = diverge(
-        *[point_set(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+    third = slice(2, 3)
+    single = diverge(
+        *[point_set(item.points[third], item.mask[third], item.keys[third]) for item in (images, texts)],
         numbers[:1], numbers[:1], **options,
     )  # fmt: skip
-    same = torch.equal(alone.coverage_terms, result.coverage_terms[one])
+    same = torch.equal(single.coverage_terms, result.coverage_terms[third])
     print(
         f"{patches:>5} patches, K={components}, {init}, {dtype}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}"
     )
@@ -80,22 +80,22 @@ def check_bank(items, components):
     images, texts = shortened(side(4, 64), [64, 9, 20, 33]), shortened(side(4, 17, seed=1), [12, 1, 17, 5])
     numbers = torch.arange(4, device="cuda")
     settings = [FitSettings(components=count) for count in components]
-    fitted = [fit_all(side(items, 20, seed=5 + number), one) for number, one in enumerate(settings)]
-    half = [Mixture(one.means.half(), one.log_weights.half(), one.kappa) for one in fitted]
-    wide = [Mixture(one.means.double().cpu(), one.log_weights.double().cpu(), one.kappa) for one in half]
+    fitted = [fit_all(side(items, 20, seed=5 + number), fit) for number, fit in enumerate(settings)]
+    half = [Mixture(fit.means.half(), fit.log_weights.half(), fit.kappa) for fit in fitted]
+    wide = [Mixture(fit.means.double().cpu(), fit.log_weights.double().cpu(), fit.kappa) for fit in half]
     options = {"image_fit": settings[0], "text_fit": settings[1]}
     result = diverge(images, texts, numbers, numbers, **options, bank=Bank(*half))
     exact = diverge(
-        *[point_set(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        *[point_set(item.points.double().cpu(), item.mask.cpu(), item.keys.cpu()) for item in (images, texts)],
         numbers.cpu(), numbers.cpu(), **options, bank=Bank(*wide),
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
-    one = slice(2, 3)
-    alone = diverge(
-        *[point_set(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+    third = slice(2, 3)
+    single = diverge(
+        *[point_set(item.points[third], item.mask[third], item.keys[third]) for item in (images, texts)],
         numbers[:1], numbers[:1], **options, bank=Bank(*half),
     )  # fmt: skip
-    same = all(torch.equal(getattr(alone, name), getattr(result, name)[one]) for name in ("coverage", "support"))
+    same = all(torch.equal(getattr(single, name), getattr(result, name)[third]) for name in ("coverage", "support"))
     print(f"{items:>5} background items, K={components}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}")
     assert max(gaps) < 1e-4
     assert same
@@ -103,15 +103,15 @@ def check_bank(items, components):
 
 def microseconds(work, pairs, repeats=7):
     work()
-    taken = []
+    times = []
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         work()
         end.record()
         torch.cuda.synchronize()
-        taken.append(start.elapsed_time(end) * 1e3 / pairs)
-    return statistics.median(taken)
+        times.append(start.elapsed_time(end) * 1e3 / pairs)
+    return statistics.median(times)
 
 
 def main():
@@ -122,8 +122,8 @@ def main():
         check_bank(*row)
     for dtype in (torch.float32, torch.bfloat16):
         print(dtype)
-        for stage, taken in (stages_of(dtype) | whole(dtype)).items():
-            print(f"  {stage:<34} {taken:6.3f} µs per pair")
+        for stage, time in (stages_of(dtype) | divergence_times(dtype)).items():
+            print(f"  {stage:<34} {time:6.3f} µs per pair")
 
 
 def stages_of(dtype):
@@ -154,7 +154,7 @@ def stages_of(dtype):
     return stages
 
 
-def whole(dtype):
+def divergence_times(dtype):
     """Measure device time of both divergences, with every vector read once from memory."""
     stages = {}
     for tokens, components in ((12, (3, 2)), (180, (5, 3))):

@@ -52,7 +52,7 @@ def write_shard_of_rows(path, number):
         "uid": [f"{int(a):016x}{int(b):016x}" for a, b in noise.randint(0, 2**62, (SHARD, 2))],
         "id": [str(first + row) for row in range(SHARD)],
         "image": pa.array([images[row // CAPTIONS] for row in range(SHARD)], pa.binary()),
-        "caption": [f"a {' '.join(some)} {first + row}" for row, some in enumerate(words)],
+        "caption": [f"a {' '.join(row_words)} {first + row}" for row, row_words in enumerate(words)],
     }
     pq.write_table(pa.table(table), path)
 
@@ -68,7 +68,9 @@ def write_random_scores(folder, rows):
             "similarity": noise.randn(count),
             "msd": noise.randn(count),
         }
-        facts = ShardFacts(source=f"{number}.tar", fingerprint="", rows=count, failed=0, warned=0, signature="made up")
+        facts = ShardFacts(
+            source=f"{number}.tar", fingerprint="", rows=count, failed=0, warned=0, signature="synthetic"
+        )
         write_shard(pa.table(columns), str(folder / f"{number:05d}.parquet"), facts)
 
 
@@ -122,8 +124,8 @@ def do_file(folder, rows, megabytes, remember=512):
     pipeline = ScorerSpec(encoder="toy").build().caching(memory=remember << 20)
     start = time.process_time()
     with open_rows(folder / "rows.parquet") as source:
-        made = score_rows(pipeline, source, folder / f"{rows}.parquet")
-    assert (made.rows, made.failed) == (rows, 0)
+        result = score_rows(pipeline, source, folder / f"{rows}.parquet")
+    assert (result.rows, result.failed) == (rows, 0)
     print(json.dumps([rows, time.process_time() - start, peak()]), flush=True)
 
 
@@ -136,38 +138,40 @@ def do_select(folder, rows, megabytes):
             files.append(str(path))
             left -= pq.read_metadata(path).num_rows
     start = time.process_time()
-    found = select(files, Rule(keep=Quota.parse("0.3")), str(folder / "keep.npy"), overwrite=True)
-    assert found.kept == Quota.parse("0.3").of(found.valid)
-    print(json.dumps([found.rows, time.process_time() - start, peak()]), flush=True)
+    result = select(files, Rule(keep=Quota.parse("0.3")), str(folder / "keep.npy"), overwrite=True)
+    assert result.kept == Quota.parse("0.3").of(result.valid)
+    print(json.dumps([result.rows, time.process_time() - start, peak()]), flush=True)
 
 
-def child(what, folder, rows, megabytes, *more):
+def child(name, folder, rows, megabytes, *options):
     """Run a measurement in a child process and yield its results."""
-    command = [sys.executable, __file__, "--child", what, str(folder), "--rows", str(rows), "--memory", str(megabytes)]
-    command += more
+    command = [sys.executable, __file__, "--child", name, str(folder), "--rows", str(rows), "--memory", str(megabytes)]
+    command += options
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             yield json.loads(line)
     if process.returncode:
-        raise SystemExit(f"{what} failed with exit code {process.returncode}")
+        raise SystemExit(f"{name} failed with exit code {process.returncode}")
 
 
-def straight(points):
+def linear_fit(points):
     """Return the slope of the fitted line, and the largest residual relative to the last value."""
     rows, values = np.array(points).T
     line = np.polyfit(rows, values, 1)
     return line[0], np.abs(np.polyval(line, rows) - values).max() / values[-1]
 
 
-def show(what, points):
-    print(f"\n{what}\n{'rows':>12} {'seconds':>10} {'us per row':>11} {'peak MB':>9}")
+def show(title, points):
+    print(f"\n{title}\n{'rows':>12} {'seconds':>10} {'us per row':>11} {'peak MB':>9}")
     for rows, seconds, memory in points:
         print(f"{rows:>12,} {seconds:>10.1f} {1e6 * seconds / rows:>11.1f} {memory:>9.0f}")
     if len(points) > 2:
-        slope, off = straight([(rows, seconds) for rows, seconds, _ in points])
-        grown = (points[-1][2] - points[0][2]) / (points[-1][0] - points[0][0]) * 1e6
-        print(f"time: {1e6 * slope:.1f} us per row, largest residual of a linear fit {100 * off:.1f} % of the total")
-        print(f"memory: {grown:+.1f} MB per million rows after the first {points[0][0]:,}")
+        slope, residual = linear_fit([(rows, seconds) for rows, seconds, _ in points])
+        growth = (points[-1][2] - points[0][2]) / (points[-1][0] - points[0][0]) * 1e6
+        print(
+            f"time: {1e6 * slope:.1f} us per row, largest residual of a linear fit {100 * residual:.1f} % of the total"
+        )
+        print(f"memory: {growth:+.1f} MB per million rows after the first {points[0][0]:,}")
 
 
 def main():
@@ -183,14 +187,14 @@ def main():
         more = {"remember": args.remember} if args.child[0] == "file" else {}
         work(Path(args.child[1]), args.rows, args.memory, **more)
         return
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         (folder / "scores").mkdir()
         steps = sorted({max(SHARD, int(args.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
         if args.only == "file":
-            keep = ("--remember", str(args.remember))
-            one = [next(iter(child("file", folder, rows, args.memory, *keep))) for rows in steps]
-            show(f"score of one file, {args.memory} MB allowed", one)
+            options = ("--remember", str(args.remember))
+            points = [next(iter(child("file", folder, rows, args.memory, *options))) for rows in steps]
+            show(f"score of one file, {args.memory} MB allowed", points)
             return
         if args.only == "select":
             write_random_scores(folder / "scores", args.rows)

@@ -21,12 +21,12 @@ COUNT = 16
 def seconds(work, repeats=3):
     """Return the best of several runs, after a warm-up."""
     work()
-    taken = []
+    times = []
     for _ in range(repeats):
         start = time.process_time()
         work()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def main():
@@ -39,13 +39,13 @@ def main():
     one_pass = seconds(lambda: prepare_and_encode(encoder, images))
     lite2._fused = lambda: None
     two_passes = seconds(lambda: prepare_and_encode(encoder, images))
-    read = seconds(lambda: encoder.encode_texts(captions))
-    unequal = seconds(lambda: encoder.encode_texts(mixed))
-    speed, per_caption = COUNT / one_pass, 1e3 * read / COUNT
+    caption_time = seconds(lambda: encoder.encode_texts(captions))
+    mixed_time = seconds(lambda: encoder.encode_texts(mixed))
+    speed, per_caption = COUNT / one_pass, 1e3 * caption_time / COUNT
     image = 1e3 * one_pass / COUNT
     print(f"{torch.get_num_threads()} threads: {image:.1f} ms per image, {per_caption:.1f} ms per caption of CPU time")
     print(f"ten captions cost {10 * per_caption / image:.2f} times an image; {speed:.1f} images per second and core")
-    print(f"ten captions of 5 to 17 words cost {1e3 * unequal / image:.2f} times an image")
+    print(f"ten captions of 5 to 17 words cost {1e3 * mixed_time / image:.2f} times an image")
     print(f"fused convolution and ReLU6: {two_passes / one_pass:.2f} times faster")
 
 

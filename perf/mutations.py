@@ -111,14 +111,14 @@ def read_trace(folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
 
 def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
     """Return all mutation sites of a module: node, line, description and replacement."""
-    found: list[tuple[ast.AST, int, str, object]] = []
+    results: list[tuple[ast.AST, int, str, object]] = []
 
     def visit(node: ast.AST, inside: bool) -> None:
         # Annotations, error messages and decorators are not logic; module constants only run at import.
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             return
         if inside:
-            found.extend(_changes(node))
+            results.extend(_changes(node))
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
                 continue
@@ -130,7 +130,7 @@ def sites(tree: ast.Module) -> list[tuple[ast.AST, int, str, object]]:
                     visit(child, within)
 
     visit(tree, False)
-    return found
+    return results
 
 
 def _changes(node: ast.AST) -> list[tuple[ast.AST, int, str, object]]:
@@ -226,9 +226,9 @@ def tests_for(covering: dict, name: str, line: int) -> list[str]:
 
 def judge(name: str, index: int, covering: dict) -> dict[str, object]:
     """Run the covering tests of one mutant in a copy of the package."""
-    text, line, what = mutated((SOURCE / name).read_text(), index)
+    text, line, change = mutated((SOURCE / name).read_text(), index)
     tests = tests_for(covering, name, line)
-    row: dict[str, object] = {"file": name, "line": line, "index": index, "what": what, "tests": len(tests)}
+    row: dict[str, object] = {"file": name, "line": line, "index": index, "what": change, "tests": len(tests)}
     if not tests:
         return {**row, "outcome": "not covered"}
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
@@ -285,11 +285,11 @@ def main() -> None:
     second.add_argument("--only", default="", help="Part of the path of the files to mutate.")
     for part in (first, second):
         part.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    chosen = parser.parse_args()
-    if chosen.part == "trace":
-        trace(chosen.output, chosen.processes)
+    args = parser.parse_args()
+    if args.part == "trace":
+        trace(args.output, args.processes)
     else:
-        run(chosen.traced, chosen.count, chosen.seed, chosen.processes, chosen.only)
+        run(args.traced, args.count, args.seed, args.processes, args.only)
 
 
 if __name__ == "__main__":

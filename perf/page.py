@@ -26,8 +26,8 @@ from msdscore import Scorer
 SAMPLE = files("msdscore.serve").joinpath("assets", "samples", "coffee.jpg").read_bytes()
 WORDS = ["cup", "spoon", "table", "dog", "cat", "pizza", "laptop", "grass", "man", "woman", "plate", "bowl", "book"]
 SETTLED, WAITS = 300, 60  # milliseconds: target of an edit, and debounce of the page
-CALLERS = (  # images and captions per request of the other client
-    ("beside one caller", 1, 2),
+CLIENTS = (  # images and captions per request of the other client
+    ("with 2 captions per request", 1, 2),
     ("with 64 captions per request", 1, 64),
     ("with 8 new images per request", 8, 1),
     ("with 64 new images per request", 64, 1),
@@ -40,7 +40,7 @@ def caption(number: int) -> str:
 
 
 @contextmanager
-def other_caller(address: str, images: int, captions: int) -> Iterator[None]:
+def other_client(address: str, images: int, captions: int) -> Iterator[None]:
     """Run another client that scores continuously: new captions of one image, or new images in each request."""
     stop = threading.Event()
 
@@ -98,18 +98,18 @@ def measure_edits(encoder: str, edits: int) -> None:
         client.base_url = httpx.URL(f"http://127.0.0.1:{port}/")
         name = client.post("v1/images", files={"image": SAMPLE}).json()["image"]
         edit_times(client, name, 0, 5)
-        times = {"alone": edit_times(client, name, 100, edits)}
-        for number, (title, images, captions) in enumerate(CALLERS):
-            with other_caller(str(client.base_url), images, captions):
+        times = {"idle": edit_times(client, name, 100, edits)}
+        for number, (title, images, captions) in enumerate(CLIENTS):
+            with other_client(str(client.base_url), images, captions):
                 times[title] = edit_times(client, name, 1000 * (number + 1), edits)
     print(f"encoding a single caption takes {encode:.0f} ms on this machine")
-    alone = median(times["alone"])
-    for title, own in times.items():
-        middle, high = median(own), quantiles(own, n=20)[-1]
+    idle = median(times["idle"])
+    for title, edits_ms in times.items():
+        middle, high = median(edits_ms), quantiles(edits_ms, n=20)[-1]
         settled = "settles" if high + WAITS < SETTLED else "DOES NOT SETTLE"
         print(
-            f"a changed caption, {title}: p50 {middle:.0f} ms ({middle / alone:.1f} times idle), p95 {high:.0f} ms "
-            f"({high / alone:.1f}); it {settled} in {SETTLED} ms"
+            f"a changed caption, {title}: p50 {middle:.0f} ms ({middle / idle:.1f} times idle), p95 {high:.0f} ms "
+            f"({high / idle:.1f}); it {settled} in {SETTLED} ms"
         )
 
 
@@ -142,10 +142,10 @@ def main() -> None:
     parser.add_argument("--encoder", default="mini")
     parser.add_argument("--edits", type=int, default=60)
     parser.add_argument("--rows", type=int, default=100_000)
-    given = parser.parse_args()
-    if given.edits:
-        measure_edits(given.encoder, given.edits)
-    measure_filters(given.rows)
+    args = parser.parse_args()
+    if args.edits:
+        measure_edits(args.encoder, args.edits)
+    measure_filters(args.rows)
 
 
 if __name__ == "__main__":

@@ -36,34 +36,34 @@ def as_jpeg(image):
     return file.getvalue()
 
 
-def enlarged(images, place, times=SIDE):
+def enlarged(images, index, times=SIDE):
     """Return one image enlarged, with added noise."""
-    image = images[place]
+    image = images[index]
     large = image.resize((times * image.width, times * image.height), Image.Resampling.BICUBIC)
-    grain = np.random.RandomState(place).normal(0, 4, (large.height, large.width, 1))
+    grain = np.random.RandomState(index).normal(0, 4, (large.height, large.width, 1))
     return as_jpeg(Image.fromarray((np.asarray(large) + grain).clip(0, 255).astype(np.uint8)))
 
 
-def collage(images, place):
+def collage(images, index):
     """Return a collage of one image and the next ones."""
-    width, height = images[place].size
+    width, height = images[index].size
     sheet = Image.new("RGB", (SIDE * width, SIDE * height))
     for cell in range(SIDE * SIDE):
-        other = images[(place + cell) % len(images)].resize((width, height))
+        other = images[(index + cell) % len(images)].resize((width, height))
         sheet.paste(other, (cell % SIDE * width, cell // SIDE * height))
     return as_jpeg(sheet)
 
 
-def ways(steps):
+def preprocessings(steps):
     """Return preprocessing functions by name."""
 
     def reduced(margin):
-        less = replace(steps, reduced=margin)
-        return lambda content: as_prepared(*read_pixels(content, steps=less, limits=ImageLimits()))
+        cheaper = replace(steps, reduced=margin)
+        return lambda content: as_prepared(*read_pixels(content, steps=cheaper, limits=ImageLimits()))
 
     device = replace(steps, on_device=True)
     return {
-        "usual": lambda content: prepare_image(open_image(content), steps),
+        "default": lambda content: prepare_image(open_image(content), steps),
         "jpeg=smallest": reduced(1),
         "jpeg=reduced": reduced(2),
         "resize=device": lambda content: prepare_image(open_image(content), device),
@@ -71,16 +71,16 @@ def ways(steps):
 
 
 def cost(make, contents):
-    best = []
+    times = []
     for _ in range(3):
         start = time.process_time()
         for content in contents:
             make(content)
-        best.append(time.process_time() - start)
-    return min(best)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
-def turned(before, after, owner):
+def reordered_fraction(before, after, owner):
     """Return the fraction of caption pairs of one image whose order differs."""
     pairs = [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] == owner[b] and before[a] != before[b]]
     return np.mean([(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in pairs])
@@ -88,25 +88,26 @@ def turned(before, after, owner):
 
 def table(pipeline, contents, captions, owner, chosen):
     tower = pipeline.encoder._image
-    steps, found, pixels, times = tower.preprocessing, {}, {}, {}
-    for name, make in ways(steps).items():
+    steps, msd, pixels, times = tower.preprocessing, {}, {}, {}
+    for name, make in preprocessings(steps).items():
         if name in chosen:
             ready = [make(content) for content in contents]
             # mini does not support it; it is forced here to measure its effect on scores.
             tower.preprocessing = replace(steps, on_device=name == "resize=device")
             levels = replace(tower.preprocessing, scale=1.0, mean=(0.0,) * 3)
             pixels[name] = stack_pixels(ready, levels, torch.device("cpu"))
-            numbers = pipeline.score([Decoded(one) for one in ready], captions, owner)
-            found[name] = np.array([one.msd for one in numbers])
+            numbers = pipeline.score([Decoded(item) for item in ready], captions, owner)
+            msd[name] = np.array([item.msd for item in numbers])
             tower.preprocessing = steps
             times[name] = cost(make, contents[:40])
-    usual = found["usual"]
-    for name in list(found)[1:]:
-        moved = (found[name] - usual).std() / usual.std()
-        far = (pixels[name] - pixels["usual"]).abs()
+    default = msd["default"]
+    for name in list(msd)[1:]:
+        change = (msd[name] - default).std() / default.std()
+        difference = (pixels[name] - pixels["default"]).abs()
         print(
-            f"| {name} | {far.mean():.2f} | {moved:.3f} | {100 * turned(usual, found[name], owner):.1f} % "
-            f"| {times[name] / times['usual']:.2f} |",
+            f"| {name} | {difference.mean():.2f} | {change:.3f} "
+            f"| {100 * reordered_fraction(default, msd[name], owner):.1f} % "
+            f"| {times[name] / times['default']:.2f} |",
             flush=True,
         )
 
@@ -125,21 +126,24 @@ def main():
     names = names[:: max(1, len(names) // args.count)][: args.count]
     images = [open_image(stored[name].read()) for name in names]
     captions, owner = [], []
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         # The captions of the image, and one of the next image.
-        for text in [*dict.fromkeys(rows[name][:3]), rows[names[(place + 1) % len(names)]][0]]:
+        for text in [*dict.fromkeys(rows[name][:3]), rows[names[(index + 1) % len(names)]][0]]:
             captions.append(text)
-            owner.append(place)
+            owner.append(index)
     pipeline = ScorerSpec(encoder="mini", device="cpu", limits=ImageLimits()).build()
-    reduced = ("usual", "jpeg=smallest", "jpeg=reduced")
-    small = {"as they are": lambda some, place: as_jpeg(some[place]), "twice as large": lambda *one: enlarged(*one, 2)}
-    for make, kinds in (({"enlarged": enlarged, "collages": collage}, reduced), (small, ("usual", "resize=device"))):
+    reduced = ("default", "jpeg=smallest", "jpeg=reduced")
+    small = {
+        "original size": lambda images, index: as_jpeg(images[index]),
+        "twice as large": lambda images, index: enlarged(images, index, 2),
+    }
+    for make, kinds in (({"enlarged": enlarged, "collages": collage}, reduced), (small, ("default", "resize=device"))):
         for kind, large in make.items():
-            contents = [large(images, place) for place in range(len(images))]
+            contents = [large(images, index) for index in range(len(images))]
             sizes = [Image.open(io.BytesIO(content)).size for content in contents]
             print(
                 f"\n{len(images)} images, {kind} (such as {sizes[0][0]} x {sizes[0][1]}), {len(captions)} pairs\n"
-                "| pixels | mean difference | change of MSD | changed orders | time to decode |\n|---|---|---|---|---|"
+                "| pixels | mean difference | change of MSD | reordered pairs | time to decode |\n|---|---|---|---|---|"
             )
             table(pipeline, contents, captions, owner, kinds)
 

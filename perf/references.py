@@ -20,8 +20,8 @@ def main() -> None:
     torch.set_num_threads(1)
     scorer = Scorer()
     texts = [text.replace("A ", f"{number} ") for number in range(4) for text in background_captions()]
-    captions, others = texts[:CAPTIONS], texts[CAPTIONS : CAPTIONS * (COUNT + 1)]
-    lists = [others[COUNT * n : COUNT * (n + 1)] for n in range(CAPTIONS)]
+    captions, references_pool = texts[:CAPTIONS], texts[CAPTIONS : CAPTIONS * (COUNT + 1)]
+    lists = [references_pool[COUNT * n : COUNT * (n + 1)] for n in range(CAPTIONS)]
     pipeline = scorer.pipeline.remembering()
     references.compare_texts(pipeline.embedder, captions[:1], [["a dog"]])  # the background is encoded once
     times = []

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults import faults
-from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, marks, undisturbed
+from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, output_hashes, undisturbed
 
 KILLS_PER_CASE = 10  # then the job finishes and its output is compared
 
@@ -30,43 +30,45 @@ def kills(count: int, seed: int) -> Iterator[dict[str, object]]:
         with tempfile.TemporaryDirectory() as base:
             inputs = Path(base, "inputs")
             make_inputs(inputs)
-            calm = Path(base, "calm")
-            calm.mkdir()
-            code, seconds = finish(job, inputs, calm)
+            reference = Path(base, "reference")
+            reference.mkdir()
+            code, seconds = finish(job, inputs, reference)
             if code:
-                raise SystemExit(f"{name}: {calm.with_suffix('.log').read_text()}")
-            wanted, killed, cases, wrong = marks(calm, outputs), 0, 0, []
+                raise SystemExit(f"{name}: {reference.with_suffix('.log').read_text()}")
+            expected, killed, cases, different = output_hashes(reference, outputs), 0, 0, []
             while killed < count // len(JOBS):
-                place = Path(base, f"case-{cases}")
-                place.mkdir()
+                folder = Path(base, f"case-{cases}")
+                folder.mkdir()
                 for _ in range(KILLS_PER_CASE):
-                    if not kill_once(job, inputs, place, draw.uniform(0, 2 * seconds / KILLS_PER_CASE)):
+                    if not kill_once(job, inputs, folder, draw.uniform(0, 2 * seconds / KILLS_PER_CASE)):
                         break
                     killed += 1
-                code, _ = finish(job, inputs, place)
-                if code or marks(place, outputs) != wanted:
-                    wrong.append(place.with_suffix(".log").read_text()[-300:] or str(marks(place, outputs)))
+                code, _ = finish(job, inputs, folder)
+                if code or output_hashes(folder, outputs) != expected:
+                    log = folder.with_suffix(".log").read_text()[-300:]
+                    different.append(log or str(output_hashes(folder, outputs)))
                 cases += 1
-                shutil.rmtree(place)
-                print(f"\r{name}: {killed} kills, {cases} cases, {len(wrong)} wrong", end="", file=sys.stderr)
+                shutil.rmtree(folder)
+                print(f"\r{name}: {killed} kills, {cases} cases, {len(different)} different", end="", file=sys.stderr)
             print(file=sys.stderr)
-            yield {"job": name, "kills": killed, "cases": cases, "different": len(wrong), "first": (wrong or [""])[0]}
+            first = different[0] if different else ""
+            yield {"job": name, "kills": killed, "cases": cases, "different": len(different), "first": first}
 
 
 def writers(count: int) -> Iterator[dict[str, object]]:
     """Score the same rows in two processes with different outputs and one cache, initially empty."""
-    same = codes = 0
+    identical = failed = 0
     with tempfile.TemporaryDirectory() as base:
-        inputs, wanted = undisturbed(Path(base))
+        inputs, expected = undisturbed(Path(base))
         for number in range(count):
             shutil.rmtree(inputs / "cache", ignore_errors=True)
-            places = [Path(base, f"{number}-{side}") for side in "ab"]
-            for place in places:
-                place.mkdir()
-            children = [fork(cached, inputs, place) for place in places]
-            codes += sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
-            same += sum(marks(place, ("out.parquet",)) == wanted for place in places)
-    yield {"runs": 2 * count, "failed": codes, "same output": same}
+            outputs = [Path(base, f"{number}-{side}") for side in "ab"]
+            for output in outputs:
+                output.mkdir()
+            children = [fork(cached, inputs, output) for output in outputs]
+            failed += sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+            identical += sum(output_hashes(output, ("out.parquet",)) == expected for output in outputs)
+    yield {"runs": 2 * count, "failed": failed, "same output": identical}
 
 
 def main() -> None:
@@ -75,13 +77,13 @@ def main() -> None:
     parser.add_argument("part", choices=("kills", "faults", "writers"))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     parts = {
-        "kills": lambda: kills(chosen.count, chosen.seed),
+        "kills": lambda: kills(args.count, args.seed),
         "faults": faults,
-        "writers": lambda: writers(chosen.count),
+        "writers": lambda: writers(args.count),
     }
-    for result in parts[chosen.part]():
+    for result in parts[args.part]():
         print(json.dumps(result), flush=True)
 
 

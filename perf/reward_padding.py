@@ -54,10 +54,10 @@ def sentence(text: str) -> str:
 
 def variants(captions: list[str]) -> dict[str, str]:
     plain = sentence(captions[0])
-    made = {"plain": plain} | {name: pad(plain, Random(plain)) for name, pad in PADDINGS.items()}
+    texts = {"plain": plain} | {name: pad(plain, Random(plain)) for name, pad in PADDINGS.items()}
     if len(captions) > 1:
-        made["control: another person's caption added"] = f"{plain} {sentence(captions[1])}"
-    return made
+        texts["control: another person's caption added"] = f"{plain} {sentence(captions[1])}"
+    return texts
 
 
 def main() -> None:
@@ -70,23 +70,23 @@ def main() -> None:
     Random(0).shuffle(rows)
     rows = rows[: args.limit]
     stored = stored_images(sorted(args.rows.parent.glob(f"{args.rows.stem}.images*.parquet")), "file_name")
-    made = [variants(row["captions"] if "captions" in row else [row["caption"]]) for row in rows]
-    names = list(made[0])
+    texts = [variants(row["captions"] if "captions" in row else [row["caption"]]) for row in rows]
+    names = list(texts[0])
     scorer = shared_scorer(length_neutral(ScorerSpec(encoder=args.encoder)))
     scores = scorer.score_batch(
         [stored[row["image"]].read() for row in rows],
-        [one[name] for one in made for name in names],
-        owner=[number for number, one in enumerate(made) for _ in one],
+        [variant[name] for variant in texts for name in names],
+        owner=[number for number, variant in enumerate(texts) for _ in variant],
     )
     print(f"{args.rows.stem}, {len(rows)} captions, {scorer.signature}")
-    lengths = [len(one["plain"].split()) for one in made]
+    lengths = [len(variant["plain"].split()) for variant in texts]
     for column in ("msd", "similarity"):
         values = scores.columns[column].reshape(len(rows), len(names))
         spread = values[:, 0].std()
         print(f"\n{column}: standard deviation {spread:.3f}, tau-b with the number of words", end=" ")
         print(f"{kendall_b(prepare(values[:, 0], lengths)):+.3f}")
-        for place, name in enumerate(names[1:], start=1):
-            change = (values[:, place] - values[:, 0]) / spread
+        for index, name in enumerate(names[1:], start=1):
+            change = (values[:, index] - values[:, 0]) / spread
             mean = bootstrap_mean(change, clusters=[row["image"] for row in rows])
             raised = float((change > 1e-9).mean())
             print(f"  {name:42} {mean.value:+.2f} [{mean.low:+.2f}, {mean.high:+.2f}]  raised {raised:4.0%}")

@@ -40,7 +40,7 @@ def side(count, points, dim, device, dtype=torch.float32):
 
 def seconds(work, device, repeats):
     """Return the best of several runs, which is least affected by other load."""
-    taken = []
+    times = []
     for _ in range(repeats):
         if device == "cuda":
             torch.cuda.synchronize()
@@ -48,8 +48,8 @@ def seconds(work, device, repeats):
         work()
         if device == "cuda":
             torch.cuda.synchronize()
-        taken.append(time.perf_counter() - start)
-    return min(taken), statistics.median(taken)
+        times.append(time.perf_counter() - start)
+    return min(times), statistics.median(times)
 
 
 def compare(shape, device, dtype=torch.float32):
@@ -68,9 +68,9 @@ def compare(shape, device, dtype=torch.float32):
             divergences(images.points[pair].float(), texts.points[pair * captions].float(), (image_k, text_k))
 
     result = batched()
-    agreed = divergences(images.points[0].float(), texts.points[0].float(), (image_k, text_k))
-    assert abs(result.coverage[0].item() - agreed[0]) < 1e-3
-    assert abs(result.support[0].item() - agreed[1]) < 1e-3
+    expected = divergences(images.points[0].float(), texts.points[0].float(), (image_k, text_k))
+    assert abs(result.coverage[0].item() - expected[0]) < 1e-3
+    assert abs(result.support[0].item() - expected[1]) < 1e-3
     one_by_one()
     ours = seconds(batched, device, 5)[0] / (count * captions)
     loop = seconds(one_by_one, device, 5)[0] / min(10, count)

@@ -53,12 +53,12 @@ def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 def bodies() -> list[bytes]:
     """Return requests with an image and two captions each."""
-    found = []
+    requests = []
     for number in range(IMAGES):
-        place = BytesIO()
-        Image.new("RGB", (96, 96), (number * 15, 255 - number * 15, 90)).save(place, "JPEG")
+        file = BytesIO()
+        Image.new("RGB", (96, 96), (number * 15, 255 - number * 15, 90)).save(file, "JPEG")
         payload = {
-            "image": base64.b64encode(place.getvalue()).decode(),
+            "image": base64.b64encode(file.getvalue()).decode(),
             "captions": ["a red square", f"number {number}"],
         }
         body = json.dumps(payload).encode()
@@ -66,16 +66,16 @@ def bodies() -> list[bytes]:
             "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
-        found.append(head.encode() + body)
-    return found
+        requests.append(head.encode() + body)
+    return requests
 
 
-async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], float]:
+async def load(port: int, requests: int, clients: int) -> tuple[Counter[int], float]:
     """Send requests from concurrent clients; return their statuses and the seconds."""
     statuses: Counter[int] = Counter()
     payloads, turn = bodies(), iter(range(requests))
 
-    async def caller() -> None:
+    async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in turn:
             writer.write(payloads[number % IMAGES])
@@ -86,7 +86,7 @@ async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], fl
         writer.close()
 
     started = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(callers)))
+    await asyncio.gather(*(client() for _ in range(clients)))
     return statuses, time.perf_counter() - started
 
 
@@ -133,10 +133,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--encoder", default="toy")
     parser.add_argument("--requests", type=int, default=20_000)
-    given = parser.parse_args()
-    gain(given.encoder, max(64, given.requests // 20))
-    saturation(given.encoder, max(64, given.requests // 20))
-    flatness(given.encoder, given.requests)
+    args = parser.parse_args()
+    gain(args.encoder, max(64, args.requests // 20))
+    saturation(args.encoder, max(64, args.requests // 20))
+    flatness(args.encoder, args.requests)
 
 
 if __name__ == "__main__":

@@ -40,14 +40,14 @@ def rows():
 
 
 def memory() -> None:
-    held = ShardColumns()
+    columns = ShardColumns()
     gc.collect()
     before = resident()
     parts = [
-        part_table(part, [NUMBERS] * len(part.rows), words=True) for part in plan(held.watch(rows()), part_rows=512)
+        part_table(part, [NUMBERS] * len(part.rows), words=True) for part in plan(columns.watch(rows()), part_rows=512)
     ]
     while_scored = resident() - before
-    table = held.table(parts, Paper())
+    table = columns.table(parts, Paper())
     with_table = resident() - before
     print(f"bytes per row: {while_scored / ROWS:.0f} while scored, {with_table / len(table):.0f} with the table")
 

@@ -43,10 +43,10 @@ def simulate(world, seed=0):
         work = world.shard / rates[number]
         # The next shard is read while this one is scored; only the remaining read time is waited for.
         needed = REQUEST + world.shard * PAIR / (world.store / world.workers)
-        taken = max(work, needed)
-        fails = world.hours_between_failures and chance.random() < taken / (3600 * world.hours_between_failures)
+        duration = max(work, needed)
+        fails = world.hours_between_failures and chance.random() < duration / (3600 * world.hours_between_failures)
         if fails:
-            lost = chance.random() * taken
+            lost = chance.random() * duration
             spent["lost"] += lost
             spent["start"] += START
             left += 1
@@ -54,9 +54,9 @@ def simulate(world, seed=0):
             continue
         spent["work"] += world.shard / world.rate
         spent["lag"] += work - world.shard / world.rate
-        spent["store"] += taken - work
-        end = max(end, now + taken)
-        heapq.heappush(free, (now + taken, number))
+        spent["store"] += duration - work
+        end = max(end, now + duration)
+        heapq.heappush(free, (now + duration, number))
     spent["idle"] = world.workers * end - sum(spent.values())
     return end / 3600, spent
 

@@ -175,7 +175,7 @@ def main():
             print(f"{ALL:,} x {EPOCHS} epochs in {total:.0f} s{used}", flush=True)
             if fixed_order:
                 again = run(recipe, batches, device, options.steps, fixed_order=True)[1]
-                same = all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+                same = all(torch.equal(first, second) for first, second in zip(weights, again, strict=True))
                 print(f"  identical bits in two runs: {same}")
     if device.type == "cuda":
         print(f"memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")

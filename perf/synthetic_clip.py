@@ -51,23 +51,23 @@ def make_tokenizer(folder):
     from tokenizers import pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces, merges = [*letters, *(f"{letter}</w>" for letter in letters)], []
+    tokens, merges = [*letters, *(f"{letter}</w>" for letter in letters)], []
     for word in WORDS:
         built = word[0]
         for number, letter in enumerate(word[1:], start=2):
             more = letter + ("</w>" if number == len(word) else "")
             merges.append(f"{built} {more}")
             built += more
-            pieces.append(built)
-    pieces = [*dict.fromkeys(pieces), "<|startoftext|>", "<|endoftext|>"]
-    names = {piece: number for number, piece in enumerate(pieces)}
-    (folder / "vocab.json").write_text(json.dumps(names), encoding="utf-8")
+            tokens.append(built)
+    tokens = [*dict.fromkeys(tokens), "<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *dict.fromkeys(merges)]) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "CLIPTokenizer", "model_max_length": 77}), encoding="utf-8"
     )
     CLIPTokenizerFast.from_pretrained(folder).save_pretrained(folder)
-    return len(pieces)
+    return len(tokens)
 
 
 def make_checkpoint(folder, device, sizes):
@@ -95,9 +95,9 @@ def photograph(seed, size=(640, 480)):
     blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize(size, Image.NEAREST)
     grain = noise.normal(0, 6, (size[1], size[0], 3))
     mixed = 0.6 * np.asarray(coarse) + 0.4 * np.asarray(blocks) + grain
-    kept = io.BytesIO()
-    Image.fromarray(mixed.clip(0, 255).astype(np.uint8)).save(kept, "JPEG", quality=85)
-    return kept.getvalue()
+    file = io.BytesIO()
+    Image.fromarray(mixed.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=85)
+    return file.getvalue()
 
 
 def make_captions(count, seed=0):
@@ -130,19 +130,19 @@ def write_rows(file, paths, captions):
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
-def make_lists(folder, paths, captions, each):
-    """Write files of `each` rows with image paths: `list-00000.jsonl` and so on."""
-    for first in range(0, len(paths), each):
-        some = slice(first, first + each)
-        write_rows(folder / f"list-{first // each:05d}.jsonl", paths[some], captions[some])
+def make_lists(folder, paths, captions, rows):
+    """Write files of `rows` rows with image paths: `list-00000.jsonl` and so on."""
+    for first in range(0, len(paths), rows):
+        part = slice(first, first + rows)
+        write_rows(folder / f"list-{first // rows:05d}.jsonl", paths[part], captions[part])
 
 
-def make_tars(folder, paths, captions, each=TAR_ROWS):
-    """Write images and captions into tars of `each` samples."""
+def make_tars(folder, paths, captions, rows=TAR_ROWS):
+    """Write images and captions into tars of `rows` samples."""
     contents = {number: path.read_bytes() for number, path in enumerate(paths[:DISTINCT])}
-    for first in range(0, len(paths), each):
-        with tarfile.open(folder / f"{first // each:05d}.tar", "w") as tar:
-            for number in range(first, min(first + each, len(paths))):
+    for first in range(0, len(paths), rows):
+        with tarfile.open(folder / f"{first // rows:05d}.tar", "w") as tar:
+            for number in range(first, min(first + rows, len(paths))):
                 parts = {"jpg": contents[number % len(contents)], "txt": captions[number].encode()}
                 for suffix, content in parts.items():
                     member = tarfile.TarInfo(f"{number:06d}.{suffix}")
