@@ -21,6 +21,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
+from msdscore.serve.guard import check_caller
 from msdscore.serve.settings import ServeSettings
 from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
@@ -370,7 +371,7 @@ def test_scored_file_is_uploaded_once_and_paged():
 
         assert [row["row"] for row in rows(start="600", count="2")["rows"]] == [600, 601]
         assert rows(contains="DOG 69", low="0.695")["matching"] == 5
-        assert "start: expected a number" in rows(start="-1")["error"]
+        assert rows(start="-1")["error"] == "start: Input should be greater than or equal to 0"
         calls.post("/v1/rows", files={"file": ("s.jsonl", text[:-1] + b" }")})
         assert "send it to /v1/rows again" in rows()["error"]
         assert "expected a file" in calls.post("/v1/rows", files={"by": (None, "")}).json()["error"]
@@ -551,7 +552,7 @@ def test_every_limit_of_the_service_is_checked_when_it_is_set():
     ServeSettings(token="x" * 16)
     with pytest.raises(ConfigError, match="at least 16 characters, got 15"):
         ServeSettings(token="x" * 15)
-    assert ServeSettings(allow_hosts=("MSD.example.org",)).allows("msd.Example.org")
+    check_caller(ServeSettings(allow_hosts=("MSD.example.org",)), "/version", {"host": "msd.Example.org"})
 
 
 def test_rewards_are_limited_as_other_requests_are():
@@ -569,8 +570,8 @@ def test_rewards_are_limited_as_other_requests_are():
         assert (status, reason) == (413, "expected at most 4 completions, got 5")
         status, reason = reward(images=[image], completions=["a"] * 3, image_of=[0] * 3)
         assert (status, reason) == (413, "expected at most 2 captions per image, got 3")
-        for images, texts, sent in ((1, 2, "2 completions and 1 image"), (2, 1, "1 completion and 2 images")):
-            why = f"{sent}: send one image per completion or `image_of`"
+        for images, texts in ((1, 2), (2, 1)):
+            why = f"expected one image per completion or `image_of`, got {images} for {texts}"
             assert reward(images=[image] * images, completions=["a"] * texts) == (422, why)
         assert reward(images=[image], completions=["a", "b"], image_of=[0])[1] == (
             "expected one image_of per completion, got 1 for 2"

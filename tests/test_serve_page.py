@@ -403,7 +403,7 @@ def test_uploaded_image_survives_a_reload(browser, image):
 
 def test_url_with_a_missing_image_restores_captions(browser, address, image):
     browser.open(f"{address}#image=image-1&c=a+red+square")
-    browser.wait("document.getElementById('empty')?.textContent.includes('not in this browser')")
+    browser.wait("document.getElementById('empty')?.textContent.includes('not stored in this browser')")
     assert browser.run(TEXTS) == ["a red square"]
     browser.choose("#file", image)
     browser.wait(READY)
@@ -528,7 +528,7 @@ def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
     opened(browser, image, "a red square", 'a "green" dog')
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.wait("document.getElementById('signature').textContent")
-    begins = {"svg": b"<?xml", "json": b"{", "python": b"# Computes the numbers", "page": b"<!doctype html>"}
+    begins = {"svg": b"<?xml", "json": b"{", "python": b"# Recomputes the numbers", "page": b"<!doctype html>"}
     for kind, start in begins.items():
         browser.click(f"[data-export={kind}]")
         path = tmp_path / f"square.{ {'python': 'py', 'page': 'page.html'}.get(kind, kind) }"
@@ -841,7 +841,7 @@ def test_python_export_escapes_user_text(browser, image, tmp_path):
         assert time.monotonic() < until
         time.sleep(0.05)
     lines = found[0].read_bytes().splitlines()
-    assert lines[0] == b"# Computes the numbers of the page again; the image must be next to this file."
+    assert lines[0] == b"# Recomputes the numbers of the page; the image must be next to this file."
     assert lines[1] == b"from msdscore import Scorer"
     assert found[0].read_bytes().isascii()
     run = subprocess.run([sys.executable, found[0].name], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,7 +1,6 @@
 """The ASGI application: routes, page, lifespan, and one format for all errors."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,8 +17,15 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
-from msdscore.serve.reading import RequestItem, RewardItems, read_completions, read_form, read_items, reject_unknown
-from msdscore.serve.rows import MOST, RowsQuery
+from msdscore.serve.reading import (
+    RequestItem,
+    RewardItems,
+    read_completions,
+    read_form,
+    read_items,
+    reject_unknown,
+    validate,
+)
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.text.warnings import guard_reward
@@ -234,17 +240,10 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
 
 
 async def _rows(request: "Request", service: Service) -> dict[str, Any]:
-    upload, fields = await read_form(request, "file", service.settings, fields=schema.FORM_FIELDS)
-    texts = {name: values[0] for name, values in fields.items()}
-    query = RowsQuery(
-        by=texts.get("by") or None,
-        start=_whole(texts, "start", least=0, most=service.settings.max_rows, default=0),
-        count=_whole(texts, "count", least=1, most=MOST, default=MOST),
-        low=_bound(texts, "low"),
-        high=_bound(texts, "high"),
-        contains=texts.get("contains", ""),
-    )
-    if upload is None and not texts.get("file"):
+    upload, fields = await read_form(request, "file", service.settings, fields=tuple(schema.RowsQuery.model_fields))
+    texts = {name: values[0] for name, values in fields.items() if values[0]}
+    query = validate(schema.RowsQuery, texts)
+    if upload is None and "file" not in texts:
         raise RefusedError(422, "expected a file named file, or the name of an uploaded one")
 
     async def answer() -> dict[str, Any]:
@@ -263,25 +262,6 @@ def _flag(request: "Request", name: str) -> bool:
     if value not in ("true", "false", "1", "0"):
         raise RefusedError(422, f"{name}: expected true or false, got {value[:40]!r}")
     return value in ("true", "1")
-
-
-def _whole(texts: Mapping[str, str], name: str, *, least: int, most: int, default: int) -> int:
-    text = texts.get(name, "")
-    # The length is checked first: int() raises for thousands of digits.
-    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise RefusedError(422, f"{name}: expected a number from {least} to {most}")
-    return int(text or default)
-
-
-def _bound(texts: Mapping[str, str], name: str) -> float | None:
-    text = texts.get(name, "")
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        value = math.nan
-    if value is not None and not math.isfinite(value):
-        raise RefusedError(422, f"{name}: expected a number, got {text[:40]!r}")
-    return value
 
 
 def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterable[Mapping[str, Any]]) -> str:

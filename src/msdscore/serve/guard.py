@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -44,23 +44,16 @@ _HEADERS = {
 }
 
 
-def security_headers(embed: Sequence[str]) -> dict[str, str]:
-    """Return the headers of every response; pages of the origins in `embed` may show the page in a frame."""
-    if not embed:
-        return _HEADERS
-    policy = _HEADERS["content-security-policy"]
-    framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {' '.join(embed)}")
-    # The older header does not support a list of origins.
-    return {name: value for name, value in _HEADERS.items() if name != "x-frame-options"} | {
-        "content-security-policy": framed
-    }
-
-
 class Guard:
     """Middleware in front of all routes, so that no body is read before the request is allowed."""
 
     def __init__(self, app: App, service: "Service") -> None:
-        self._app, self._service = app, service
+        self._app, self._service, self._headers = app, service, dict(_HEADERS)
+        if origins := " ".join(service.settings.embed):  # whose pages may show the page in a frame
+            policy = _HEADERS["content-security-policy"]
+            framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {origins}")
+            self._headers["content-security-policy"] = framed
+            del self._headers["x-frame-options"]  # it does not support a list of origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject one request, or pass it on."""
@@ -68,9 +61,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        exchange, started = _Exchange(self._service, headers, receive, send), time.perf_counter()
+        started, method = time.perf_counter(), scope["method"]
+        exchange = _Exchange(self._service, headers, receive, send, self._headers)
         scope.setdefault("state", {})["request_id"] = exchange.request_id
-        method = scope["method"]
         if method == "HEAD":  # like GET, without a body
             exchange.silent, scope = True, {**scope, "method": "GET"}
         try:
@@ -98,14 +91,14 @@ class Guard:
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
     """Reject requests with a foreign host name, from a page of another site, or without the token."""
     host, origin = headers.get("host", ""), headers.get("origin")
-    name = hostname(host)
-    if is_loopback(settings.host) and not (is_loopback(name) or settings.allows(name)):
+    name, allowed = hostname(host), {name.lower() for name in settings.allow_hosts}
+    if is_loopback(settings.host) and not (is_loopback(name) or name in allowed):
         # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
         raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
     # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
     # so an allowed name is accepted with any port.
     site = None if origin is None else origin.partition("://")[2]
-    if site is not None and site != host and not settings.allows(hostname(site)):
+    if site is not None and site != host and hostname(site) not in allowed:
         raise RefusedError(403, "requests from pages of other sites are not answered")
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
@@ -130,8 +123,11 @@ def hostname(host: str) -> str:
 class _Exchange:
     """One request and its response: enforces the limits of the body and adds the common headers."""
 
-    def __init__(self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+    def __init__(
+        self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send, common: Mapping[str, str]
+    ) -> None:
         self._service, self._receive, self._send, self._headers = service, receive, send, headers
+        self._common = common  # headers of every response
         given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun, self.received, self._complete = 500, False, 0, False
@@ -181,7 +177,7 @@ class _Exchange:
         """Send a part of the response, with the common headers."""
         if message["type"] == "http.response.start":
             self.status, self._begun = int(message["status"]), True
-            added = security_headers(self._service.settings.embed) | {"x-request-id": self.request_id}
+            added = {**self._common, "x-request-id": self.request_id}
             if self.status == 503:
                 added |= {"retry-after": "1"}
             if self.status == 401:

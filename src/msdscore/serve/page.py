@@ -1,7 +1,6 @@
 """The web page: its files, the colours and scales of explanations, and its Python export."""
 
 import json
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 RAMP_STEPS = 128
 DESCRIBES = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
-PALETTE = "palette.css"  # shared with the pages of explanations and reports
-_HTML = "text/html; charset=utf-8"
 _TYPES = {
+    "html": "text/html; charset=utf-8",
     "css": "text/css",
     "js": "text/javascript",
     "svg": "image/svg+xml",
@@ -34,43 +32,27 @@ _TYPES = {
 
 def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
-    from fastapi import HTTPException, Response
+    from fastapi import HTTPException, Request, Response
 
     root = files("msdscore.serve").joinpath("assets")
-    names = {entry.name for entry in root.iterdir() if entry.is_file()}
-    names |= {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()} | {PALETTE}
+    entries = {f"/assets/{entry.name}": entry for entry in root.iterdir() if entry.is_file()}
+    entries |= {f"/samples/{entry.name}": entry for entry in root.joinpath("samples").iterdir()}
+    entries |= {path: entries.pop(f"/assets/{name}") for path, name in (("/", "index.html"), ("/docs", "docs.html"))}
+    entries["/assets/palette.css"] = files("msdscore.explain").joinpath("assets", "palette.css")  # of all pages
+    kinds = {path: _TYPES.get(entry.name.rpartition(".")[2]) for path, entry in entries.items()}
+    contents = {path: (entries[path].read_bytes(), kind) for path, kind in kinds.items() if kind}
 
-    def file(name: str) -> Response:
-        kind = _TYPES.get(name.rpartition(".")[2])
-        # Names are looked up in the list of files, never joined to a user-supplied path.
-        if kind is None or name not in names:
+    async def file(request: Request) -> Response:
+        path = request.scope["path"]
+        if path == "/assets/look.json":
+            return Response(_look(signature, settings), media_type=_TYPES["json"])
+        if path not in contents:
             raise HTTPException(404)
-        return Response(_asset(name), media_type=kind)
+        content, kind = contents[path]
+        return Response(content, media_type=kind)
 
-    async def index() -> Response:
-        return Response(_asset("index.html"), media_type=_HTML)
-
-    async def docs() -> Response:
-        return Response(_asset("docs.html"), media_type=_HTML)
-
-    async def look() -> Response:
-        return Response(_look(signature, settings), media_type="application/json")
-
-    async def asset(name: str) -> Response:
-        return file(name)
-
-    async def sample(name: str) -> Response:
-        return file(f"samples/{name}")
-
-    pages: dict[str, Callable[..., Any]] = {"/": index, "/docs": docs, "/assets/look.json": look}
-    for path, page in (pages | {"/assets/{name}": asset, "/samples/{name}": sample}).items():
-        app.add_api_route(path, page, include_in_schema=False)
-
-
-@cache
-def _asset(name: str) -> bytes:
-    home = "msdscore.explain" if name == PALETTE else "msdscore.serve"
-    return files(home).joinpath("assets").joinpath(*name.split("/")).read_bytes()
+    for path in ("/", "/docs", "/assets/{name}", "/samples/{name}"):
+        app.add_api_route(path, file, include_in_schema=False)
 
 
 @cache

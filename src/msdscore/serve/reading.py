@@ -30,7 +30,6 @@ SIGNS = 60_000  # commas, brackets, texts and escaped quotes of a JSON body; the
 ESCAPES = 300_000  # line breaks of 20 MB in base64
 WIDE = 8 << 20  # bytes of text outside ASCII
 PIECE = 1 << 16  # bytes that are counted or decoded at once
-KEYS = 8  # per object
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +108,17 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
 def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> list[RequestItem]:
     body = _parse(content)
     many = isinstance(body, dict) and "items" in body
-    _check_counts(body, settings)
-    _check_keys(body, {*Item.model_fields, *Items.model_fields})
-    items = _validate(Items, body).items if many else [_validate(Item, body)]
+    _check_shape(body, {*Item.model_fields, *Items.model_fields}, settings)
+    items = validate(Items, body).items if many else [validate(Item, body)]
     if not many:
         check_captions(items[0].captions, settings)
     requested = [
-        replace(
-            _item(item.image, item.captions, stored, _refused(item.captions, settings)),
+        _item(
+            item.image,
+            item.captions,
+            stored,
             references=_references(item.references, settings),
+            refused=_too_long(item.captions, settings),
         )
         for item in items
     ]
@@ -134,48 +135,38 @@ async def read_completions(request: "Request", settings: ServeSettings, stored: 
 
 def _read_completions(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> RewardItems:
     given = _parse(content)
-    _check_counts(given, settings)
-    _check_keys(given, RewardRequest.model_fields)
-    body = _validate(RewardRequest, given)
-    texts = [text or "" for text in body.completions]
-    if body.image_of is None and len(texts) != len(body.images):
-        sent = f"{_counted(len(texts), 'completion')} and {_counted(len(body.images), 'image')}"
-        raise RefusedError(422, f"{sent}: send one image per completion or `image_of`")
+    _check_shape(given, RewardRequest.model_fields, settings)
+    body = validate(RewardRequest, given)
+    texts, count = [text or "" for text in body.completions], len(body.images)
+    if body.image_of is None and len(texts) != count:
+        raise RefusedError(422, f"expected one image per completion or `image_of`, got {count} for {len(texts)}")
     image_of = list(range(len(texts))) if body.image_of is None else body.image_of
     if len(image_of) != len(texts):
         raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
-    if max(image_of) >= len(body.images):
-        raise RefusedError(422, f"image_of refers to image {max(image_of)}, expected an index below {len(body.images)}")
+    if max(image_of) >= count:
+        raise RefusedError(422, f"image_of refers to image {max(image_of)}, expected an index below {count}")
     by = body.by or ("msd" if body.references is None else "ref_msd")
-    if by == "ref_msd" and body.references is None:
-        raise RefusedError(422, "by: ref_msd needs references, a list of human captions per image")
-    people = body.references if by == "ref_msd" else None
-    lists = None if people is None else [_references(own, settings) for own in people]
-    if lists is not None and len(lists) != len(body.images):
-        raise RefusedError(422, f"expected one list of references per image, got {len(lists)} for {len(body.images)}")
-    reasons = [_too_long(text, settings) for text in texts]
-    if lists is not None:
-        reasons = [
-            why or (None if lists[image] else NO_REFERENCES) for why, image in zip(reasons, image_of, strict=True)
-        ]
+    references: list[tuple[str, ...]] = [()] * count
+    if by == "ref_msd":
+        if body.references is None:
+            raise RefusedError(422, "by: ref_msd needs references, a list of human captions per image")
+        references = [_references(own, settings) for own in body.references]
+        if len(references) != count:
+            raise RefusedError(422, f"expected one list of references per image, got {len(references)} for {count}")
+    reasons = [_too_long([text], settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
+        if by == "ref_msd" and not references[image]:
+            reasons[number] = reasons[number] or NO_REFERENCES
         if reasons[number] is None:
             completions.setdefault(image, []).append(number)
     items = [
-        replace(
-            _item(body.images[image], [texts[number] for number in own], stored),
-            references=lists[image] if lists is not None else (),
-        )
+        _item(body.images[image], [texts[number] for number in own], stored, references=references[image])
         for image, own in completions.items()
     ]
     for item in items:
         check_captions(item.captions, settings)
     return RewardItems(by, body.guard, items, list(completions.values()), reasons)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 async def read_form(
@@ -245,7 +236,7 @@ def check_captions(captions: Sequence[str], settings: ServeSettings, kind: str =
     """Raise for too many captions of one image, and for captions that are too long; `kind` names them in the error."""
     if len(captions) > settings.max_captions:
         raise RefusedError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(captions)}")
-    reason = _refused(captions, settings)
+    reason = _too_long(captions, settings)
     if reason is not None:
         raise RefusedError(413, reason.replace("captions", kind))
 
@@ -257,27 +248,30 @@ def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...
     return references
 
 
-def _too_long(caption: str, settings: ServeSettings) -> str | None:
-    size = len(caption.encode("utf-8", "surrogatepass"))
-    limit = settings.max_tokens
-    return f"expected captions of at most {limit} bytes, got {size}" if size > limit else None
-
-
-def _refused(captions: Sequence[str], settings: ServeSettings) -> str | None:
+def _too_long(captions: Iterable[str], settings: ServeSettings) -> str | None:
     """Return the error of the first caption that is too long; the captions of other images are not affected."""
-    return next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
+    limit, sizes = settings.max_tokens, (len(caption.encode("utf-8", "surrogatepass")) for caption in captions)
+    return next((f"expected captions of at most {limit} bytes, got {size}" for size in sizes if size > limit), None)
 
 
-def _item(image: str | None, captions: Sequence[str], stored: Stored[bytes], refused: str | None = None) -> RequestItem:
+def _item(
+    image: str | None,
+    captions: Sequence[str],
+    stored: Stored[bytes],
+    *,
+    references: tuple[str, ...],
+    refused: str | None = None,
+) -> RequestItem:
     """Build one item; an image that cannot be decoded from base64 affects only its captions."""
+    item = RequestItem(b"", tuple(captions), references=references)
     try:
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return RequestItem(stored.get(image), tuple(captions), name=image, refused=refused)
-        return RequestItem(decode_image(image), tuple(captions), refused=refused)
+            return replace(item, image=stored.get(image), name=image, refused=refused)
+        return replace(item, image=decode_image(image), refused=refused)
     except ValueError as error:
-        return RequestItem(b"", tuple(captions), f"image: {error}")
+        return replace(item, error=f"image: {error}")
 
 
 def _content_type(request: "Request", *known: str) -> str:
@@ -331,26 +325,6 @@ def _signs(body: bytes) -> Iterator[int]:
         start = len(body) if quote < 0 else quote + 1
 
 
-def _check_counts(body: Any, settings: ServeSettings) -> None:
-    """Raise for too many images, captions or keys, before each of them is validated."""
-    given = body if isinstance(body, dict) else {}
-    items = [item for name in ("items", "images") if isinstance(item := given.get(name), list)]
-    for images in items:
-        if len(images) > settings.max_items:
-            raise RefusedError(413, f"expected at most {settings.max_items} images per request, got {len(images)}")
-    most = settings.max_items * settings.max_captions
-    for name in ("completions", "image_of"):
-        if isinstance(own := given.get(name), list) and len(own) > most:
-            raise RefusedError(413, f"expected at most {most} {name}, got {len(own)}")
-    for value in (given, *(item for images in items for item in images if isinstance(item, dict))):
-        if len(value) > KEYS:
-            raise RefusedError(422, f"expected an object of at most {KEYS} keys, got {len(value)}")
-        captions = value.get("captions")
-        if isinstance(captions, list) and len(captions) > settings.max_captions:
-            most = settings.max_captions
-            raise RefusedError(413, f"expected at most {most} captions per image, got {len(captions)}")
-
-
 def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, where: str = "") -> None:
     """Raise for the first name that is not known, with the nearest known one: a misspelt one must not be ignored."""
     for name in names:
@@ -358,20 +332,30 @@ def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, w
             raise RefusedError(422, f"{where}{unknown_name(kind, name, known)}")
 
 
-def _check_keys(body: Any, known: Collection[str]) -> None:
-    """Raise for an unknown key of the body or of one of its items; other mistakes are left to `_validate`."""
+def _check_shape(body: Any, known: Collection[str], settings: ServeSettings, *, where: str = "") -> None:
+    """Raise for unknown keys and for lists that are too long, before each of their values is validated."""
     if not isinstance(body, dict):
         return
-    reject_unknown("key", body, known)
+    reject_unknown("key", body, known, where=where)
+    limits = {
+        "items": (settings.max_items, "images per request"),
+        "images": (settings.max_items, "images per request"),
+        "captions": (settings.max_captions, "captions per image"),
+        "completions": (settings.max_items * settings.max_captions, "completions"),
+        "image_of": (settings.max_items * settings.max_captions, "image_of"),
+    }
+    for name, (most, noun) in limits.items():
+        if isinstance(values := body.get(name), list) and len(values) > most:
+            raise RefusedError(413, f"expected at most {most} {noun}, got {len(values)}")
     items = body.get("items")
     for number, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict):
-            reject_unknown("key", item, Item.model_fields, where=f"items.{number}: ")
+        _check_shape(item, Item.model_fields, settings, where=f"items.{number}: ")
 
 
-def _validate(model: type[Model], body: Any) -> Model:
+def validate(model: type[Model], body: Any) -> Model:
+    """Parse a body or form; raises with the first errors."""
     try:
-        return model.model_validate(body, strict=True)
+        return model.model_validate(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         messages = [

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,27 +18,15 @@ import pyarrow.compute as pc
 
 from msdscore.core.evidence import READINGS
 from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore.serve.schema import RowsQuery
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 ORDER_BY = ("match", "soft_msd", "msd")  # default: the first of these that the file has
-MOST = 500  # rows per answer
 BINS = 15  # of the histogram
 # One thread and one memory pool, so that reserves do not count against the limit.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsQuery:
-    """Query for the `count` worst rows by a column, among those between `low` and `high` that contain a text."""
-
-    by: str | None = None
-    start: int = 0
-    count: int = MOST
-    low: float | None = None
-    high: float | None = None
-    contains: str = ""
 
 
 async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.Table:
@@ -115,7 +102,7 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
     if query.contains:
         matching = matching.filter(pc.match_substring(matching["caption"], query.contains, ignore_case=True))
     indices = pc.sort_indices(matching, sort_keys=[(by, order), ("row", "ascending")])  # those without a value last
-    rows = matching.take(indices[query.start : query.start + min(query.count, MOST)])
+    rows = matching.take(indices[query.start : query.start + query.count])
     values = table[by].drop_null().to_numpy()
     # A probability is shown over its full range.
     counts, edges = np.histogram(values, bins=BINS, range=(0.0, 1.0) if by == "match" else None)

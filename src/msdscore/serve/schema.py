@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from msdscore.serve.rows import MOST
 from msdscore.text.warnings import GUARD
 
 if TYPE_CHECKING:
@@ -17,7 +16,8 @@ FIGURES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
 }  # the formats of `msdscore explain`
-_Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
+MOST = 500  # rows per answer
+_Strict = ConfigDict(extra="forbid", frozen=True, strict=True)
 Image = Annotated[
     str,
     Field(description="The bytes of an image file (JPEG, PNG, …) in base64, a data: URL, or a name from /v1/images."),
@@ -61,6 +61,19 @@ class RewardRequest(BaseModel):
 
 
 _PARSED_MODELS = (Item, Items, RewardRequest)
+_Bound = Annotated[float | None, WithJsonSchema({"type": "number"})]  # a form has no null
+
+
+class RowsQuery(BaseModel):
+    """Query for the `count` worst rows by a column, among those between `low` and `high` that contain a text."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    by: Annotated[str, Field(description="The number to order by.")] = ""
+    start: Annotated[int, Field(ge=0, lt=1 << 32, description="Number of the worst rows to skip.")] = 0
+    count: Annotated[int, Field(ge=1, le=MOST)] = MOST
+    low: Annotated[_Bound, Field(description="Lower bound of the values that are listed.")] = None
+    high: Annotated[_Bound, Field(description="Upper bound of the values that are listed.")] = None
+    contains: Annotated[str, Field(description="Text that the captions contain.")] = ""
 
 
 class ScoredCaption(BaseModel):
@@ -197,15 +210,6 @@ _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _LINES = {"type": "array", "items": {"type": "string"}, "description": "Human captions."}
 _SCORED = "An output file of msdscore score, or as text the `file` of an earlier answer."
-_ROWS = {
-    "file": {**_FILE, "description": _SCORED},
-    "by": {"type": "string", "description": "The number to order by."},
-    "start": {"type": "integer", "minimum": 0, "description": "Number of the worst rows to skip."},
-    "count": {"type": "integer", "minimum": 1, "maximum": MOST},
-    "low": {"type": "number", "description": "Lower bound of the values that are listed."},
-    "high": {"type": "number", "description": "Upper bound of the values that are listed."},
-    "contains": {"type": "string", "description": "Text that the captions contain."},
-}
 _KIND: dict[str, Any] = {
     "name": "kind",
     "in": "query",
@@ -218,15 +222,15 @@ _SET: dict[str, Any] = {
     "description": "Score the captions as one candidate set (Soft-MSD) instead of separately.",
 }
 PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}  # of the query
-FORM_FIELDS = tuple(name for name in _ROWS if name != "file")  # of /v1/rows
 
 
 def request_of(route: str) -> dict[str, Any]:
     """Return the request body of a route, for the OpenAPI document."""
     item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _PARSED_MODELS)
+    query = RowsQuery.model_json_schema()["properties"]
     image = {FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
     bodies: dict[str, dict[str, Any]] = {
-        "rows": {FORM: _form(["file"], _ROWS)},
+        "rows": {FORM: _form(["file"], {"file": {**_FILE, "description": _SCORED}, **query})},
         "images": {FORM: _form(["image"], {"image": _FILE})},
         "reward": {JSON: reward},
         "figure": {JSON: item, **image},

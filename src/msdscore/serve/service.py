@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -27,14 +26,14 @@ from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher
 from msdscore.serve.page import explanation_documents
 from msdscore.serve.reading import RequestItem, Stored
-from msdscore.serve.rows import RowsQuery, read_table, worst_rows
+from msdscore.serve.rows import read_table, worst_rows
+from msdscore.serve.schema import RowsQuery
 from msdscore.serve.settings import RefusedError, ServeSettings
 
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
 MAX_FIGURES = 4  # explanations that are drawn or wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
-CAPTIONS = 1  # per job: a batch consists of whole jobs, and an edit of the page waits for the end of a batch
 IMAGE = 8  # captions whose encoding takes as long as that of an image
 LATEST = 8  # uploads whose embeddings are cached for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
@@ -57,6 +56,7 @@ class Service:
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings, self.metrics = settings, Metrics()
         self._pipeline = pipeline.caching(memory=settings.cache) if settings.cache else pipeline
+        self.signature = self._pipeline.signature
 
         def observe(captions: int, seconds: float) -> None:
             self.metrics.batch.observe(captions)
@@ -81,11 +81,6 @@ class Service:
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; updated by the guard
         self.closing = asyncio.Event()
-
-    @property
-    def signature(self) -> str:
-        """The signature in every response."""
-        return self._pipeline.signature
 
     @property
     def problem(self) -> str | None:
@@ -171,18 +166,15 @@ class Service:
             if item.refused is not None:
                 raise RowError(item.refused)
             async with self._decoded(item) as image:
-                starts = range(0, len(captions), CAPTIONS)
-                parts_of = (captions[start : start + CAPTIONS] for start in starts)
-                jobs = [Job(image, own, references=item.references) for own in parts_of]
-                parts = await gather_all(
-                    self.queue.submit(job, size=len(job.captions), cost=len(job.captions) + (0 if number else IMAGE))
-                    for number, job in enumerate(jobs)
+                # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
+                jobs = [Job(image, (caption,), references=item.references) for caption in captions]
+                rows = await gather_all(
+                    self.queue.submit(job, size=1, cost=1 if number else 1 + IMAGE) for number, job in enumerate(jobs)
                 )
+            numbers = [row for (row,) in rows]
         except RowError as error:
             self.metrics.failed.inc(len(captions))
             numbers = [error] * len(captions)
-        else:
-            numbers = [row for part in parts for row in part]
         sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
         return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 
@@ -200,7 +192,7 @@ class Service:
 
     async def _explanations(self, item: RequestItem, together: bool) -> tuple[Explanations | None, dict[int, str]]:
         """Return explanations of the readable captions, and the errors of the others by index."""
-        captions, step = item.captions, len(item.captions) if together else CAPTIONS
+        captions, step = item.captions, len(item.captions) if together else 1
         # All jobs of an image find its embedding by its name.
         named = item
         if not item.name and not item.error:
@@ -251,11 +243,10 @@ class Service:
         images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
         number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
-        owner = [number[id(job.image)] for job in jobs for _ in job.captions]
-        lists = [job.references or None for job in jobs for _ in job.captions]
-        references = lists if any(lists) else ()
-        scores = iter(self._pipeline.score(list(images.values()), captions, owner, references=references))
-        return [list(islice(scores, len(job.captions))) for job in jobs]
+        owner = [number[id(job.image)] for job in jobs]
+        lists = [job.references or None for job in jobs]
+        scores = self._pipeline.score(list(images.values()), captions, owner, references=lists if any(lists) else ())
+        return [(row,) for row in scores]  # the error of a caption is a result of its job
 
     def _explained(self, job: Job, item: RequestItem) -> Any:
         """Return explanations of the readable captions and the errors of the others by index, or the image's error."""

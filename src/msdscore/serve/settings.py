@@ -76,10 +76,6 @@ class ServeSettings:
                 f"binding to {self.host} lets other machines call the service: pass --token, or bind to 127.0.0.1"
             )
 
-    def allows(self, name: str) -> bool:
-        """Whether a host name is that of an allowed reverse proxy."""
-        return name.lower() in {allowed.lower() for allowed in self.allow_hosts}
-
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address.

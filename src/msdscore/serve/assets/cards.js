@@ -4,7 +4,7 @@ import * as store from "./store.js";
 
 const { state, changed, headline, signed } = store;
 
-// Icons as paths of a 24 × 24 square.
+// Icons as SVG paths in a square of 24 by 24.
 const ICONS = {
   numbers: "M5 4h14M5 4l7 8-7 8h14",
   compare: "M8 4v16M8 4 4 8M8 4l4 4M16 20V4M16 20l-4-4M16 20l4-4",
@@ -121,7 +121,7 @@ function Bar({ caption }) {
   </div>`;
 }
 
-// The text field overlays the same text with coloured words: input methods, undo and selection work as usual.
+// A text field over the same text with coloured words, so that input methods, undo and selection work as usual.
 function Editor({ caption, place, shown }) {
   const field = useRef(null);
   useEffect(() => {
@@ -149,7 +149,7 @@ function Editor({ caption, place, shown }) {
       value=${caption.text}
       aria-label=${`Caption ${place + 1}`}
       aria-describedby=${`said-${caption.id}`}
-      placeholder="Describe the image; the words are coloured while you type"
+      placeholder="Describe the image; words are coloured as you type"
       onInput=${(event) => store.edit(caption, event.target.value)}
       onKeyDown=${(event) => press(event, caption)}
       onKeyUp=${(event) => walk(event, caption)}
@@ -241,7 +241,7 @@ export function pin(caption, number) {
   state.pinned = number < 0 ? null : { id: caption.id, number };
   if (number >= 0) {
     const { words, look } = caption.result;
-    store.tell(`${words[number].text}: ${meaning(words[number], look.words[number])}`);
+    store.announce(`${words[number].text}: ${meaning(words[number], look.words[number])}`);
   }
   changed();
 }
@@ -255,7 +255,7 @@ function walk(event, caption) {
 }
 
 function press(event, caption) {
-  if (event.isComposing) return; // keys belong to the input method
+  if (event.isComposing) return; // the input method handles the keys
   if (event.key === "Escape") {
     state.pinned = null;
     event.target.blur();
@@ -310,16 +310,12 @@ export function replace(caption, word, text) {
 
 const HIDDEN = "msd match reading alpha gamma delta balance candidates soft_msd uncertainty ref_msd".split(" ");
 
-// The parts of the sum by name, which add up to MSD.
-function partsOf(caption) {
-  const { score, look } = caption.result;
-  return [{ name: "similarity", size: score.similarity }, ...look.sum];
-}
+const sizesOf = ({ result }) => Object.fromEntries(store.termsOf(result).map(({ name, size }) => [name, size]));
 
 // The score as a sum: the value of each number and its contribution to MSD.
 function Numbers({ caption }) {
   const { score } = caption.result;
-  const adds = Object.fromEntries(partsOf(caption).map(({ name, size }) => [name, size]));
+  const adds = sizesOf(caption);
   const names = Object.keys(score).filter((name) => typeof score[name] === "number" && !HIDDEN.includes(name));
   const all = [...new Set([...Object.keys(adds), ...names])];
   const shown = (value) => (value === undefined ? "" : Number.isInteger(value) ? value : signed(value));
@@ -358,8 +354,7 @@ function Difference() {
     const { number, kind } = headline(caption);
     return html`<p dir="auto"><b class=${`match ${kind}`}>${number}</b> ${only(caption, other)}</p>`;
   };
-  const sizes = (caption) => Object.fromEntries(partsOf(caption).map((part) => [part.name, part.size]));
-  const [a, b] = [sizes(first), sizes(second)];
+  const [a, b] = [sizesOf(first), sizesOf(second)];
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
   const row = (name, x = 0, y = 0) =>
     html`<tr key=${name}>

@@ -9,7 +9,7 @@ export const colour = (role, strength) =>
   ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-// For every pixel along one side: the two cells with the nearest centres, and the share of the second.
+// For every pixel along one side: the two cells with the nearest centres, and the weight of the second.
 // Cells that consist of padding have no width; null marks pixels that the encoder did not see.
 function between(cells, length) {
   const real = cells
@@ -112,14 +112,14 @@ export function frame(canvas, cells, patch) {
   }
 }
 
-// The patch at a position of the image, in shares of its sides; −1 if the encoder did not see it.
+// The patch at a position of the image, in fractions of its sides; −1 if the encoder did not see it.
 export function patchAt(cells, x, y) {
   const column = cells.columns.findIndex((cell) => x >= cell[0] && x < cell[1]);
   const row = cells.rows.findIndex((cell) => y >= cell[0] && y < cell[1]);
   return column < 0 || row < 0 ? -1 : row * cells.columns.length + column;
 }
 
-// A ramp as a CSS background: from the paper to one role, or from one role over the paper to another.
+// A ramp as a CSS background: from the background to one role, or from one role over the background to another.
 export function gradient(role, other = null, ramp = "ramps") {
   const shades = (name) =>
     look[ramp][name].filter((_, step) => step % 16 === 0 || step === look[ramp][name].length - 1);

@@ -32,7 +32,7 @@ export async function exported(kind) {
   }
 }
 
-// Letters other than Latin, Greek and Cyrillic, for which the server may have no font; the browser draws them.
+// Characters other than Latin, Greek and Cyrillic, for which the server may lack a font; the browser draws them.
 const OTHER = /[\u0530-\u1dff\u2070-\uffff]/;
 const SHARPER = 3; // pixels per point
 
@@ -87,8 +87,8 @@ function script() {
   const captions = good();
   const scorer = state.version?.scorer ?? "Scorer()";
   const names = scorer.includes("ScorerSpec") ? "Scorer, ScorerSpec" : "Scorer";
-  const close = state.image.sent === state.image.file ? "1e-3" : "0.1"; // of a smaller copy
-  return `# Computes the numbers of the page again; the image must be next to this file.
+  const close = state.image.sent === state.image.file ? "1e-3" : "0.1"; // the service has scored a smaller copy
+  return `# Recomputes the numbers of the page; the image must be next to this file.
 from msdscore import ${names}
 
 image = ${quoted(state.image.file.name)}
@@ -140,9 +140,7 @@ function card(caption) {
     const style = back ? ` style="${colours}"` : judged ? "" : ' class="none"';
     return `${before}<span${style}>${escaped(caption.text.slice(word.start, word.end))}</span>`;
   });
-  const parts = [{ name: "similarity", size: score.similarity }, ...look.sum].map(
-    ({ name, size }) => `${escaped(name)} ${signed(size)}`,
-  );
+  const parts = store.termsOf(caption.result).map(({ name, size }) => `${escaped(name)} ${signed(size)}`);
   const list = (named) => named.map(({ word }) => word).join(", ");
   const hints = [...warnings, ...suggestions.map(({ word, instead }) => `“${word}” try: ${list(instead)}`)];
   if (missing.length) hints.push(`probably also there: ${list(missing)}`);

@@ -8,7 +8,7 @@ const { state, changed } = store;
 const LONGEST = 720;
 const ALSO = 6; // words that are probably also in the image
 const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words mention it.";
-const LOST = "The image of these captions is not in this browser.";
+const LOST = "The image of these captions is not stored in this browser.";
 const UNSHOWN = "This browser cannot show the image, but it is scored.";
 
 const mapNames = () => [
@@ -62,7 +62,7 @@ export function ImageView() {
     </div>
     ${image?.bitmap && image.error && html`<p class="note" id="image-error">${image.error}</p>`}
     ${image?.note && html`<p class="small" id="image-note">${image.note}</p>`}
-    <div id="maps" role="radiogroup" aria-label="What the image shows">
+    <div id="maps" role="radiogroup" aria-label="Map on the image">
       ${mapNames().map((name) => html`<${Tab} key=${name} name=${name} />`)}
     </div>
     <${Legend} />
@@ -91,7 +91,7 @@ function Stage({ caption, paired }) {
   const { bitmap } = state.image;
   const share = Math.min(1, LONGEST / Math.max(bitmap.width, bitmap.height));
   const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * share)));
-  // For a word, the photograph is shown in colour whatever map is selected.
+  // For a word, the photograph is shown in its colours, whichever map is selected.
   const drawn = spot ? null : map;
   const key = JSON.stringify([state.image.key, drawn?.role, drawn?.strength, patch, width]);
   useEffect(() => {
@@ -147,7 +147,7 @@ function region(caption, number) {
   if (!caption || (state.patch?.number ?? -1) === number || (number < 0 && state.patch.id !== caption.id)) return;
   state.patch = number < 0 ? null : { id: caption.id, number };
   if (number >= 0) state.pinned = null;
-  if (number >= 0) store.tell(regionText(caption, number));
+  if (number >= 0) store.announce(regionText(caption, number));
   changed();
 }
 

@@ -1,11 +1,13 @@
-// Image files: opened in the browser, reduced to the limits of the service, stored for a reload and for Back.
+// Image files: decoded in the browser, reduced to the limits of the service, stored for reloads and Back.
 const DAY = 24 * 60 * 60 * 1000;
 const KNOWN = /^image\/(jpeg|png|webp|gif|bmp|tiff|x-ms-bmp)$/; // formats that the service reads
 const QUALITY = 0.92;
-const opened = new Map(); // those of this visit, by key
+const opened = new Map(); // files since the page was loaded, by key
 
-// The image as this browser shows it (null if it cannot), and the file to send: a JPEG if the image is over a limit of
-// the service or in a format that only browsers read, such as HEIC.
+export const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
+
+// The decoded image (null if this browser does not support its format), and the file to send: a JPEG if the image
+// exceeds a limit of the service or has a format that only browsers read, such as HEIC.
 export async function prepare(file, { max_pixels, max_body }) {
   let bitmap = null;
   try {
@@ -41,18 +43,18 @@ async function files(mode) {
 // Keys end in the time at which an image was opened; after a day it is deleted.
 const isOld = (key) => Date.now() - Number(String(key).split("-").at(-1)) > DAY;
 
-export async function keep(key, file) {
+export async function save(key, file) {
   opened.set(key, file);
   try {
     const stored = await files("readwrite");
     for (const old of (await done(stored.getAllKeys())).filter(isOld)) stored.delete(old);
     await done(stored.put(file, key));
   } catch {
-    // In a private window, Back still works, but after a reload the image must be chosen again.
+    // Without storage, Back still works, but after a reload the image must be chosen again.
   }
 }
 
-export async function kept(key) {
+export async function load(key) {
   if (opened.has(key)) return opened.get(key);
   try {
     return await done((await files("readonly")).get(key));

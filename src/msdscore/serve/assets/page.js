@@ -5,6 +5,7 @@ import * as service from "./service.js";
 import * as draw from "./draw.js";
 import { Cards, addCard } from "./cards.js";
 import { ImageView } from "./image.js";
+import { isImage } from "./images.js";
 import { FileView, openImages, openRows } from "./rows.js";
 import { cite, exported } from "./export.js";
 
@@ -43,7 +44,7 @@ function App() {
           </div>
           <details id="references">
             <summary>References</summary>
-            <label for="reference-lines">Captions of this image by people, one per line; they add Ref-MSD.</label>
+            <label for="reference-lines">Human captions of this image, one per line; they add Ref-MSD.</label>
             <textarea
               id="reference-lines"
               rows="4"
@@ -90,7 +91,7 @@ function viewImage() {
   if (state.view === "file") history.back();
 }
 
-// Light or dark as set in the system, unless chosen here.
+// The colour scheme of the system, unless one was chosen here.
 const THEME = "msdscore-theme";
 const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -148,9 +149,9 @@ function Exports() {
 
 const MEANINGS = {
   match: "The probability that the caption belongs to this image rather than to another one of its kind.",
-  "good, doubtful, poor": "A match from 70 % on, from 30 % on, and below.",
+  "good, doubtful, poor": "A match of at least 70 %, of at least 30 %, and below 30 %.",
   colours: "Orange words are likely wrong, blue ones are supported, plain ones neither. Grey words are not judged.",
-  Σ: "The score MSD, which ranks captions, as a sum: what each number of the caption adds to it.",
+  Σ: "The score MSD, which ranks captions, as a sum of its terms.",
 };
 
 function How() {
@@ -181,9 +182,8 @@ function Token() {
 }
 
 const ROWS = /\.(parquet|jsonl|ndjson|json|csv|tsv)$/i;
-const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
 
-// Files that were dropped or pasted: an image, several images, or a scored file.
+// Open chosen or dropped files: an image, several images, or a scored file.
 function openAny(files) {
   const rows = files.find(({ name }) => ROWS.test(name));
   const images = files.filter(isImage);
@@ -218,7 +218,7 @@ function listen() {
   store.watchPointer();
 }
 
-// Cards keep the focus when they are reordered: a node that is moved would lose it.
+// Render, and restore the focus: an element that is moved when cards are reordered loses it.
 function drawOn(root) {
   const { activeElement } = document;
   render(html`<${App} />`, root);

@@ -56,7 +56,7 @@ const view = {
   note: "",
   wrong: false,
 };
-let asked = 0;
+let requests = 0;
 
 function change(values) {
   Object.assign(view, values);
@@ -65,19 +65,19 @@ function change(values) {
 
 // A scored file ---------------------------------------------------------------------------------
 
-// The file is sent once; later requests refer to it by name. A late response never overwrites a newer one.
+// The file is uploaded once; later requests refer to it by name. A late response never overwrites a newer one.
 async function read(values) {
   change({ start: 0, ...values });
-  const number = ++asked;
+  const number = ++requests;
   change({ note: view.name ? "" : `Reading ${view.file.name}…`, wrong: false });
   const { by, start, low, high, contains } = view;
   try {
     const table = await service.rows(view, { by, start, low, high, contains, count: PAGE });
-    if (number !== asked) return;
+    if (number !== requests) return;
     change({ table, name: table.file, note: "" });
     colourRows();
   } catch (error) {
-    if (number === asked) change({ note: `${view.file.name}: ${error.message}`, wrong: true });
+    if (number === requests) change({ note: `${view.file.name}: ${error.message}`, wrong: true });
   }
 }
 
@@ -100,10 +100,9 @@ function colourRows() {
 
 // Images that are scored in the page --------------------------------------------------------------------
 
-const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
 const stem = (name) => name.replace(/\.[^.]*$/, "");
 
-// Captions of images: a text of the same name next to each, or lines of "image,caption" (.csv, .tsv) or JSON (.jsonl).
+// Captions of images: a text file of the same name, or lines of "image,caption" (.csv, .tsv) or JSON (.jsonl).
 async function captionsIn(files) {
   const captions = new Map();
   const put = (name, text) => {
@@ -139,7 +138,7 @@ function fromCells(line, sign) {
 
 export async function openImages(files) {
   const captions = await captionsIn(files);
-  const rows = files.filter(isImage).flatMap((file) => {
+  const rows = files.filter(images.isImage).flatMap((file) => {
     const own = captions.get(file.name) ?? captions.get(stem(file.name)) ?? [""];
     return own.map((caption) => ({ file, caption }));
   });
@@ -168,7 +167,7 @@ const scoreAll = () => {
   return explainAll(rows, () => view.scored === rows);
 };
 
-// Every image is prepared and sent once, however many captions it has.
+// Every image is prepared and uploaded once, however many captions it has.
 const prepared = new WeakMap();
 async function imageOf(file) {
   if (!prepared.has(file)) {
@@ -286,7 +285,7 @@ function Invitation() {
       <button type="button" id="try-examples" onClick=${openExamples}>Try the examples</button>
     </p>
     <p class="small">
-      Captions of images come from texts of the same name (dog.jpg, dog.txt) or from lines “image,caption” (.csv, .tsv)
+      Captions are read from text files of the same name (dog.jpg, dog.txt), or from lines “image,caption” (.csv, .tsv)
       or JSON (.jsonl) among the files; or write them here.
     </p>
   </div>`;
@@ -401,7 +400,7 @@ function Filters({ table }) {
         </select>
       </label>
       <label>
-        captions with
+        captions containing
         <input id="rows-contains" value=${view.contains} onInput=${(event) => read({ contains: event.target.value })} />
       </label>
       ${
@@ -417,7 +416,7 @@ const openCard = async (file, caption) => {
   scrollTo(0, 0);
 };
 
-// A row of a file: the number by which the view is sorted, and the match if that is another one.
+// A row of a file: the number that the view is sorted by, and the match if it is sorted by another number.
 function shownRow(row, by) {
   const { result, problem } = row.explained ?? {};
   const { match } = row;

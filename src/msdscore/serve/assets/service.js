@@ -3,13 +3,13 @@ const BUSY_TRIES = 4;
 const TOKEN = "msdscore-token"; // its key in this tab's storage
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
-// Why a request failed; `status` is 0 if the service could not be reached.
+// Error of a failed request; `status` is 0 if the service could not be reached.
 export class Refusal extends Error {
   constructor(message, status, options) {
     super(message, options);
     this.status = status;
   }
-  get passes() {
+  get isTemporary() {
     return [0, 502, 503, 504].includes(this.status);
   }
 }
@@ -26,7 +26,7 @@ export function useToken(text) {
   try {
     sessionStorage.setItem(TOKEN, token);
   } catch {
-    // As above.
+    // Without storage, the token is used until a reload.
   }
 }
 
@@ -58,7 +58,7 @@ async function call(path, { body, json, signal } = {}) {
 
 const read = async (path, options) => (await call(path, options)).json();
 
-// The image is sent once; its name is the hash of its content.
+// The image is uploaded once; its name is the hash of its content.
 async function nameOf(image, signal) {
   if (!image.id) {
     const form = new FormData();
@@ -68,13 +68,13 @@ async function nameOf(image, signal) {
   return image.id;
 }
 
-// One result per caption, each scored separately; at most `max_items` captions. `references` are captions by people.
+// One result per caption, each scored separately; at most `max_items` captions. `references` are human captions.
 export async function explain(image, captions, signal, { again = true, references = [] } = {}) {
   const name = await nameOf(image, signal);
   const items = captions.map((caption) => ({ image: name, captions: [caption], references }));
   const answer = await read("v1/explain", { json: { items }, signal });
   if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
-    image.id = null; // the service was restarted, or has dropped it
+    image.id = null; // the service was restarted, or has dropped the image
     return explain(image, captions, signal, { again: false, references });
   }
   return answer.items;
@@ -100,7 +100,7 @@ export const look = () => read("assets/look.json");
 export const samples = () => read("samples/samples.json");
 export const sample = async (name) => (await call(`samples/${name}`)).blob();
 
-// The file of a view is sent once; later requests send its name.
+// The file of a view is uploaded once; later requests send its name.
 export async function rows(view, fields, again = true) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
@@ -110,6 +110,6 @@ export async function rows(view, fields, again = true) {
     return await read("v1/rows", { body: form });
   } catch (error) {
     if (!again || !error.message.includes("unknown file")) throw error;
-    return rows({ ...view, name: null }, fields, false); // the service was restarted, or has dropped it
+    return rows({ ...view, name: null }, fields, false); // the service was restarted, or has dropped the file
   }
 }

@@ -4,28 +4,28 @@ import * as images from "./images.js";
 
 const PAUSE = 60; // milliseconds without a key press before a request is sent
 const BATCH = 16; // captions per request, so that the first results of many arrive early
-const REMEMBERED = 400; // milliseconds between two changes of the address; Safari allows 100 in ten seconds
-const LONGEST_WAIT = 15_000; // longest time in milliseconds between two attempts to reach the service
+const REMEMBERED = 400; // milliseconds between two updates of the address; Safari allows 100 in ten seconds
+const LONGEST_WAIT = 15_000; // maximum time in milliseconds between two attempts to reach the service
 const UNDONE = 8000; // milliseconds during which a removal can be undone
 
 export const state = {
   view: "image", // or "file": a scored file, or many images
   image: null, // { file, sent, bitmap, sample, id, error, key, note }
-  references: "", // captions of the image by people, one per line
+  references: "", // human captions of the image, one per line
   captions: [], // { id, text, scored, result, error, before, numbers }
-  order: [], // ids of captions as they are shown
+  order: [], // ids of captions in display order
   typing: false, // a field has the focus: cards are not reordered
   active: null, // id of the caption that was edited last
   map: "image",
-  word: null, // { id, number } that the mouse points at
-  pinned: null, // { id, number } that was tapped, or reached with the arrow keys
-  patch: null, // { id, number } of the region that is pointed at
+  word: null, // { id, number } of the word under the mouse
+  pinned: null, // { id, number } of the word that was tapped, or reached with the arrow keys
+  patch: null, // { id, number } of the region under the pointer
   compared: [], // ids of at most two captions
   look: null,
   version: null,
   samples: [],
   opening: false, // an image is being loaded
-  working: null, // { done, total } captions of the present run
+  working: null, // { done, total } captions of the current run
   message: null, // { text, wrong, action: { title, run } }
   spoken: "",
   needsToken: false,
@@ -50,8 +50,8 @@ export function say(text, wrong = false, action = null) {
   changed();
 }
 
-// Announced by screen readers; the page shows the same in another way.
-export function tell(text) {
+// Read out by screen readers; the page shows the same information visually.
+export function announce(text) {
   state.spoken = text;
   changed();
 }
@@ -92,13 +92,16 @@ export function shownCaptions() {
 export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
+// The terms of MSD by name, which add up to it.
+export const termsOf = ({ score, look }) => [{ name: "similarity", size: score.similarity }, ...look.sum];
+
 // The number of a card: the match if the encoder is calibrated, else MSD; null for a caption that it cannot read.
 export function shownValue(caption) {
   const { readable, score } = caption.result;
   return readable === false ? null : (score.match ?? score.msd);
 }
 
-// The same as text, its reading in a word, and which one it is: good, doubtful, poor, or none.
+// That number as text, its verdict, and the kind of verdict: good, doubtful, poor, or none.
 export function headline(caption) {
   const { readable, score } = caption.result;
   if (readable === false) return { number: "–", verdict: "cannot be judged", kind: "none" };
@@ -106,7 +109,7 @@ export function headline(caption) {
   return { number: percent(score.match), verdict: `${score.reading} match`, kind: score.reading };
 }
 
-// The change of a card's number by the last edit, in its unit.
+// The change of a card's number since the last edit, with its unit.
 export function moved(caption) {
   if (caption.before === null || shownValue(caption) === null) return "";
   const change = shownValue(caption) - caption.before;
@@ -116,8 +119,8 @@ export function moved(caption) {
   return points ? `${sign}${Math.abs(points)} points` : "";
 }
 
-// Sorted by the shown number, best first, but not while a mouse button or finger is down: the click would miss.
-// Cards without a number are not moved.
+// Cards are sorted by the shown number, best first, but not while a mouse button or finger is down: the click would
+// miss. Cards without a number are not moved.
 let pressed = false;
 export function watchPointer() {
   document.addEventListener("pointerdown", () => (pressed = true), true);
@@ -159,7 +162,7 @@ export function edit(caption, text) {
   changed();
 }
 
-// Captions are compared with references too; all of them are scored again.
+// References change the scores of all captions, so all of them are scored again.
 export function refer(text) {
   state.references = text;
   for (const caption of state.captions) caption.scored = null;
@@ -233,7 +236,7 @@ export async function score() {
       changed();
     }
     reached();
-    announce();
+    announceBest();
   } catch (error) {
     if (error.name !== "AbortError" && running === run) failed(error, score);
   } finally {
@@ -257,9 +260,9 @@ function accept(caption, text, item) {
   caption.error = item.error ? null : item.errors[0];
 }
 
-function announce() {
+function announceBest() {
   const best = inOrder().find((caption) => caption.result);
-  if (best) tell(`Scored. First: ${best.text}, ${headline(best).number} ${headline(best).verdict}.`);
+  if (best) announce(`Scored. First: ${best.text}, ${headline(best).number} ${headline(best).verdict}.`);
 }
 
 // Failures ----------------------------------------------------------------------------------------
@@ -271,11 +274,8 @@ let again = null;
 // Requests that fail because the service or the network is unavailable are retried until they succeed.
 export function failed(error, action) {
   state.needsToken ||= error.status === 401;
-  if (!error.passes) {
-    again = action; // also retried when a token is entered
-    return say(error.message, true);
-  }
-  again = action;
+  again = action; // also retried when a token is entered
+  if (!error.isTemporary) return say(error.message, true);
   clearTimeout(waiting);
   waiting = setTimeout(tryAgain, Math.min(LONGEST_WAIT, 1000 * 2 ** tries++));
   say(`${error.message} Trying again…`, true, { title: "Try now", run: tryAgain });
@@ -298,7 +298,7 @@ function reached() {
 
 // Images ------------------------------------------------------------------------------------------
 
-let choice = 0; // number of the chosen image; late responses for earlier ones are dropped
+let choice = 0; // counts chosen images; late responses for earlier ones are dropped
 
 export async function open(file, { captions = null, sample = null, key = null, push = true } = {}) {
   if (!file) return;
@@ -316,7 +316,7 @@ export async function open(file, { captions = null, sample = null, key = null, p
     history.pushState(null, "", location.hash);
   }
   show(image, captions ?? (texts?.length ? texts : [""]));
-  if (!sample) images.keep(image.key, file);
+  if (!sample) images.save(image.key, file);
   await score();
 }
 
@@ -345,7 +345,7 @@ export async function openSample(sample, captions = sample.captions, push = true
   }
 }
 
-// The address contains the sample and the captions, so that it can be shared and works with reload and Back.
+// The address contains the sample and the captions, so that it can be shared, reloaded and reached with Back.
 function address() {
   const fields = new URLSearchParams();
   fields.set(state.image.sample ? "sample" : "image", state.image.key);
@@ -356,7 +356,7 @@ function address() {
 let remembering = null;
 let remembered = -Infinity;
 
-// Immediately, or as soon as enough time has passed since the last change.
+// Update the address, immediately or once enough time has passed since the last update.
 function remember() {
   const left = remembered + REMEMBERED - performance.now();
   if (left <= 0) rememberNow();
@@ -371,7 +371,7 @@ export function rememberNow() {
   try {
     history.replaceState(null, "", address());
   } catch {
-    remember(); // more changes than the browser allows in that time
+    remember(); // more updates than the browser allows in that time
   }
 }
 
@@ -384,7 +384,7 @@ export function viewFile() {
 }
 
 export async function restore(push = false) {
-  clearTimeout(remembering); // it was for another address
+  clearTimeout(remembering); // an update for the previous address
   remembering = null;
   if (location.hash === "#file") {
     state.view = "file";
@@ -401,7 +401,7 @@ export async function restore(push = false) {
   const sample = state.samples.find(({ file }) => file === fields.get("sample"));
   if (sample) return openSample(sample, captions, push);
   if (!key && !fields.has("sample")) return openSample(state.samples[0], fields.has("c") ? captions : undefined, push);
-  const file = key && (await images.kept(key));
+  const file = key && (await images.load(key));
   if (mine !== choice) return;
   if (file) return open(file, { captions, key, push });
   show(null, captions);
