@@ -15,15 +15,15 @@ for (const [name, values] of Object.entries(data.numbers))
 const folded = data.texts.caption.map((caption, row) => (caption + "\n" + data.texts.id[row]).toLowerCase());
 const names = data.names,
   [partX, partY] = data.parts;
-// Which direction is better, wherever a number is named.
+// An arrow after the name of a number: whether higher or lower is better.
 const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
-// A match is a percentage everywhere.
+// A match is shown as a percentage.
 const show = (name, value, digits = 4) => {
   if (value === null || Number.isNaN(value)) return "";
   return name === "match" ? `${Math.round(100 * value)} %` : value.toFixed(digits);
 };
 const READINGS = { good: [0.7, 1], doubtful: [0.3, 0.7], poor: [0, 0.3] };
-// A colour of the palette, as the page shows it now: light or dark.
+// A colour of the palette in the current colour scheme.
 const probe = document.createElement("i");
 document.body.append(probe);
 const shade = (name) => {
@@ -31,7 +31,7 @@ const shade = (name) => {
   return getComputedStyle(probe).color;
 };
 
-// What is asked for, and the rows that answer, in order.
+// Filters and order of the table; `visible` are the indices of the matching rows in that order.
 const state = {
   search: "",
   system: "",
@@ -63,7 +63,7 @@ function order() {
   const values = numbers[state.sort],
     words = texts[state.sort],
     sign = state.down ? -1 : 1;
-  // Missing values go last whichever way the column is sorted.
+  // Missing values are last in both directions.
   const compare = values
     ? (a, b) =>
         (Number.isNaN(values[a]) ? 1 : 0) - (Number.isNaN(values[b]) ? 1 : 0) || sign * (values[a] - values[b]) || a - b
@@ -127,8 +127,8 @@ function histogram(canvas) {
     floor = height - 15;
   const tally = (rows, count) => {
     const heights = new Float64Array(bins);
-    for (let place = 0; place < count; place++) {
-      const value = values[rows ? rows[place] : place];
+    for (let index = 0; index < count; index++) {
+      const value = values[rows ? rows[index] : index];
       if (value === value) heights[Math.min(bins - 1, Math.floor(((value - low) / (high - low)) * bins))]++;
     }
     return heights;
@@ -165,8 +165,8 @@ function scatter(canvas) {
     y = (v) => inset.top + high - ((v - y0) / (y1 - y0)) * high;
   const dots = (rows, count, colour, size) => {
     pen.fillStyle = colour;
-    for (let place = 0; place < count; place++) {
-      const row = rows ? rows[place] : place;
+    for (let index = 0; index < count; index++) {
+      const row = rows ? rows[index] : index;
       if (numbers[partX][row] === numbers[partX][row])
         pen.fillRect(x(numbers[partX][row]) - size / 2, y(numbers[partY][row]) - size / 2, size, size);
     }
@@ -228,16 +228,16 @@ function lengths(canvas) {
     groups.get(size[row]).push(values[row]);
   }
   const pool = [...groups].sort((a, b) => a[0] - b[0]);
-  // Neighbouring lengths are joined until a point stands for enough captions.
+  // Adjacent lengths are merged until a point represents enough captions.
   const least = Math.max(1, visible.length / 60),
     points = [];
-  for (let place = 0; place < pool.length;) {
+  for (let index = 0; index < pool.length;) {
     const some = [],
       used = [];
-    while (place < pool.length && some.length < least) {
-      some.push(...pool[place][1]);
-      used.push(pool[place][0]);
-      place++;
+    while (index < pool.length && some.length < least) {
+      some.push(...pool[index][1]);
+      used.push(pool[index][0]);
+      index++;
     }
     some.sort((a, b) => a - b);
     const at = (share) => some[Math.min(some.length - 1, Math.floor(share * some.length))];
@@ -273,7 +273,7 @@ const painters = { scatter, length: lengths };
 const canvases = [...document.querySelectorAll("canvas")];
 const paint = () => canvases.forEach((canvas) => (painters[canvas.dataset.plot] || histogram)(canvas));
 
-// Dragging over a histogram or the scatter selects a range; a click without a drag takes it back or opens a point.
+// Dragging over a histogram or the scatter plot selects a range; a click without dragging clears it or opens a point.
 for (const canvas of canvases) {
   const plot = canvas.dataset.plot;
   if (plot === "length") continue;
@@ -322,9 +322,9 @@ function pickBox(canvas, from, to) {
   refresh();
 }
 
-// The table: only the rows in sight exist.
+// The table: only the rows within the scrolled view are in the document.
 const height = 28,
-  limit = 15_000_000; // browsers stop at about 33 million pixels
+  limit = 15_000_000; // pixels; browsers support heights up to about 33 million
 const scores = Object.keys(names).filter((name) => numbers[name]);
 const columns = [
   ...scores.filter((name) => name === "match"),
@@ -369,7 +369,7 @@ function rows() {
   const view = $("view"),
     tall = visible.length * height,
     room = Math.min(tall, limit);
-  view.style.height = Math.min(560, Math.max(tall, height)) + "px"; // few rows leave no empty box
+  view.style.height = Math.min(560, Math.max(tall, height)) + "px"; // no empty space below a few rows
   $("space").style.height = room + "px";
   const share = room > view.clientHeight ? view.scrollTop / (room - view.clientHeight) : 0;
   const first = Math.max(
@@ -378,7 +378,7 @@ function rows() {
   );
   const last = Math.min(visible.length, first + Math.ceil(view.clientHeight / height) + 9),
     lines = [];
-  for (let place = first; place < last; place++) lines.push(line(visible[place]));
+  for (let index = first; index < last; index++) lines.push(line(visible[index]));
   $("window").style.top =
     Math.min(view.scrollTop - (share * Math.max(0, tall - view.clientHeight) - first * height), room) + "px";
   $("window").replaceChildren(...lines);
@@ -408,7 +408,7 @@ for (const gallery of data.galleries)
   for (const card of gallery.cards) if (!cards.has(card.row)) cards.set(card.row, card);
 function caption(card, row) {
   const node = make("div", "text");
-  // Made and escaped by the program that wrote this page; everything else is set as text.
+  // Escaped when the page was built; everything else is set as text.
   if (card) node.innerHTML = card.words;
   else node.textContent = data.texts.caption[row];
   return node;
@@ -495,7 +495,7 @@ function galleries() {
 
 const readingOf = (match) => Object.keys(READINGS).find((name) => match >= READINGS[name][0]) ?? "none";
 
-// How many captions are good, doubtful and poor; each tile is a filter.
+// Numbers of good, doubtful and poor captions; each tile is a filter.
 function tiles() {
   $("tiles").hidden = !numbers.match;
   if (!numbers.match) return;
@@ -525,12 +525,13 @@ function tiles() {
   );
 }
 
-// Which captioner is the best, in a sentence: by the interval of the difference between the first two.
+// The best captioner in a sentence, by the interval of the difference between the first two.
 function verdict([first, second]) {
   if (!second) return "";
   const { behind, shared } = second;
   const images = `${shared.toLocaleString("en")} image${shared === 1 ? "" : "s"}`;
-  if (!behind || behind[1] === null) return `${first.system} is first; no images are shared, so nothing is certain.`;
+  if (!behind || behind[1] === null)
+    return `${first.system} is first; no images are shared, so the difference is not tested.`;
   if (behind[1] <= 0 && behind[2] >= 0)
     return `Too close to call: no significant difference between ${first.system} and ${second.system} on ${images}.`;
   return `${first.system} is the best: significantly ahead of ${second.system} on ${images}.`;
@@ -597,7 +598,7 @@ function captioners() {
 function errors() {
   const counts = new Map();
   for (const text of data.texts.error) {
-    // The reason stands last; what comes before names the one row.
+    // The message comes last; the text before it identifies the row.
     const reason = text.slice(text.lastIndexOf(": ") + 1).trim();
     if (reason) counts.set(reason, (counts.get(reason) || 0) + 1);
   }
