@@ -429,14 +429,14 @@ def test_changed_parquet_file_is_rejected(parquets):
     scores = pq.read_table(parquets / "scores/00000.parquet")
     known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the fingerprint did not detect the change
     write_shard(scores.replace_schema_metadata(None), str(parquets / "scores/00000.parquet"), known)
-    assert "row 0 has not the caption that was scored" in msdscore(*command, "--overwrite").stderr
+    assert "row 0 does not have the caption that was scored" in msdscore(*command, "--overwrite").stderr
     pq.write_table(pq.read_table(path).rename_columns(["uid", "image", "other", "width"]), path)
     write_shard(
         scores.replace_schema_metadata(None),
         str(parquets / "scores/00000.parquet"),
         replace(facts, fingerprint=stores.mark(str(path))),
     )
-    assert "has no caption column any more" in msdscore(*command, "--overwrite").stderr
+    assert "no longer has a caption column" in msdscore(*command, "--overwrite").stderr
     path.unlink()
     assert "the scored file does not exist" in msdscore(*command, "--overwrite").stderr
     assert not (parquets / "kept/00000.parquet").exists()

@@ -25,7 +25,7 @@ FILE = 1 << 32  # more than the rows of any file
 _SCORE = "msd"  # the number that every scored row has
 _MEMORY = "512MB"
 _THREADS = 4
-_PLACES = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})  # in names of files, which DuckDB takes for patterns
+_ESCAPES = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})  # of file names, which DuckDB parses as patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class ScoreTable:
         for number, file in enumerate(files):
             path = file.path.absolute()
             try:
-                paths.append(str(path).encode().decode().translate(_PLACES))
+                paths.append(str(path).encode().decode().translate(_ESCAPES))
             except UnicodeEncodeError:  # DuckDB only accepts UTF-8
                 (link := folder / f"{number}.parquet").symlink_to(path)
                 paths.append(str(link))

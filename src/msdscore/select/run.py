@@ -25,7 +25,7 @@ from msdscore.io.inputs.tar_samples import SHARED_KEY
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.select.rule import Rule, ScoreTable, choose, quoted
-from msdscore.select.scores import UID, ScoreFile, open_scores
+from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows
 from msdscore.select.sources import copy_rows, copy_samples, scored_source
 from msdscore.select.survey import Survey, survey
 
@@ -35,8 +35,6 @@ NOTES = "selection.json"  # the rule and the scores that the shards of a folder 
 _UID_TYPE = np.dtype("u8,u8")  # the format of DataComp's resharder
 _UID = re.compile("[0-9a-f]{32}")
 _FETCHED = 1 << 20  # uids that are converted to numbers at once
-_COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
-_GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
 Progress = Callable[[int, int], None]
 
 
@@ -87,12 +85,12 @@ def select(
             stack.callback(table.close)
             valid, kept, threshold = choose(table, rule)
             duplicates = _write(table, rule, output, overwrite=overwrite, progress=progress)
-            looked = survey(table, rule, kept, show) if show else None
+            surveyed = survey(table, rule, kept, show) if show else None
     except OSError as error:
         raise RunError(
             f"{shortened(output)}: cannot be written ({error.strerror or error}); check the disk, or choose another -o"
         ) from error
-    return Selected(output, len(files), table.rows, valid, kept, threshold, duplicates, table.signature, looked)
+    return Selected(output, len(files), table.rows, valid, kept, threshold, duplicates, table.signature, surveyed)
 
 
 def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> None:
@@ -117,7 +115,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
 
 
 def _suffix(output: str) -> str:
-    """The ending of an output, which says its form; none for a folder of shards."""
+    """Return the extension of an output, which determines its format; empty for a folder of shards."""
     return PurePosixPath(stores.base_name(output)).suffix.lower()
 
 
@@ -161,7 +159,7 @@ def _write_uids(table: ScoreTable, file: IO[bytes]) -> int:
 def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     """Write one key per line, in the order of the scores; captions of one tar sample share a key, written once."""
     _refuse_shared_keys(table)
-    twice = 0
+    duplicates = 0
     for number, scores in enumerate(table.files):
         keys = scores.texts(scores.key_name, table.kept_of(number))
         distinct = dict.fromkeys(keys)
@@ -170,9 +168,9 @@ def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
                 what = f"{shortened(scores.name)}: key {shortened(repr(key))} contains a newline"
                 raise InputError(f"{what}; write rows instead: -o kept.parquet")
         file.write("".join(f"{key}\n" for key in distinct).encode())
-        twice += len(keys) - len(distinct)
+        duplicates += len(keys) - len(distinct)
         progress(number + 1, len(table.files))
-    return twice
+    return duplicates
 
 
 def _refuse_shared_keys(table: ScoreTable) -> None:
@@ -219,7 +217,7 @@ def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
             raise InputError(f"{shortened(scores.name)}: its columns differ from those of the first file ({names})")
     with pq.ParquetWriter(file, written, compression="zstd") as writer:
         for number, scores in enumerate(table.files):
-            for batch in scores.taken(None, table.kept_of(number)):
+            for batch in parquet_rows(scores.path, table.kept_of(number)):
                 source = [pa.array([scores.source] * len(batch))] if written is not schema else []
                 writer.write_batch(pa.RecordBatch.from_arrays([*batch.columns, *source], schema=written))
             progress(number + 1, len(table.files))
@@ -229,7 +227,7 @@ def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
 def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
     """Write a new shard for each scored tar or Parquet file; finished ones of the same selection stay."""
     names = _shard_names(table.files, folder)
-    _own(folder, names, _mark(table, rule), overwrite=overwrite)
+    _claim(folder, names, table, rule, overwrite=overwrite)
     for number, file in enumerate(table.files):
         target = stores.join(folder, names[number])
         if not stores.exists(target):
@@ -261,7 +259,7 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
             what = f"was scored from {shortened(source)}; new shards are copies of tars or Parquet files"
             raise InputError(f"{shortened(file.name)}: {what}, {instead.removeprefix('or ')}")
         if stores.base_name(source) in names:
-            raise InputError(f"two shards are called {stores.base_name(source)}; select from them apart")
+            raise InputError(f"two shards are called {stores.base_name(source)}; run select separately for each")
         names.append(stores.base_name(source))
         for name in (file.name, source):  # new shards have the names of those that were scored
             if _parent(name) == _parent(stores.join(folder, "x")):
@@ -274,21 +272,22 @@ def _parent(name: str) -> str:
     return stores.parted(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
 
 
-def _mark(table: ScoreTable, rule: Rule) -> dict[str, Any]:
-    """Return the identity of a selection: the rule, and the scores it was applied to."""
-    keep, digest = rule.keep, blake2b(digest_size=16)
+def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, overwrite: bool) -> None:
+    """Write to the folder which selection its shards are of; raise for those of another one, or remove them."""
+    digest = blake2b(digest_size=16)
     for file in table.files:
         digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
         digest.update(b"" if file.facts is None else file.facts.fingerprint.encode())
-    quota = None if keep is None else str(keep.count if keep.share is None else keep.share)
-    facts = {"signature": table.signature, "files": len(table.files), "scores": digest.hexdigest()}
-    return {"rule": asdict(rule) | {"keep": quota}, **facts}
-
-
-def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool) -> None:
-    """Write into the folder which selection its shards are of; those of another one are refused, or removed."""
+    quota = None if rule.keep is None else str(rule.keep.count or rule.keep.share)
+    selection = {
+        "rule": asdict(rule) | {"keep": quota},
+        "signature": table.signature,
+        "files": len(table.files),
+        "scores": digest.hexdigest(),
+        "shards": sorted(names),
+    }
+    content = (json.dumps(selection, ensure_ascii=False, indent=1) + "\n").encode()
     notes, before = stores.join(folder, NOTES), b""
-    content = (json.dumps({**mark, "shards": sorted(names)}, ensure_ascii=False, indent=1) + "\n").encode()
     if stores.exists(notes):
         with stores.reading(notes) as file:
             before = file.read()

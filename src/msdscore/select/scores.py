@@ -20,7 +20,6 @@ from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.files import as_text
 from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
 from msdscore.io.outputs.targets import RUN_NOTES
-from msdscore.io.stores import expand
 
 KEY_NAMES = ("key", "id")
 UID = "uid"
@@ -32,24 +31,17 @@ _BATCH_ROWS = 1 << 16
 class ScoreFile:
     """One file of scores; `facts` are those of a score shard, None for the output of a run over one file.
 
-    `path` is a local Parquet file with its rows: the file itself, or a copy of a remote or text file.
+    `path` is a local Parquet file with its rows: the file itself, or a copy of a remote or text file. `source` is the
+    file that was scored, or the name of the scores if that is unknown.
     """
 
     name: str
     path: Path
     rows: int
     schema: pa.Schema
+    source: str
     signature: str
     facts: ShardFacts | None
-
-    @property
-    def source(self) -> str:
-        """The file that was scored; the name of the scores if it is unknown."""
-        if self.facts is not None:
-            return self.facts.source
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(_notes(self.name)["source"])
-        return self.name
 
     @property
     def key_name(self) -> str:
@@ -65,21 +57,24 @@ class ScoreFile:
         """Whether a tar was scored."""
         return self.facts is not None and self.facts.is_of_tar
 
-    def taken(self, columns: Sequence[str] | None, rows: Positions) -> Iterator[pa.RecordBatch]:
-        """Iterate over the rows at these positions, in ascending order, with these columns (None: all)."""
-        start = 0
-        with pq.ParquetFile(self.path) as opened:
-            # Without threads: read-ahead would load several row groups of all columns at once.
-            for batch in opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False):
-                first, end = np.searchsorted(rows, [start, start + len(batch)])
-                if end > first:
-                    yield batch.take(pa.array(rows[first:end] - start))
-                start += len(batch)
-
     def texts(self, name: str, rows: Positions) -> list[Any]:
         """Return a column of the rows at these positions as text."""
-        batches = self.taken([name], rows)
+        batches = parquet_rows(self.path, rows, [name])
         return [value for batch in batches for value in pc.cast(batch.column(0), pa.string()).to_pylist()]
+
+
+def parquet_rows(
+    path: Path, rows: Positions, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file at these positions, in ascending order; `batch_rows` are read at once."""
+    start = 0
+    with pq.ParquetFile(path, pre_buffer=False) as opened:
+        # Without threads: read-ahead would load several row groups of all columns at once.
+        for batch in opened.iter_batches(batch_size=batch_rows, columns=columns, use_threads=False):
+            first, end = np.searchsorted(rows, [start, start + len(batch)])
+            if end > first:
+                yield batch.take(pa.array(rows[first:end] - start))
+            start += len(batch)
 
 
 def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
@@ -111,7 +106,7 @@ def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     if not stores.is_address(name) and Path(name).is_file():  # whatever characters are in its name
         yield name, False
     elif "{" in name:
-        for path in expand(name):
+        for path in stores.expand(name):
             yield from _expanded(path)
     elif "*" in name:
         yield from ((path, False) for path in stores.matching(name))
@@ -138,8 +133,9 @@ def _opened(name: str, copy: Path) -> ScoreFile:
         raise InputError(f"{shortened(name)}: no such file") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{shortened(name)}: cannot be read as Parquet ({error})") from error
+    source = _run_metadata(name)[0] if facts is None else facts.source
     signature = (schema.metadata or {}).get(SIGNATURE_KEY, b"").decode()
-    return ScoreFile(name, path, metadata.num_rows, schema, signature, facts)
+    return ScoreFile(name, path, metadata.num_rows, schema, source, signature, facts)
 
 
 def _from_text(name: str, copy: Path) -> ScoreFile:
@@ -154,16 +150,17 @@ def _from_text(name: str, copy: Path) -> ScoreFile:
                 texts = [{column: as_text(row.get(column)) or None for column in names} for row in batch]
                 writer.write_table(pa.Table.from_pylist(texts, schema))
                 count += len(batch)
-    signature = ""
+    return ScoreFile(name, copy, count, schema, *_run_metadata(name), facts=None)
+
+
+def _run_metadata(name: str) -> tuple[str, str]:
+    """Return the source and the signature in the run metadata of an output; its name and "" if they are unknown."""
+    path, source, signature = Path(name), name, ""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        signature = str(_notes(name)["manifest"]["signature"])
-    return ScoreFile(name, copy, count, schema, signature, None)
-
-
-def _notes(name: str) -> Any:
-    """Load the run metadata of an output."""
-    path = Path(name)
-    return json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        metadata = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        source = str(metadata["source"])
+        signature = str(metadata["manifest"]["signature"])
+    return source, signature
 
 
 def _is_parquet(name: str) -> bool:

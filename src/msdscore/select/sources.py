@@ -17,7 +17,7 @@ from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.inputs.tables import ParquetTable
 from msdscore.io.outputs.shards import ShardFacts
 from msdscore.io.tar import TarImage, sample_key
-from msdscore.select.scores import Positions, ScoreFile
+from msdscore.select.scores import Positions, ScoreFile, parquet_rows
 
 _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
@@ -58,7 +58,7 @@ def shard_rows(
             rows = {row.index: row for row in rows_at(facts, path, known, images=images)}
             if path == Path(copy or facts.source):
                 return rows
-            # A remote tar is only here for this block.
+            # A copy of a remote tar exists only within this block.
             sources = {index: row.source.read() for index, row in rows.items() if isinstance(row.source, TarImage)}
             return {index: row._replace(source=sources.get(index, row.source)) for index, row in rows.items()}
     except MSDScoreError as error:
@@ -102,20 +102,15 @@ def copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) ->
 
 def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) -> None:
     """Write the source rows of the selected captions with all their columns and the schema of the source."""
-    numbers = _source_rows(file, source, rows)
-    with pq.ParquetFile(source, pre_buffer=False) as given:
-        waiting, start = list[pa.RecordBatch](), 0
-        with pq.ParquetWriter(out, given.schema_arrow, compression="zstd") as writer:
-            # Without threads: read-ahead would load several row groups at once.
-            for batch in given.iter_batches(batch_size=_COPIED_ROWS, use_threads=False):
-                first, end = np.searchsorted(numbers, [start, start + len(batch)])
-                waiting += [batch.take(pa.array(numbers[first:end] - start))] if end > first else []
-                start += len(batch)
-                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
-                    waiting = []
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting, given.schema_arrow))
+    schema, waiting = pq.read_schema(source), list[pa.RecordBatch]()
+    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for batch in parquet_rows(source, _source_rows(file, source, rows), batch_rows=_COPIED_ROWS):
+            waiting.append(batch)
+            if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
 
 
 def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
@@ -128,7 +123,7 @@ def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
     names: Mapping[str, str | None] = file.facts.options.get("columns", {})
     caption = ColumnNames(**names).caption_in(pq.read_schema(source).names)
     if caption is None:
-        raise InputError(f"{shortened(str(source))}: has no caption column any more; score the file again")
+        raise InputError(f"{shortened(str(source))}: no longer has a caption column; score the file again")
     known = dict(zip(rows.tolist(), file.texts("caption", rows), strict=True))
     position, numbers = 0, dict[int, None]()
     for number, record in enumerate(ParquetTable(source, only=[caption]).read()):
@@ -137,7 +132,7 @@ def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
             if position in known:
                 numbers[number] = None
                 if text != known.pop(position):
-                    what = f"row {number} has not the caption that was scored"
+                    what = f"row {number} does not have the caption that was scored"
                     raise InputError(f"{shortened(str(source))}: {what}; score the file again")
             position += 1
     if known:

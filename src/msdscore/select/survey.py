@@ -104,8 +104,8 @@ def _histogram(table: ScoreTable, name: str, values: npt.NDArray[np.float64]) ->
         f"scores LEFT JOIN kept ON kept.row = scores.row WHERE isfinite({number(name)}) GROUP BY ALL"
     ).fetchall()
     kept, dropped = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
-    for is_kept, place_in, count in counted:
-        (kept if is_kept else dropped)[place_in] = count
+    for is_kept, index, count in counted:
+        (kept if is_kept else dropped)[index] = count
     return Histogram(name, float(low), float(high), kept, dropped)
 
 
