@@ -19,7 +19,7 @@ from msdscore.lab.cococf import quality as cococf_quality
 from msdscore.lab.cococf.build import Balance, BuildSettings, build, refine
 from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
 from msdscore.lab.cococf.files import read_written
-from msdscore.lab.cococf.knowledge import Knowledge, count_collocations, image_facts, learn
+from msdscore.lab.cococf.knowledge import Knowledge, collocation_test, image_facts, learn
 from msdscore.lab.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
 from msdscore.lab.cococf.sites import object_sites, read_caption
 from msdscore.lab.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
@@ -469,16 +469,16 @@ def test_predictable_subsets_are_reported(tmp_path: Path) -> None:
 def test_unnatural_changes_are_skipped() -> None:
     texts = ["a man walking down a street"] * 20 + ["a man kneeling next to a dog"] * 20
     texts += ["a woman running down a street", "a man sitting in a large chair", "an empty street"] * 20
-    usual = count_collocations(texts)
+    reads_well = collocation_test(texts)
     easy, hard = (changes("a man walking down a street", "replace_rel", split) for split in SPLITS)
     negatives = {change.negative for change in (*easy, *hard)}
     assert {"a man kneeling down a street", "a man running down a street", "a man jumping down a street"} <= negatives
-    assert not usual.read_well("a man walking down a street", "a man kneeling down a street")
-    assert usual.read_well("a man walking down a street", "a man running down a street")
-    assert usual.read_well("a man walking down a street", "a man jumping down a street"), "a word that nobody uses"
-    assert not usual.read_well("a man sitting in a chair", "a chair sitting in a man")
-    assert usual.read_well("a man in a red chair", "a man in a large red chair")
-    assert not usual.read_well("a man in a large chair", "a man in an empty chair")
+    assert not reads_well("a man walking down a street", "a man kneeling down a street")
+    assert reads_well("a man walking down a street", "a man running down a street")
+    assert reads_well("a man walking down a street", "a man jumping down a street"), "a word that nobody uses"
+    assert not reads_well("a man sitting in a chair", "a chair sitting in a man")
+    assert reads_well("a man in a red chair", "a man in a large red chair")
+    assert not reads_well("a man in a large chair", "a man in an empty chair")
 
 
 def test_dataset_has_no_unnatural_changes() -> None:

@@ -24,17 +24,7 @@ from typing import Any
 
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, Subject
-from msdscore.lab.cococf.knowledge import (
-    CaptionModel,
-    Gram,
-    ImageFacts,
-    Knowledge,
-    caption_model,
-    count_collocations,
-    count_grams,
-    image_facts,
-    learn,
-)
+from msdscore.lab.cococf.knowledge import Knowledge, TextReader, caption_model, collocation_test, image_facts, learn
 from msdscore.lab.cococf.sites import is_clean, read_caption
 from msdscore.lab.cococf.sources import AnnotatedImage
 
@@ -203,8 +193,8 @@ def build(
         raise InputError("expected annotated objects for some images, got none; pass --objects")
     # Not from the judge's captions, which would then favour the chosen pairs.
     texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
-    knowledge = replace(learn(usable), collocations=count_collocations(texts))
-    models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
+    knowledge, reads_well = learn(usable), collocation_test(texts)
+    models = [quarter_model(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.images or len(usable), len(usable)))
     balances: Balances = defaultdict(Balance)
     sources = sorted({caption.source for image in chosen for caption in image.captions})
@@ -213,7 +203,7 @@ def build(
     for number, image in enumerate(chosen, start=1):
         if not any(_wanted(balances[key], settings) for key in counted):
             break
-        pairs += _pairs_of(image, knowledge, models, balances, settings)
+        pairs += _pairs_of(image, knowledge, reads_well, models, balances, settings)
         progress(number, len(chosen))
     progress(len(chosen), len(chosen))
     if not pairs:
@@ -224,14 +214,13 @@ def build(
 def _pairs_of(
     image: AnnotatedImage,
     knowledge: Knowledge,
-    models: Sequence[CaptionModel],
+    reads_well: Callable[[str, str], bool],
+    models: Sequence[TextReader],
     balances: Balances,
     settings: BuildSettings,
 ) -> Iterator[Counterfactual]:
     """Yield, for each source and split, a pair of the rarest type so far that one of the image's captions allows."""
-    *choosing, control = (
-        partial(model.log_probability, own=own_counts(image, part)) for part, model in enumerate(models)
-    )
+    *choosing, control = (partial(model, image.name) for model in models)
     facts, sources = image_facts(image, knowledge), dict.fromkeys(caption.source for caption in image.captions)
     for source, split in product(sources, SPLITS):
         chance = Random(f"{settings.seed}/{image.name}/{source}/{split}")
@@ -240,8 +229,13 @@ def _pairs_of(
         chance.shuffle(absent)
         chance.shuffle(texts)
         shuffled = replace(facts, absent=tuple(absent))
+        subjects = [
+            Subject(words, shuffled, knowledge, [each.text for each in image.captions if each.text != words.caption])
+            for words in map(read_caption, texts)
+            if _SHORTEST <= len(words.words) <= _LONGEST and is_clean(words)
+        ]
         for subset in _wanted(balance, settings):
-            options = _options(image, texts, subset, split, shuffled, knowledge, plain=settings.add == "plain")
+            options = _options(subjects, subset, split, reads_well, plain=settings.add == "plain")
             best = balance.choose(options, choosing, chance, control=control)
             if best is not None:
                 yield replace(best, image=image.name, source=source, split=split)
@@ -255,38 +249,25 @@ def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
 
 
 def _options(
-    image: AnnotatedImage,
-    texts: Sequence[str],
-    subset: str,
-    split: Split,
-    facts: ImageFacts,
-    knowledge: Knowledge,
-    *,
-    plain: bool,
+    subjects: Sequence[Subject], subset: str, split: Split, reads_well: Callable[[str, str], bool], *, plain: bool
 ) -> list[Counterfactual]:
     options = list[Counterfactual]()
-    for text in texts:
-        words = read_caption(text)
-        if len(options) >= _OPTIONS or not _SHORTEST <= len(words.words) <= _LONGEST or not is_clean(words):
-            continue
-        others = [caption.text for caption in image.captions if caption.text != text]
-        for change in islice(MAKERS[subset](Subject(words, facts, knowledge, others), split), _OPTIONS):
+    for about in subjects:
+        if len(options) >= _OPTIONS:
+            break
+        for change in islice(MAKERS[subset](about, split), _OPTIONS):
             # Additions follow the caption, with words that are rare in captions.
-            if subset == "add_obj" or knowledge.collocations.read_well(change.positive, change.negative):
-                is_plain = plain and subset.startswith("add")  # the wrong caption is then always longer
-                bare = replace(change, positive=text, positive_spans=(), removed=()) if is_plain else change
-                options.append(bare)
+            if subset == "add_obj" or reads_well(change.positive, change.negative):
+                if plain and subset.startswith("add"):  # the wrong caption is then always longer
+                    change = replace(change, positive=about.words.caption, positive_spans=(), removed=())
+                options.append(change)
     return options
 
 
-def model_of(images: Sequence[AnnotatedImage], part: int) -> CaptionModel:
+def quarter_model(images: Sequence[AnnotatedImage], part: int) -> TextReader:
     """Return a language model of the captions of a quarter of the images."""
-    return caption_model(caption.text for image in images if part_of(image) == part for caption in image.captions)
-
-
-def own_counts(image: AnnotatedImage, part: int) -> Mapping[Gram, int]:
-    """Return the counts that the model of a quarter has from this image."""
-    return count_grams(caption.text for caption in image.captions) if part_of(image) == part else {}
+    own = (image for image in images if part_of(image) == part)
+    return caption_model({image.name: [caption.text for caption in image.captions] for image in own})
 
 
 def part_of(image: AnnotatedImage) -> int:
@@ -301,7 +282,7 @@ def refine(
     settings: BuildSettings,
 ) -> list[Counterfactual]:
     """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
-    control, by_name = model_of(images, CONTROL), {image.name: image for image in images}
+    control = quarter_model(images, CONTROL)
     balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
     chance, chosen = Random(settings.seed), list[Counterfactual]()
     for pair in chance.sample(pool, len(pool)):
@@ -309,8 +290,8 @@ def refine(
         if known[pair.positive] - known[pair.negative] > _WORSE:
             continue
         if balance.counts[pair.subset] < settings.most:
-            grams = partial(control.log_probability, own=own_counts(by_name[pair.image], CONTROL))
-            chosen += [pair] if balance.choose([pair], (known.__getitem__, grams), chance) else []
+            readers = (known.__getitem__, partial(control, pair.image))
+            chosen += [pair] if balance.choose([pair], readers, chance) else []
     if not chosen:
         raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
     return sorted(chosen, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ from msdscore.errors import InputError
 from msdscore.io.outputs.run import discard
 from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
 from msdscore.lab.benchmarks.readers.files import RawRow, read_json, records
-from msdscore.lab.cococf.build import JUDGE, BuildSettings, build, model_of, part_of, refine
+from msdscore.lab.cococf.build import JUDGE, BuildSettings, build, quarter_model, refine
 from msdscore.lab.cococf.changes import SPLITS, Counterfactual
-from msdscore.lab.cococf.knowledge import count_grams
-from msdscore.lab.cococf.quality import Quality, TextReader, judge_quality, read_likelihoods, section
-from msdscore.lab.cococf.sources import AnnotatedImage, image_number, read_sources
+from msdscore.lab.cococf.quality import Quality, judge_quality, read_likelihoods, section
+from msdscore.lab.cococf.sources import image_number, read_sources
 from msdscore.version import __version__
 
 _NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
-_READ = (
-    "reader.parquet"  # base name of the stored log-likelihoods of the causal language model, until the set is written
-)
+# Base name of the stored log-likelihoods of the causal language model, until the set is written.
+_READ = "reader.parquet"
 _KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
@@ -114,7 +111,7 @@ def publish(
         refuse_existing([output / name for name in _NAMES.values()])
     images = read_sources(captions, objects=objects, classes=classes)
     pairs = build(images, settings, progress=progress)
-    judge = _judge(images)
+    judge = quarter_model(images, JUDGE)
     if settings.reader:  # the pairs that a causal language model does not separate
         texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
         known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
@@ -132,11 +129,3 @@ def publish(
     put_all({output / name: text.encode() for name, text in files.items()}, overwrite=overwrite)
     discard(output / _READ)
     return quality
-
-
-def _judge(images: Sequence[AnnotatedImage]) -> TextReader:
-    """Return the model of a quarter of the images, without the captions of the image that it reads."""
-    model = model_of(images, JUDGE)
-    captions = {image.name: [text.text for text in image.captions] for image in images if part_of(image) == JUDGE}
-    own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn
-    return lambda image, text: model.log_probability(text, own(image))

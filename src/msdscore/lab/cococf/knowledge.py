@@ -2,8 +2,10 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 from msdscore.lab.cococf.sites import (
     DETERMINERS,
@@ -20,83 +22,74 @@ from msdscore.text.words import STOP_WORDS
 _SHARES = (0.6, 0.3, 0.1)  # of three words, two and one
 _BEGIN, _END = "<s>", "</s>"
 Gram = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptionModel:
-    """Counts of one, two and three consecutive words."""
-
-    counts: Mapping[Gram, int]
-    total: int
-    words: int
-
-    def log_probability(self, text: str, own: Mapping[Gram, int]) -> float:
-        """Return the log-probability of a caption; counts of its image (`own`) are excluded."""
-        words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
-        return sum(self._step(tuple(words[at - 2 : at + 1]), own) for at in range(2, len(words)))
-
-    def _step(self, three: Gram, own: Mapping[Gram, int]) -> float:
-        known, left_out = self.counts.get, own.get
-        one = three[2:]
-        mixed = _SHARES[2] * (max(0, known(one, 0) - left_out(one, 0)) + 1) / (self.total + self.words + 1)
-        for share, gram in ((_SHARES[0], three), (_SHARES[1], three[1:])):
-            context = (*gram[:-1], "")
-            before = known(context, 0) - left_out(context, 0)
-            if before > 0:
-                mixed += share * max(0, known(gram, 0) - left_out(gram, 0)) / before
-        return math.log(mixed)
+TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability in nats
 
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
     """Count every one, two and three consecutive words, and with an empty last word the contexts."""
     counts: dict[Gram, int] = {}
     for text in texts:
-        words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
-        for at in range(2, len(words)):
-            one, two, three = words[at - 2 : at + 1]
+        for one, two, three in _triples(text):
             for gram in ((three,), (two, three), (one, two, three), (two, ""), (one, two, "")):
                 counts[gram] = counts.get(gram, 0) + 1
     return counts
 
 
-def caption_model(texts: Iterable[str]) -> CaptionModel:
-    """Learn from captions.
+def _triples(text: str) -> Iterator[tuple[str, str, str]]:
+    words = (_BEGIN, _BEGIN, *read_caption(text).words, _END)
+    return zip(words, words[1:], words[2:], strict=False)
 
-    >>> model = caption_model(["a dog runs", "a dog sits", "a cat runs"])
-    >>> model.log_probability("a dog runs", {}) > model.log_probability("dog a runs", {})
+
+def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
+    """Learn a trigram model from the captions of images; captions of the image that is read are excluded.
+
+    >>> read = caption_model({"1.jpg": ["a dog runs", "a dog sits"], "2.jpg": ["a cat runs"]})
+    >>> read("3.jpg", "a dog runs") > read("3.jpg", "dog a runs")
+    True
+    >>> read("3.jpg", "a dog runs") > read("1.jpg", "a dog runs")
     True
     """
-    counts = count_grams(texts)
-    single = {gram: count for gram, count in counts.items() if len(gram) == 1}
-    return CaptionModel(counts, sum(single.values()), len(single))
+    counts = count_grams(chain.from_iterable(captions.values()))
+    single = [count for gram, count in counts.items() if len(gram) == 1]
+    total, words = sum(single), len(single)
+    counts_of = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # an image is read several times
+
+    def log_probability(image: str, text: str) -> float:
+        known, own, value = counts.get, counts_of(image).get, 0.0
+        for three in _triples(text):
+            one = three[2:]
+            mixed = _SHARES[2] * (max(0, known(one, 0) - own(one, 0)) + 1) / (total + words + 1)
+            for share, gram in ((_SHARES[0], three), (_SHARES[1], three[1:])):
+                context = (*gram[:-1], "")
+                before = known(context, 0) - own(context, 0)
+                if before > 0:
+                    mixed += share * max(0, known(gram, 0) - own(gram, 0)) / before
+            value += math.log(mixed)
+        return value
+
+    return log_probability
 
 
 _KNOWN = 10  # captions that must have a word before it can be said to be unusual somewhere
 
 
-@dataclass(frozen=True, slots=True)
-class Collocations:
-    """Numbers of captions with each word and each collocation; objects of `rare` classes count as their family."""
+def collocation_test(captions: Iterable[str]) -> Callable[[str, str], bool]:
+    """Return a test of a true and a wrong caption: captions have the collocations that the change makes.
 
-    counts: Mapping[Gram, int] = field(default_factory=dict)
-    rare: Collection[str] = ()
-
-    def read_well(self, positive: str, negative: str) -> bool:
-        """Return whether captions have the collocations of a change: "kneeling down street" is in none.
-
-        A word that the captions hardly have cannot be judged and passes.
-        """
-        new = collocations(negative, self.rare) - collocations(positive, self.rare)
-        unknown = {gram[0] for gram in new if len(gram) == 1 and self.counts.get(gram, 0) < _KNOWN}
-        return all(self.counts.get(gram) or not unknown.isdisjoint(gram) for gram in new)
-
-
-def count_collocations(captions: Iterable[str]) -> Collocations:
-    """Learn collocations."""
+    "Kneeling down street" is in none. A word that the captions hardly have cannot be judged and passes. Objects of rare
+    classes count as their family.
+    """
     texts = list(captions)
     names = Counter(name for text in texts for name in things_and_words(text))
     rare = frozenset(name for name in vocabulary().objects if names[name] < _KNOWN)
-    return Collocations(Counter(gram for text in texts for gram in collocations(text, rare)), rare)
+    counts = Counter(gram for text in texts for gram in collocations(text, rare))
+
+    def reads_well(positive: str, negative: str) -> bool:
+        new = collocations(negative, rare) - collocations(positive, rare)
+        unknown = {gram[0] for gram in new if len(gram) == 1 and counts[gram] < _KNOWN}
+        return all(counts[gram] or not unknown.isdisjoint(gram) for gram in new)
+
+    return reads_well
 
 
 def collocations(text: str, rare: Collection[str] = ()) -> set[Gram]:
@@ -124,11 +117,10 @@ _OFTEN = 3  # times that a word was said of a noun before it counts as usual
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Companions of every class, usual words of a noun, and collocations in captions."""
+    """Companions of every class, and usual words of a noun."""
 
     companions: Mapping[str, frozenset[str]]
     usual: Mapping[str, frozenset[str]]
-    collocations: Collocations = field(default_factory=Collocations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.outputs.run import keep_answers
 from msdscore.lab.cococf.changes import Counterfactual
-from msdscore.lab.cococf.knowledge import caption_model
+from msdscore.lab.cococf.knowledge import TextReader, caption_model
 from msdscore.lab.cococf.sites import read_caption
 from msdscore.lab.edits import ARTICLES, article
 
 Floats = NDArray[np.float64]
 _FOLDS = 5
+_ADDITION = re.compile(r"\W+|with|in view|along|and there is|too|and")
 _RIDGE = 1.0  # of the bag of words
 _STEPS = 8
 TITLES = {
@@ -38,7 +39,6 @@ _HOW = (
 )
 TURN = 256  # captions of a causal language model between two parts on disk
 _DIGITS = 3  # of a nat: differences between machines and batches are smaller
-TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,8 @@ class Quality:
     faults: Mapping[str, int]
     longer: float  # share of pairs whose wrong caption has more characters
     reader: str = ""  # name of the causal language model
-    pool: Mapping[str, Any] | None = (
-        None  # pairs before its refinement, and the accuracies of both language models on them
-    )
+    # Pairs before its refinement, and the accuracies of both language models on them.
+    pool: Mapping[str, Any] | None = None
 
     @property
     def leaning(self) -> tuple[str, ...]:
@@ -207,8 +206,8 @@ def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
 
 def _fold_reader(pairs: Sequence[Counterfactual]) -> TextReader:
     captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
-    models = [caption_model(sorted(texts)) for texts in captions]
-    return lambda image, text: models[_fold(image)].log_probability(text, {})
+    models = [caption_model({"": sorted(texts)}) for texts in captions]
+    return lambda image, text: models[_fold(image)](image, text)
 
 
 def _has_wrong_article(pair: Counterfactual) -> bool:
@@ -220,14 +219,13 @@ def _has_other_changes(pair: Counterfactual) -> bool:
     """Return whether the captions differ outside of their spans."""
     if not pair.negative_spans:
         return False
-    if not pair.positive_spans:  # an addition to the unchanged caption
-        return _letters(outside_spans(pair.negative, pair.negative_spans)) != _letters(pair.positive)
-    return outside_spans(pair.negative, pair.negative_spans) != outside_spans(pair.positive, pair.positive_spans)
-
-
-def _letters(text: str) -> str:
-    """Return a caption without the words that introduce an addition."""
-    return re.sub(r"\W+|with|in view|along|and there is|too|and", "", text).lower()
+    true, false = (
+        outside_spans(text, spans)
+        for text, spans in ((pair.positive, pair.positive_spans), (pair.negative, pair.negative_spans))
+    )
+    if not pair.positive_spans:  # an addition to the unchanged caption, and the words that introduce it
+        true, false = (_ADDITION.sub("", text).lower() for text in (true, false))
+    return true != false
 
 
 _FAULTS: dict[str, Callable[[Counterfactual], bool]] = {
