@@ -79,7 +79,7 @@ def train(inputs: Path, output: Path) -> None:
     from dataclasses import replace
 
     from align_data import recipe, source
-    from msdscore.lab.align.run.session import TrainOptions
+    from msdscore.lab.align.run.parts import TrainOptions
     from msdscore.lab.align.run.train import train as run
 
     options = TrainOptions(device="cpu", workers=1, resume=(output / "run").exists())

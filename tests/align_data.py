@@ -16,7 +16,7 @@ from msdscore.lab.align.data.formats import DataSource, open_pairs
 from msdscore.lab.align.data.samples import Sample, SampleReader
 from msdscore.lab.align.features import TowerFeatures
 from msdscore.lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec
-from msdscore.lab.align.run.session import Session
+from msdscore.lab.align.run.train import Session
 from train_mini.recipe import load_mini
 
 COLOURS = ("red", "green", "blue", "yellow")

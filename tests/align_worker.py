@@ -6,7 +6,7 @@ from pathlib import Path
 
 from align_data import source
 from msdscore.lab.align.recipe import load_recipe
-from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 
 

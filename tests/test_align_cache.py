@@ -16,7 +16,7 @@ from msdscore.lab.align.data.samples import make_view
 from msdscore.lab.align.features import MatrixStore, MatrixWriter
 from msdscore.lab.align.recipe import SampleSpec
 from msdscore.lab.align.repeatable import ordered_sums
-from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 
 CPU = TrainOptions(device="cpu", workers=2)

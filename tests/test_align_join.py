@@ -21,7 +21,7 @@ from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
 from msdscore.lab.align.export import export, join
-from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 
 CAPTIONS = ["a red square", "two green circles on a table"]

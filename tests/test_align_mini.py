@@ -24,8 +24,8 @@ from msdscore.lab.align.features import make_batch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.run.folder import read_run
-from msdscore.lab.align.run.session import TrainOptions, open_towers, start_session, tower_dims, tune_towers
-from msdscore.lab.align.run.train import train
+from msdscore.lab.align.run.parts import TrainOptions, open_towers, tower_dims, tune_towers
+from msdscore.lab.align.run.train import Session, train
 from msdscore.scorer import Scorer
 from train_mini.recipe import load_mini
 
@@ -160,7 +160,7 @@ def test_local_terms_and_negatives_train_separate_paths(rows, tmp_path):
         folder = tmp_path / terms[0]
         folder.mkdir()
         recipe = frozen_mini(*changes)
-        session = start_session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
+        session = Session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
         objective(session.parts.aligner, batch, session.setting)[0].backward()
         for name, parameter in session.parts.aligner.heads.named_parameters():

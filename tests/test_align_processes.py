@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from align_data import make_rows, read_curves, recipe, source
 from msdscore.lab.align.recipe import dump_recipe
 from msdscore.lab.align.run.folder import checkpoints
-from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama

@@ -15,7 +15,7 @@ from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.lab.align.features import words_at
-from msdscore.lab.align.run.session import tower_dims
+from msdscore.lab.align.run.parts import tower_dims
 from msdscore.text.words import content_tokens
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert

@@ -24,8 +24,8 @@ from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import LanguageSpec, TrainSpec, load_recipe
 from msdscore.lab.align.run.folder import averaged_weights, checkpoints
-from msdscore.lab.align.run.session import TrainOptions, start_session
-from msdscore.lab.align.run.train import train
+from msdscore.lab.align.run.parts import TrainOptions
+from msdscore.lab.align.run.train import Session, train
 from msdscore.scorer import Scorer
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert, make_tiny_llama
@@ -113,7 +113,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     def refuse(*_, **__):
         raise AssertionError("the language model was loaded")
 
-    monkeypatch.setattr("msdscore.lab.align.run.session.load_language_model", refuse)
+    monkeypatch.setattr("msdscore.lab.align.run.parts.load_language_model", refuse)
     monkeypatch.setattr(language, "load_language_model", refuse)
     train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
@@ -138,7 +138,7 @@ def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, t
         "image.line.bias": (32,),
     }
     (again := tmp_path / "again").mkdir()
-    session = start_session(recipe_, open_pairs(rows), again, CPU, world=World(), device=torch.device("cpu"))
+    session = Session(recipe_, open_pairs(rows), again, CPU, world=World(), device=torch.device("cpu"))
     aligner, model = session.parts.aligner, session.setting.language
     trained = {name for name, _ in aligner.named_parameters()}
     assert trained == {"heads.image.line.weight", "heads.image.line.bias", "log_scales.contrastive"}
@@ -176,7 +176,7 @@ def test_frozen_parameters_do_not_change_and_have_no_gradients(models, rows, tmp
     recipe_ = paper(models)
     run = tmp_path / "run"
     run.mkdir()
-    session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+    session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
     model = session.setting.language.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     samples, towers = read_samples(session, rows)
@@ -203,7 +203,7 @@ def test_microbatches_of_the_language_model_do_not_change_gradients(models, rows
         recipe_ = replace(recipe_, lm=replace(recipe_.lm, batch=batch_size))
         run = tmp_path / str(batch_size)
         run.mkdir()
-        session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+        session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
         loss, _ = objective(session.parts.aligner, batch, session.setting)
         loss.backward()
@@ -245,7 +245,7 @@ def test_word_loss_uses_only_content_words(rows, tmp_path):
     for words in ("all", "content"):
         small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
         (run := tmp_path / words).mkdir()
-        session = start_session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+        session = Session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
         values.append(objective(session.parts.aligner, batch, session.setting)[1]["word"].item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)

@@ -26,7 +26,7 @@ from msdscore.lab.align.evaluate import evaluate
 from msdscore.lab.align.export import export
 from msdscore.lab.align.losses import densities
 from msdscore.lab.align.run.folder import read_run
-from msdscore.lab.align.run.session import TrainOptions, open_towers, tune_towers
+from msdscore.lab.align.run.parts import TrainOptions, open_towers, tune_towers
 from train_mini.batches import open_resident
 from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
 from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss

@@ -11,7 +11,7 @@ from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
-from msdscore.lab.align.run.session import Parts, Towers, TrainOptions, tower_dims
+from msdscore.lab.align.run.parts import Parts, Towers, TrainOptions, tower_dims
 from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk

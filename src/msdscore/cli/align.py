@@ -95,7 +95,7 @@ def run_training(
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
     from msdscore.lab.align.recipe import load_as
-    from msdscore.lab.align.run.session import TrainOptions
+    from msdscore.lab.align.run.parts import TrainOptions
 
     check_folder(output)
     ablated = training.no_reconstruction

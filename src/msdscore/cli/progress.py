@@ -20,7 +20,7 @@ import typer
 from msdscore.errors import shortened
 
 if TYPE_CHECKING:
-    from msdscore.lab.align.run.session import Event
+    from msdscore.lab.align.run.parts import Event
 
 KEPT = "stopped; finished parts are saved, and the same command resumes from there"
 # Control characters, which a terminal executes, and marks that change the direction of text.

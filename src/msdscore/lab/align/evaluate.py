@@ -18,7 +18,7 @@ from msdscore.lab.align.data.formats import DataSource, Pairs, image_content, op
 from msdscore.lab.align.features import chunks
 from msdscore.lab.align.losses import caption_table, token_table
 from msdscore.lab.align.run.folder import read_run
-from msdscore.lab.align.run.session import Towers, open_towers, tune_towers
+from msdscore.lab.align.run.parts import Towers, open_towers, tune_towers
 
 RANKS = (1, 5, 10)
 

@@ -26,7 +26,7 @@ from msdscore.encoders.aligned.towers import ImageTower, TextTower, plain
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError
-from msdscore.io.atomic import in_turn, replacing
+from msdscore.io.atomic import in_turn, write_bytes
 from msdscore.io.hashing import text_key
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.data.samples import Sample, SampleReader, in_order, make_view
@@ -223,8 +223,8 @@ def build_cache(
     live: TowerFeatures,
     *,
     dtype: str,
-    workers: int = 1,
-    on_progress: OnProgress | None = None,
+    workers: int,
+    on_progress: OnProgress,
 ) -> None:
     """Write the features of all views and captions; incomplete files of a killed run are removed first.
 
@@ -239,8 +239,7 @@ def build_cache(
         _check_room(folder, reader, live, dtype)
         bad = _write_features(folder, reader, live, dtype, workers, on_progress)
         state = {"dtype": dtype, "views": reader.recipe.sample.views, "bad": bad}
-        with replacing(folder / _DONE) as file:
-            file.write(json.dumps(state).encode())
+        write_bytes(folder / _DONE, json.dumps(state).encode(), folder=folder)
 
 
 def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
@@ -257,7 +256,7 @@ def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: 
 
 
 def _write_features(
-    folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str, workers: int, on_progress: OnProgress | None
+    folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str, workers: int, on_progress: OnProgress
 ) -> dict[int, str]:
     """Write the features of all pairs; return the errors of unreadable images, by index of the pair."""
     writers: dict[str, MatrixWriter] = {"text-spans": MatrixWriter(folder / "text-spans", "int32")}
@@ -287,8 +286,7 @@ def _write_features(
                 spans = torch.tensor(layout.spans, dtype=torch.int32).reshape(1, -1, 2)
                 writers["text-spans"].extend(spans, torch.ones(spans.shape[:2], dtype=torch.bool))
             start += len(decoded)
-            if on_progress is not None:
-                on_progress(start, len(reader.pairs))
+            on_progress(start, len(reader.pairs))
     for writer in writers.values():
         writer.close()
     return bad

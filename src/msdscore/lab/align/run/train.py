@@ -1,44 +1,54 @@
 """The training loop: from a recipe and captioned images to a folder with a trained aligner."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from msdscore.encoders.aligned.towers import plain
 from msdscore.encoders.backbone import place
+from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
-from msdscore.lab.align.aligner import Aligner, learning_rate, set_learning_rate
+from msdscore.lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average, set_learning_rate
 from msdscore.lab.align.data.formats import DataSource, Pairs, open_pairs
 from msdscore.lab.align.evaluate import measure_retrieval
 from msdscore.lab.align.features import TrainingBatch
-from msdscore.lab.align.objective import objective
-from msdscore.lab.align.processes import average_gradients, broadcast, joined, own_device, wait
+from msdscore.lab.align.objective import Setting, objective
+from msdscore.lab.align.processes import World, average_gradients, broadcast, joined, own_device, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
 from msdscore.lab.align.run.folder import (
     LOCK,
+    TOWERS,
+    KnownTowers,
+    Progress,
+    checkpoints,
     open_curves,
     open_logger,
     prepare_folder,
+    read_known_towers,
+    restore,
     save_best,
     save_checkpoint,
     tensors_of,
     write_report,
+    write_text,
 )
-from msdscore.lab.align.run.session import (
+from msdscore.lab.align.run.parts import (
     Assemble,
     Event,
-    Session,
     TrainOptions,
     assemble_heads,
-    start_session,
+    open_towers,
+    tower_dims,
     tune_towers,
 )
 
@@ -91,57 +101,84 @@ def train(
             stack.callback(take_lock(Path(out) / LOCK).release)
             prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
         wait(world)
-        session = start_session(recipe, pairs, Path(out), options, world=world, device=device, assemble=assemble)
-        return _Run(session, Path(out), pairs, val_pairs, options).go()
+        session = Session(recipe, pairs, Path(out), options, world=world, device=device, assemble=assemble)
+        return session.go(val_pairs)
 
 
-class _Run:
-    """The state of one training loop."""
+class Session:
+    """One process of a training run: frozen and trainable parts, and the loop from `progress` to the last step."""
 
-    def __init__(self, session: Session, out: Path, pairs: Pairs, val: Pairs | None, options: TrainOptions) -> None:
-        self._s, self._out, self._pairs, self._val, self._options = session, out, pairs, val, options
-        self._progress, self._world = session.progress, session.setting.world
-        self._started = time.monotonic()
-        self._curves = open_curves(out, step=self._progress.step) if self._world.is_first else None
+    def __init__(
+        self,
+        recipe: Recipe,
+        pairs: Pairs,
+        out: Path,
+        options: TrainOptions,
+        *,
+        world: World,
+        device: torch.device,
+        assemble: Assemble = assemble_heads,
+    ) -> None:
+        """Load the frozen parts, create or restore the trainable ones, and open the data."""
+        self.recipe, self.pairs, self.out, self.options = recipe, pairs, out, options
+        self.world, self.device, self.towers = world, device, open_towers(recipe, device)
+        hashes = (files_sha256(tower.files) for tower in self.towers)
+        known = KnownTowers(*tower_dims(*self.towers), *hashes)
+        if (out / TOWERS).is_file() and read_known_towers(out) != known:
+            raise RunError(f"{out}: was started with other backbones; resume it with the same weights")
+        wait(world)
+        if world.is_first:
+            write_text(out / TOWERS, json.dumps(plain(known), indent=2))
+        spec, self.parts = recipe.train, assemble(recipe, pairs, self.towers, options, world)
+        aligner = self.parts.aligner.to(device)
+        self.average, self.optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
+        saved = checkpoints(out) if options.resume else []
+        self.progress = restore(saved[-1], self.average, aligner, self.optimiser) if saved else Progress()
+        half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
+        self.steps = spec.steps or max(1, round(spec.epochs * self.parts.per_epoch / spec.accumulate))
+        self.setting = Setting(recipe.loss, world, self.parts.language, half)
+        # Only the first process reports.
+        self._curves: Callable[[Mapping[str, Any]], None] | None = None
         self._loggers: list[Callable[[Mapping[str, float], int], None]] = []
 
-    def go(self) -> RunReport:
-        """Run the remaining steps, then return the report."""
-        s, each, start = self._s, self._s.recipe.train.accumulate, self._progress.step
+    def go(self, val: Pairs | None) -> RunReport:
+        """Run the remaining steps with evaluations on `val`, then return the report."""
+        started, each, start = time.monotonic(), self.recipe.train.accumulate, self.progress.step
         with ExitStack() as stack:
-            if self._world.is_first:
-                self._loggers += [open_logger(name, self._out, s.recipe, stack) for name in self._options.loggers]
-            batches = stack.enter_context(closing(s.parts.batches(start * each, s.steps * each)))
-            for step in range(start, s.steps):
-                if self._progress.stopped:
+            if self.world.is_first:
+                self._curves = open_curves(self.out, step=start)
+                self._loggers += [open_logger(name, self.out, self.recipe, stack) for name in self.options.loggers]
+            batches = stack.enter_context(closing(self.parts.batches(start * each, self.steps * each)))
+            for step in range(start, self.steps):
+                if self.progress.stopped:
                     break
                 terms = self._step(step, [next(batches) for _ in range(each)])
-                self._progress = replace(self._progress, step=step + 1)
-                self._after(terms)
-        return self._report()
+                self.progress = replace(self.progress, step=step + 1)
+                self._after(terms, val)
+        return self._report(time.monotonic() - started)
 
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
         """Run one step of the optimiser over all accumulated batches; values stay on the device."""
-        s, spec, aligner, optimiser = self._s, self._s.recipe.train, self._s.parts.aligner, self._s.optimiser
-        set_learning_rate(optimiser, learning_rate(step, steps=s.steps, spec=spec))
+        spec, parts, aligner, optimiser = self.recipe.train, self.parts, self.parts.aligner, self.optimiser
+        set_learning_rate(optimiser, learning_rate(step, steps=self.steps, spec=spec))
         aligner.train()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
-            with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
-                loss, terms = objective(aligner, batch, s.setting, s.parts.terms, s.parts.step_type)
+            with seeded(draw(self.recipe.seed, "step", step, number, self.world.rank), self.device):
+                loss, terms = objective(aligner, batch, self.setting, parts.terms, parts.step_type)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
-        average_gradients(aligner.parameters(), self._world)
+        average_gradients(aligner.parameters(), self.world)
         if spec.clip:
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), spec.clip)
         optimiser.step()
         aligner.limit_scales()
         optimiser.zero_grad(set_to_none=True)
-        s.average.update_parameters(aligner)
+        self.average.update_parameters(aligner)
         return sums
 
-    def _after(self, terms: dict[str, Tensor]) -> None:
+    def _after(self, terms: dict[str, Tensor], val: Pairs | None) -> None:
         """Report, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation.
 
         Reading the values of a step waits for the device, so it is not done at every step.
@@ -149,73 +186,73 @@ class _Run:
         Raises:
             RunError: If the loss is no longer finite.
         """
-        s, spec, done = self._s, self._s.recipe.train, self._progress.step
-        last = done == s.steps
-        evaluates = self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0)
-        saves = last or done % (spec.save_every or max(_SAVE_EVERY, s.steps_per_epoch)) == 0
+        spec, done = self.recipe.train, self.progress.step
+        last, epoch = done == self.steps, max(1, self.parts.per_epoch // spec.accumulate)
+        evaluates = val is not None and (last or done % (spec.eval_every or epoch) == 0)
+        saves = last or done % (spec.save_every or max(_SAVE_EVERY, epoch)) == 0
         if done % spec.log_every == 0 or evaluates or saves:
             values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
-            loss = sum(s.recipe.loss.weights[name] * value for name, value in values.items())
+            loss = sum(self.recipe.loss.weights[name] * value for name, value in values.items())
             if not math.isfinite(loss):
                 raise RunError(f"the loss is {loss} at step {done - 1}; lower train.lr, or train in float32")
-            rate = learning_rate(done - 1, steps=s.steps, spec=spec)
+            rate = learning_rate(done - 1, steps=self.steps, spec=spec)
             self._tell("step", {"loss": loss, **values, "lr": rate})
-        elif self._options.on_event is not None and self._world.is_first:
-            self._options.on_event(Event("step", done, s.steps))
-        if self._val is not None and evaluates:
-            self._evaluate(self._val)
-        if saves or self._progress.stopped:
-            if self._world.is_first:
-                save_checkpoint(self._out, s.average, s.parts.aligner, s.optimiser, self._progress, keep=spec.keep)
-            wait(self._world)
+        elif self.world.is_first:
+            self.options.on_event(Event("step", done, self.steps))
+        if val is not None and evaluates:
+            self._evaluate(val)
+        if saves or self.progress.stopped:
+            if self.world.is_first:
+                aligner = self.parts.aligner
+                save_checkpoint(self.out, self.average, aligner, self.optimiser, self.progress, keep=spec.keep)
+            wait(self.world)
 
     def _evaluate(self, val: Pairs) -> None:
         """Measure retrieval with the averaged weights; all processes get the result."""
-        s, spec, before, recall = self._s, self._s.recipe.train, self._progress, 0.0
-        if self._world.is_first:
-            averaged = cast(Aligner, s.average.module)
-            towers = tune_towers(s.towers, tensors_of("trunk", averaged.state_dict()))
+        spec, before, recall = self.recipe.train, self.progress, 0.0
+        if self.world.is_first:
+            averaged = cast(Aligner, self.average.module)
+            towers = tune_towers(self.towers, tensors_of("trunk", averaged.state_dict()))
             cosine, local = measure_retrieval(
                 val, towers, averaged.heads, chunk=spec.tower_batch, local=spec.stop_on == "local"
             )
             recall = (local or cosine).mean
             values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": recall}
             self._tell("evaluation", values)
-        recall = broadcast(recall, self._world, s.device)
+        recall = broadcast(recall, self.world, self.device)
         if recall > before.best:
-            self._progress = replace(before, best=recall, best_step=before.step, stale=0)
-            if self._world.is_first:
-                save_best(self._out, s.average, self._progress)
+            self.progress = replace(before, best=recall, best_step=before.step, stale=0)
+            if self.world.is_first:
+                save_best(self.out, self.average, self.progress)
         else:
             stale = before.stale + 1
-            self._progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
+            self.progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
 
     def _tell(self, kind: str, values: dict[str, float]) -> None:
         if self._curves is None:
             return
-        done = self._progress.step
+        done = self.progress.step
         self._curves({"step": done, "kind": kind, **values})
         for add in self._loggers:
             add({f"{kind}/{name}": value for name, value in values.items()}, done)
-        if self._options.on_event is not None:
-            self._options.on_event(Event(kind, done, self._s.steps, values))
+        self.options.on_event(Event(kind, done, self.steps, values))
 
-    def _report(self) -> RunReport:
-        s, progress, bad = self._s, self._progress, self._s.parts.bad
+    def _report(self, seconds: float) -> RunReport:
+        progress, bad = self.progress, self.parts.bad
         report = RunReport(
-            run=str(self._out),
+            run=str(self.out),
             step=progress.step,
-            steps=s.steps,
+            steps=self.steps,
             stopped_early=progress.stopped,
             best=progress.best if progress.best >= 0 else None,
             best_step=progress.best_step,
-            pairs=len(self._pairs),
-            skipped_rows=self._pairs.skipped,
+            pairs=len(self.pairs),
+            skipped_rows=self.pairs.skipped,
             bad_images=len(bad),
             bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
-            parameters=sum(own.numel() for own in s.parts.aligner.heads.parameters() if own.requires_grad),
-            seconds=time.monotonic() - self._started,
+            parameters=sum(own.numel() for own in self.parts.aligner.heads.parameters() if own.requires_grad),
+            seconds=seconds,
         )
-        if self._world.is_first:
-            write_report(self._out, s.recipe, asdict(report))
+        if self.world.is_first:
+            write_report(self.out, self.recipe, asdict(report))
         return report

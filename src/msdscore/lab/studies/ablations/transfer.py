@@ -10,7 +10,7 @@ from msdscore.intervals import Resampling
 from msdscore.lab.align.data.formats import DataSource
 from msdscore.lab.align.export import export
 from msdscore.lab.align.recipe import Recipe, load_recipe
-from msdscore.lab.align.run.session import TrainOptions
+from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import RunReport, train
 from msdscore.lab.benchmarks.registry import reader_options
 from msdscore.lab.benchmarks.results.compare import compare_sides

@@ -1,6 +1,5 @@
-"""The state of one process of a run: towers, trainable parts, batches, and progress."""
+"""Options of a run and its parts: towers, the trainable module, and batches."""
 
-import json
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -9,22 +8,17 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from msdscore.encoders.aligned.encoder import load_towers
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerOptions, plain
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerOptions
 from msdscore.encoders.base import Features
-from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.mini.lite2 import Lite2Images
-from msdscore.errors import RunError
-from msdscore.lab.align.aligner import Aligner, make_optimiser, moving_average
+from msdscore.lab.align.aligner import Aligner
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.data.samples import SampleReader, check_batch, read_batches
 from msdscore.lab.align.features import (
     CachedFeatures,
-    OnProgress,
     TowerFeatures,
     TrainingBatch,
     build_cache,
@@ -32,19 +26,10 @@ from msdscore.lab.align.features import (
     make_batch,
 )
 from msdscore.lab.align.language import FrozenLanguageModel, load_language_model
-from msdscore.lab.align.objective import TERMS, Setting, Term, TrainingStep
+from msdscore.lab.align.objective import TERMS, Term, TrainingStep
 from msdscore.lab.align.processes import World, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
-from msdscore.lab.align.run.folder import (
-    TOWERS,
-    KnownTowers,
-    Progress,
-    checkpoints,
-    read_known_towers,
-    restore,
-    write_text,
-)
 
 Towers = tuple[ImageTower, TextTower]
 
@@ -69,13 +54,11 @@ class TrainOptions:
     cache: str = ""  # folder of cached features; empty: none
     cache_dtype: str = "float16"
     loggers: tuple[str, ...] = ()
-    on_event: Callable[[Event], None] | None = None
+    on_event: Callable[[Event], None] = lambda event: None
 
-    @property
-    def on_cached(self) -> OnProgress | None:
-        """Reports the progress of a cache as events."""
-        report = self.on_event
-        return None if report is None else lambda done, of: report(Event("cache", done, of))
+    def on_cached(self, done: int, of: int) -> None:
+        """Report the progress of a cache as an event."""
+        self.on_event(Event("cache", done, of))
 
 
 def open_towers(recipe: Recipe, device: torch.device) -> Towers:
@@ -143,55 +126,6 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
     return Parts(batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """One process of a run, ready to continue from `progress`."""
-
-    recipe: Recipe
-    setting: Setting
-    device: torch.device
-    towers: Towers
-    parts: Parts
-    average: AveragedModel
-    optimiser: Optimizer
-    steps: int
-    progress: Progress
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps in one epoch, at least one."""
-        return max(1, self.parts.per_epoch // self.recipe.train.accumulate)
-
-
-def start_session(
-    recipe: Recipe,
-    pairs: Pairs,
-    run: Path,
-    options: TrainOptions,
-    *,
-    world: World,
-    device: torch.device,
-    assemble: Assemble = assemble_heads,
-) -> Session:
-    """Load the frozen parts, create or restore the trainable ones, and open the data."""
-    towers = open_towers(recipe, device)
-    known = KnownTowers(*tower_dims(*towers), files_sha256(towers[0].files), files_sha256(towers[1].files))
-    if (run / TOWERS).is_file() and read_known_towers(run) != known:
-        raise RunError(f"{run}: was started with other backbones; resume it with the same weights")
-    wait(world)
-    if world.is_first:
-        write_text(run / TOWERS, json.dumps(plain(known), indent=2))
-    parts, spec = assemble(recipe, pairs, towers, options, world), recipe.train
-    aligner = parts.aligner.to(device)
-    average, optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
-    saved = checkpoints(run) if options.resume else []
-    progress = restore(saved[-1], average, aligner, optimiser) if saved else Progress()
-    half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
-    steps = spec.steps or max(1, round(spec.epochs * parts.per_epoch / spec.accumulate))
-    setting = Setting(recipe.loss, world, parts.language, half)
-    return Session(recipe, setting, device, towers, parts, average, optimiser, steps, progress)
 
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
