@@ -18,7 +18,7 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
-from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
+from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average
 from msdscore.lab.align.objective import Setting, objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
@@ -120,7 +120,8 @@ def run(recipe, batches, device, steps, *, fixed_order):
     times = []
     with ordered_sums(device) if fixed_order else nullcontext():
         for step, batch in enumerate(batches.batches(0, steps)):
-            set_learning_rate(optimiser, learning_rate(step, steps=steps, spec=recipe.train))
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, steps=steps, spec=recipe.train) * group["share"]
             with seeded(draw(0, "step", step), device):
                 objective(aligner, batch, setting, TERMS, MiniStep)[0].backward()
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from align_data import source
-from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.align.recipe import Recipe, load_recipe
 from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 
@@ -17,7 +17,7 @@ def main(recipe: str, rows: str, run: str, pause: str) -> None:
         time.sleep(float(pause))
 
     options = TrainOptions(device="cpu", workers=2, on_event=wait)
-    train(load_recipe(recipe), source(Path(rows)), run, val=source(Path(rows)), options=options)
+    train(load_recipe(Recipe, recipe), source(Path(rows)), run, val=source(Path(rows)), options=options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from align_data import make_rows, recipe
 from msdscore.cli.app import app
-from msdscore.lab.align.recipe import dump_recipe
+from msdscore.lab.align.recipe import Recipe, dump_recipe, load_recipe
 
 
 def call(*arguments):
@@ -33,6 +33,15 @@ def test_train_eval_export_and_score(tmp_path):
     image = next((tmp_path / "data").rglob("*.png"))
     scores = json.loads(call("score", image, "a red square", "-e", encoder, "--json"))
     assert "enc:encoder@" in scores["signature"]
+
+
+def test_no_reconstruction_disables_the_language_model(tmp_path):
+    rows, toml = make_rows(tmp_path / "data"), tmp_path / "recipe.toml"
+    with_language = recipe(loss={"reconstruction": 1.0}, lm={"source": str(tmp_path / "missing")}, train={"steps": 1})
+    toml.write_text(dump_recipe(with_language), encoding="utf-8")
+    run = tmp_path / "run"
+    call("align", "train", "--recipe", toml, "--data", rows, "-o", run, "--device", "cpu", "--no-reconstruction")
+    assert load_recipe(Recipe, run / "config.toml").loss.reconstruction == 0.0
 
 
 def test_unknown_recipe_is_rejected(tmp_path):

@@ -177,7 +177,7 @@ def test_batches_do_not_depend_on_the_start_step(tmp_path):
     reader = SampleReader(pairs, recipe(sample={"views": 3}, train={"batch": 4}))
 
     def seen(start):
-        batches = read_batches(reader, start=start, stop=6, workers=3)
+        batches = read_batches(reader, start=start, stop=6, workers=3, world=World())
         return [[(s.item, s.view, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)

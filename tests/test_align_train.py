@@ -22,7 +22,7 @@ from msdscore.lab.align.export import export
 from msdscore.lab.align.features import make_batch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World
-from msdscore.lab.align.recipe import LanguageSpec, TrainSpec, load_recipe
+from msdscore.lab.align.recipe import LanguageSpec, Recipe, TrainSpec, load_recipe
 from msdscore.lab.align.run.folder import averaged_weights, checkpoints
 from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import Session, train
@@ -52,7 +52,8 @@ def paper(models, **train_settings):
     clip, llama = models / "clip", models / "llama"
     changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={llama}", "heads.dim=24", "lm.batch=3"]
     settings = {"steps": 4, "batch": 8, "lr": 0.01, "log_every": 1, "save_every": 100, **train_settings}
-    return load_recipe("paper", changes=[*changes, *(f"train.{key}={value}" for key, value in settings.items())])
+    changes += [f"train.{key}={value}" for key, value in settings.items()]
+    return load_recipe(Recipe, "paper", changes=changes)
 
 
 def steps_of(run, kind="step"):
@@ -115,7 +116,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
 
     monkeypatch.setattr("msdscore.lab.align.run.parts.load_language_model", refuse)
     monkeypatch.setattr(language, "load_language_model", refuse)
-    train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
+    train(replace(recipe_, loss=replace(recipe_.loss, reconstruction=0.0)), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
     # Scoring with the export does not load the language model.
     folder = export(run, tmp_path / "encoder")
@@ -126,7 +127,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
 def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, tmp_path, monkeypatch):
     changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
     changes += ["heads.dim=32", "train.steps=8", "train.batch=8", "train.lr=0.02", "train.log_every=1"]
-    recipe_ = load_recipe("paper-llama", changes=changes)
+    recipe_ = load_recipe(Recipe, "paper-llama", changes=changes)
     train(recipe_, rows, tmp_path / "run", options=CPU)
     curve = steps_of(tmp_path / "run")
     for term in ("contrastive", "reconstruction"):
@@ -164,12 +165,12 @@ def test_head_none_needs_the_width_of_the_language_model(models, rows, tmp_path)
     with pytest.raises(
         ConfigError, match="a head of kind 'none' has as many dimensions as its tower: set heads.dim=32"
     ):
-        train(load_recipe("paper-llama", changes=changes), rows, tmp_path / "run", options=CPU)
+        train(load_recipe(Recipe, "paper-llama", changes=changes), rows, tmp_path / "run", options=CPU)
     other = [*changes, "heads.dim=16", "heads.text.kind=linear"]
     with pytest.raises(
         ConfigError, match="lm.prefix 'head' needs heads.dim to be the language model's width 32, got 16"
     ):
-        train(load_recipe("paper-llama", changes=other), rows, tmp_path / "other", options=CPU)
+        train(load_recipe(Recipe, "paper-llama", changes=other), rows, tmp_path / "other", options=CPU)
 
 
 def test_frozen_parameters_do_not_change_and_have_no_gradients(models, rows, tmp_path):
@@ -338,7 +339,7 @@ def test_the_run_folder_is_complete(rows, tmp_path):
     small = recipe(train={"steps": 6, "save_every": 2, "keep": 2, "eval_every": 3})
     events = []
     train(small, rows, run, val=rows, options=replace(CPU, on_event=events.append))
-    assert load_recipe(run / "config.toml") == small
+    assert load_recipe(Recipe, run / "config.toml") == small
     assert json.loads((run / "environment.json").read_text())["libraries"]["torch"] == torch.__version__.split("+")[0]
     assert [path.name for path in checkpoints(run)] == ["step-00000004", "step-00000006"]
     assert not list(run.rglob("*.pt")) + list(run.rglob("*.pkl")) + list(run.rglob("*.bin"))

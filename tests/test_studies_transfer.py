@@ -10,7 +10,7 @@ from bench_sets import COLOURS, encoded, make_sugarcrepe, write_images, write_ro
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import DataSource
-from msdscore.lab.align.recipe import load_recipe
+from msdscore.lab.align.recipe import Recipe, load_recipe
 from msdscore.lab.studies.ablations.transfer import train_both
 from msdscore.lab.studies.context import Study
 from msdscore.scoring.spec import ScorerSpec
@@ -84,6 +84,7 @@ def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):
 
 
 def test_recipe_without_reconstruction_is_rejected(clip, tmp_path):
-    recipe = load_recipe("paper", changes=[f"image.source={clip}", f"text.source={clip}"], no_reconstruction=True)
+    changes = [f"image.source={clip}", f"text.source={clip}", "loss.reconstruction=0.0"]
+    recipe = load_recipe(Recipe, "paper", changes=changes)
     with pytest.raises(ConfigError, match="the recipe has no reconstruction; set"):
         train_both(Study(root=tmp_path, spec=ScorerSpec(device="cpu")), recipe, DataSource(("x.jsonl",)), tmp_path)

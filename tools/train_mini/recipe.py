@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from msdscore.encoders.mini.lite2 import STAGES
 from msdscore.errors import ConfigError
-from msdscore.lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec, load_as, require_between
+from msdscore.lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec, load_recipe, require_between
 
 MINI = Path(__file__).with_name("mini.toml")
 
@@ -105,4 +105,4 @@ class MiniRecipe(Recipe):
 
 def load_mini(name: str | Path = MINI, *, changes: Iterable[str] = ()) -> MiniRecipe:
     """Load a recipe of `mini`, by default the shipped one, with changes such as `train.steps=100`."""
-    return load_as(MiniRecipe, name, changes=changes)
+    return load_recipe(MiniRecipe, name, changes=changes)

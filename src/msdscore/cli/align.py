@@ -94,12 +94,12 @@ def run_training(
     """Load a recipe, train it and print the report."""
     from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
-    from msdscore.lab.align.recipe import load_as
+    from msdscore.lab.align.recipe import load_recipe
     from msdscore.lab.align.run.parts import TrainOptions
 
     check_folder(output)
-    ablated = training.no_reconstruction
-    recipe = load_as(kind, training.recipe, changes=training.change, no_reconstruction=ablated)
+    ablated = ["loss.reconstruction=0.0"] if training.no_reconstruction else []
+    recipe = load_recipe(kind, training.recipe, changes=[*training.change, *ablated])
     validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with events() as show:
         how = TrainOptions(

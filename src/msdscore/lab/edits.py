@@ -5,7 +5,8 @@ not repeat what an encoder was trained on; all share the functions that insert w
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from msdscore.text.words import COLOURS, NUMBERS, Span, joined, segment, stem
@@ -72,23 +73,23 @@ def article(word: str) -> str:
     return "an" if vowel or word.lower().startswith("hour") else "a"
 
 
-def other_colour(caption: str, known: Known, chance: Random) -> str | None:
-    """Replace one colour by one that no caption of the image mentions.
+def other_word(kind_of: Mapping[str, Sequence[str]], caption: str, known: Known, chance: Random) -> str | None:
+    """Replace one word by another of its kind that no caption of the image mentions; None if there is none.
 
-    >>> other_colour("A red car", {"red", "car"}, Random(0)) is None
-    False
+    >>> other_word({"red": ("red", "blue")}, "A red car", {"red", "car"}, Random(0))
+    'A blue car'
     """
-    return _swapped(caption, lambda word: COLOURS if word in COLOURS else (), known, chance)
+    matches = [match for match in _WORD.finditer(caption) if match.group().lower() in kind_of]
+    for match in chance.sample(matches, len(matches)):
+        free = [word for word in kind_of[match.group().lower()] if word not in known]
+        if free:
+            return put_in(caption, [(*match.span(), chance.choice(free))])[0]
+    return None
 
 
-def other_number(caption: str, known: Known, chance: Random) -> str | None:
-    """Replace one number in the same way."""
-    return _swapped(caption, lambda word: NUMBERS if word in NUMBERS else (), known, chance)
-
-
-def other_object(caption: str, known: Known, chance: Random) -> str | None:
-    """Replace one object by another of its kind."""
-    return _swapped(caption, lambda word: KIND_OF.get(word, ()), known, chance)
+other_colour = partial(other_word, dict.fromkeys(COLOURS, COLOURS))
+other_number = partial(other_word, dict.fromkeys(NUMBERS, NUMBERS))
+other_object = partial(other_word, KIND_OF)
 
 
 def negated(caption: str, known: Known, chance: Random) -> str | None:
@@ -98,17 +99,17 @@ def negated(caption: str, known: Known, chance: Random) -> str | None:
     'A man with no dog'
     """
     names = "|".join(KIND_OF)
-    found = list(re.finditer(rf"\b(?:a|an|the)(?= (?:\w+ )?(?:{names})\b)", caption, re.IGNORECASE))
-    if not found:
+    matches = list(re.finditer(rf"\b(?:a|an|the)(?= (?:\w+ )?(?:{names})\b)", caption, re.IGNORECASE))
+    if not matches:
         return None
-    at = chance.choice(found)
-    return caption[: at.start()] + ("No" if at.start() == 0 else "no") + caption[at.end() :]
+    match = chance.choice(matches)
+    return caption[: match.start()] + ("No" if match.start() == 0 else "no") + caption[match.end() :]
 
 
 def typo(caption: str, known: Known, chance: Random) -> str | None:
     """Swap two letters inside a content word of five or more letters."""
-    places = [piece for piece in segment(caption) if piece.content and len(piece.text) >= 5 and piece.text.isalpha()]
-    for piece in chance.sample(places, len(places)):
+    words = [piece for piece in segment(caption) if piece.content and len(piece.text) >= 5 and piece.text.isalpha()]
+    for piece in chance.sample(words, len(words)):
         at = piece.start + chance.randrange(1, len(piece.text) - 2)
         if caption[at] != caption[at + 1]:
             return caption[:at] + caption[at + 1] + caption[at] + caption[at + 2 :]
@@ -117,10 +118,10 @@ def typo(caption: str, known: Known, chance: Random) -> str | None:
 
 def nonsense(caption: str, known: Known, chance: Random) -> str | None:
     """Replace a content word by a meaningless one."""
-    places = [piece for piece in segment(caption) if piece.content]
-    if len(places) < 2:
+    words = [piece for piece in segment(caption) if piece.content]
+    if len(words) < 2:
         return None
-    piece = chance.choice(places)
+    piece = chance.choice(words)
     return caption[: piece.start] + chance.choice(_NONSENSE) + caption[piece.end :]
 
 
@@ -147,13 +148,3 @@ def words_of(captions: Sequence[str]) -> frozenset[str]:
     """Return all words of the captions in lower case, unchanged and stemmed."""
     words = {word.lower() for text in captions for word in _WORD.findall(text)}
     return frozenset(words | set(map(stem, words)))
-
-
-def _swapped(caption: str, others: Callable[[str], Sequence[str]], known: Known, chance: Random) -> str | None:
-    """Replace one word by another of its kind that is not in `known`; None if there is none."""
-    places = [found for found in _WORD.finditer(caption) if others(found.group().lower())]
-    for place in chance.sample(places, len(places)):
-        free = [word for word in others(place.group().lower()) if word not in known]
-        if free:
-            return put_in(caption, [(*place.span(), chance.choice(free))])[0]
-    return None

@@ -94,12 +94,6 @@ def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Set the learning rate of all parameter groups, each by its share."""
-    for group in optimiser.param_groups:
-        group["lr"] = value * group["share"]
-
-
 def moving_average(module: nn.Module, decay: float) -> AveragedModel:
     r"""The module with weights averaged over steps, :math:`a \leftarrow d a + (1-d) w`; decay 0 copies the weights.
 

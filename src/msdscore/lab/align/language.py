@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.encoders.aligned.towers import frozen
@@ -45,7 +46,7 @@ class FrozenLanguageModel:
         starts = range(0, len(ids), self._batch)
         for start in starts:
             part = slice(start, start + self._batch)
-            targets = _padded(ids[part], prefix.device)
+            targets = _padded(ids[part]).to(prefix.device)
             if len(starts) == 1:
                 sums = sums + self._part_nll(prefix[part], mask[part], targets)
             else:
@@ -60,7 +61,7 @@ class FrozenLanguageModel:
         values: list[float] = []
         for start in range(0, len(captions), self._batch):
             ids = [[*before, *self._ids(text), self._end] for text in captions[start : start + self._batch]]
-            targets = _padded(ids, self.model.device)
+            targets = _padded(ids).to(self.model.device)
             logits = self.model(input_ids=targets.clamp_min(0), use_cache=False).logits[:, len(before) - 1 : -1]
             labels = targets[:, len(before) :]
             nll = cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=_IGNORED, reduction="none")
@@ -121,6 +122,5 @@ def _load_gguf(folder: Path, name: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "rows longest"]:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[_IGNORED] * (longest - len(row))] for row in rows], device=device)
+def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=_IGNORED)

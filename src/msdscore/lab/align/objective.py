@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.aligned.heads import finished
@@ -116,9 +117,13 @@ def objective(
 
 def _word(step: TrainingStep) -> Scalar:
     batch, width = step.batch, step.texts.mask.shape[1]
-    tokens = gather_rows(_filled(batch.token_words, width), step.world)[step.texts.mask]
-    widest = most(batch.image_words.shape[1], step.world, tokens.device)
-    return word_term(step, losses.absent_words(tokens, gather_rows(_filled(batch.image_words, widest), step.world)))
+    widest = most(batch.image_words.shape[1], step.world, batch.items.device)
+    # Padded with -1, which is not a word.
+    tokens, images = (
+        gather_rows(pad(words, (0, count - words.shape[1]), value=-1), step.world)
+        for words, count in ((batch.token_words, width), (batch.image_words, widest))
+    )
+    return word_term(step, losses.absent_words(tokens[step.texts.mask], images))
 
 
 def word_term(step: TrainingStep, absent: Bool[Tensor, "tokens images"]) -> Scalar:
@@ -127,12 +132,6 @@ def word_term(step: TrainingStep, absent: Bool[Tensor, "tokens images"]) -> Scal
     if not bool(real.any()):
         return 0.0 * step.tokens.sum()
     return losses.word_loss(step.tokens[real], step.owner[real], absent[real], step.aligner.scale("word"))
-
-
-def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch width"]:
-    """Return word ids padded with -1, which is not a word."""
-    missing = width - words.shape[1]
-    return torch.cat([words, words.new_full((len(words), missing), -1)], dim=1) if missing > 0 else words[:, :width]
 
 
 def _kl(step: TrainingStep) -> Scalar:

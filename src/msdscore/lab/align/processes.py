@@ -30,9 +30,6 @@ class World:
         return self.rank == 0
 
 
-ALONE = World()
-
-
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
     """Join the processes that `torchrun` describes in the environment, and leave them at the end."""

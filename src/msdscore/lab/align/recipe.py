@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -183,10 +183,6 @@ class Recipe:
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 
-    def without_reconstruction(self) -> "Recipe":
-        """Return the paper's ablation: the same recipe without language model."""
-        return replace(self, loss=replace(self.loss, reconstruction=0.0))
-
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
@@ -201,10 +197,12 @@ def list_recipes() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
-def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
+def load_recipe(kind: type[AnyRecipe], name: str | Path, *, changes: Iterable[str] = ()) -> AnyRecipe:
     """Load a recipe by name or from a TOML file, with changes such as `train.steps=100`.
 
-    >>> load_recipe("paper", changes=["train.lr=0.002"]).train.lr
+    `kind` is `Recipe`, or a subclass with the settings of another trainer.
+
+    >>> load_recipe(Recipe, "paper", changes=["train.lr=0.002"]).train.lr
     0.002
 
     Raises:
@@ -212,18 +210,9 @@ def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruct
         InputError: If the file is not TOML.
         ConfigError: If a setting is invalid.
     """
-    return load_as(Recipe, name, changes=changes, no_reconstruction=no_reconstruction)
-
-
-def load_as(
-    kind: type[AnyRecipe], name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False
-) -> AnyRecipe:
-    """Load a recipe of this kind, such as one with the settings of another trainer; see `load_recipe`."""
     values = _read(name)
     for change in changes:
         _set(values, change)
-    if no_reconstruction:
-        values.setdefault("loss", {})["reconstruction"] = 0.0
     return read_spec(kind, values)
 
 

@@ -16,7 +16,7 @@ from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_content
 from msdscore.lab.align.data.negatives import class_weights, make_negatives
-from msdscore.lab.align.processes import ALONE, World
+from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import Recipe, SampleSpec
 from msdscore.lab.align.repeatable import draw, epoch_order, stream
 from msdscore.lab.edits import words_of
@@ -63,20 +63,31 @@ class SampleReader:
         Raises:
             InputError: If too many images in a row cannot be read.
         """
-        recipe = self.recipe
+        seed, spec = self.recipe.seed, self.recipe.sample
         for number in (index % len(self.pairs) for index in range(item, item + _IN_A_ROW)):
-            view = draw(recipe.seed, "view", epoch, number) % recipe.sample.views
+            view = draw(seed, "view", epoch, number) % spec.views
             try:
                 if self._cached is not None and number not in self._cached:
                     raise ImageError(f"pair {number} could not be read when features were cached")
                 image = self.views(number, [view])[0] if self._cached is None else None
-                return self._drawn(number, view, image, epoch)
+                break
             except ImageError as error:
                 self.bad[number] = str(error)
-        raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
+        else:
+            raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
+        pair = self.pairs.items[number]
+        every = range(len(pair.captions))
+        drawn = stream(seed, "caption", epoch, number).sample(every, min(spec.captions, len(every)))
+        choices = tuple(drawn[index % len(drawn)] for index in range(spec.captions))
+        captions = tuple(pair.captions[choice] for choice in choices)
+        negatives = tuple(
+            self._negatives(pair, caption, stream(seed, "negatives", epoch, number, index))
+            for index, caption in enumerate(captions)
+        )
+        return Sample(number, view, image, captions, choices, negatives, self._words(pair))
 
     def views(self, item: int, numbers: Iterable[int]) -> list[Image.Image]:
-        """Views of the image of a pair.
+        """Return views of the image of a pair.
 
         Raises:
             ImageError: If it cannot be read.
@@ -84,18 +95,6 @@ class SampleReader:
         pair = self.pairs.items[item]
         image = open_image(image_content(pair.image))
         return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in numbers]
-
-    def _drawn(self, item: int, view: int, image: Image.Image | None, epoch: int) -> Sample:
-        pair, count, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
-        numbers = list(range(len(pair.captions)))
-        drawn = stream(seed, "caption", epoch, item).sample(numbers, min(count, len(numbers)))
-        choices = tuple(drawn[index % len(drawn)] for index in range(count))
-        captions = tuple(pair.captions[choice] for choice in choices)
-        negatives = tuple(
-            self._negatives(pair, caption, stream(seed, "negatives", epoch, item, index))
-            for index, caption in enumerate(captions)
-        )
-        return Sample(item, view, image, captions, choices, negatives, self._words(pair))
 
     def _find_words(self, pair: TrainingPair) -> frozenset[str]:
         if not self.recipe.loss.word:
@@ -168,7 +167,7 @@ def check_batch(batch: int, pairs: int, world: World) -> None:
 
 
 def read_batches(
-    reader: SampleReader, *, start: int, stop: int, workers: int, world: World = ALONE
+    reader: SampleReader, *, start: int, stop: int, workers: int, world: World
 ) -> Generator[list[Sample], None, None]:
     """Yield samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
 

@@ -28,7 +28,7 @@ from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import RunError, require, unknown_name
 from msdscore.io.atomic import replacing
-from msdscore.lab.align.recipe import Recipe, dump_recipe, load_as, load_trained
+from msdscore.lab.align.recipe import Recipe, dump_recipe, load_recipe, load_trained
 from msdscore.version import __version__
 
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
@@ -57,7 +57,7 @@ def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> Non
         return
     if not resume:
         raise RunError(f"{run}: contains a run; continue it with --resume, or choose another folder")
-    if load_as(type(recipe), config) != recipe:
+    if load_recipe(type(recipe), config) != recipe:
         raise RunError(f"{run}: was started with another recipe; resume it with its {CONFIG}")
     if json.loads((run / ENVIRONMENT).read_text(encoding="utf-8")).get("data") != data:
         raise RunError(f"{run}: was started with other data; resume it with the same files")

@@ -17,7 +17,7 @@ from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
-from msdscore.lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average, set_learning_rate
+from msdscore.lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average
 from msdscore.lab.align.data.formats import DataSource, Pairs, open_pairs
 from msdscore.lab.align.evaluate import measure_retrieval
 from msdscore.lab.align.features import TrainingBatch
@@ -160,7 +160,9 @@ class Session:
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
         """Run one step of the optimiser over all accumulated batches; values stay on the device."""
         spec, parts, aligner, optimiser = self.recipe.train, self.parts, self.parts.aligner, self.optimiser
-        set_learning_rate(optimiser, learning_rate(step, steps=self.steps, spec=spec))
+        rate = learning_rate(step, steps=self.steps, spec=spec)
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group["share"]
         aligner.train()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):

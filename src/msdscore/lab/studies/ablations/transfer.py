@@ -67,7 +67,7 @@ def reconstruction(
         raise ConfigError("reconstruction trains two aligners and needs captioned images: add --data ROWS.jsonl")
     plans = {name: study.plan(name, (*TRANSFER_METRICS, "clipscore")) for name in benchmark}
     with study.runs() as folder:
-        source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(recipe, changes=list(recipe_set))
+        source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(Recipe, recipe, changes=recipe_set)
         trained = train_both(study, chosen, source, folder)
         encoders = {PLAIN: study.spec.encoder, **{name: str(encoder) for name, (encoder, _) in trained.items()}}
         summary, *tables = compare_encoders(study, plans, encoders)
@@ -83,7 +83,8 @@ def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> 
     if not recipe.loss.reconstruction:
         raise ConfigError("the recipe has no reconstruction; set loss.reconstruction=1 and lm.source")
     trained = {}
-    for name, chosen in ((WITH, recipe), (WITHOUT, recipe.without_reconstruction())):
+    ablated = replace(recipe, loss=replace(recipe.loss, reconstruction=0.0))
+    for name, chosen in ((WITH, recipe), (WITHOUT, ablated)):
         run, encoder = folder / "training" / slug(name), folder / "encoders" / slug(name)
         with study.progress(f"training {name}") as show:
             options = TrainOptions(
