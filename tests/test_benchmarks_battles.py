@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Battle, Note, image_source
+from msdscore.lab.benchmarks.base import Battle, image_source
 from msdscore.lab.benchmarks.readers.battles import read_docent_spans
 from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.studies.words import mentions_of
@@ -83,7 +83,7 @@ def test_caparena_auto_skips_a_system_against_itself(tmp_path: Path) -> None:
     _auto(tmp_path, {f"test_{k}.jpg": "x" for k in range(3)}, name="GPT-4o-0806.json")
     reading = load("caparena-auto", tmp_path, captions=tmp_path / "GPT-4o-0806.json")
     assert [item.id for item in reading.items] == ["test_1.jpg", "test_2.jpg"]
-    assert reading.notes == (Note("images left out: the opponent is the system itself", 1),)
+    assert reading.notes == {"images left out: the opponent is the system itself": 1}
 
 
 def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scipy.io import savemat
 
 from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
-from msdscore.lab.benchmarks.base import Note, Pair, image_key, image_source
+from msdscore.lab.benchmarks.base import Pair, image_key, image_source
 from msdscore.lab.benchmarks.readers.pairs import VALSE_PIECES
 from msdscore.lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
 from msdscore.lab.benchmarks.registry import load
@@ -134,7 +134,7 @@ def test_coco_cf_reads_both_layouts_and_both_spellings(tmp_path: Path) -> None:
     assert [item.id for item in reading.items] == ["easy/7:0", "easy/7:1", "hard/7:1"]
     assert [item.negative for item in reading.items] == ["b", "c", "d"]
     assert reading.items[0].image == tmp_path / "val2017" / "000000000007.jpg"
-    assert reading.notes == (Note("failed generations left out", 1),)
+    assert reading.notes == {"failed generations left out": 1}
 
 
 _PASCAL = {
@@ -200,7 +200,7 @@ def test_pascal_ties_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
     assert chosen == {"first 0", "second 0"}
     reading = load("pascal50s", tmp_path, seed=3)
     assert reading == load("pascal50s", tmp_path, seed=3)
-    assert reading.notes == (Note("pairs whose votes are a draw, decided by seed", 1),)
+    assert reading.notes == {"pairs whose votes are a draw, decided by seed": 1}
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_foil_groups_by_annotation_and_reads_every_foil(tmp_path: Path) -> None:
     ]
     assert reading.items[0].references == ("other", "third")
     assert reading.items[0].image == tmp_path / "val2014" / "COCO_val2014_000000000005.jpg"
-    assert reading.notes == (Note("captions left out: not one original with a foil", 1),)
+    assert reading.notes == {"captions left out: not one original with a foil": 1}
 
 
 def _foil() -> dict[str, Any]:
@@ -288,7 +288,7 @@ def test_valse_reads_only_confirmed_pairs(tmp_path: Path) -> None:
         ("existence/k_4", "yes", (2, 1)),
         ("existence/k_10", "listed", (3, 0)),
     ]
-    assert reading.notes == (Note("pairs left out: annotators did not confirm the foil", 2),)
+    assert reading.notes == {"pairs left out: annotators did not confirm the foil": 2}
     (tmp_path / "images" / "SWiG").mkdir(parents=True)
     assert load("valse", tmp_path).items[0].image == tmp_path / "images" / "SWiG" / "a_1.jpg"
 
@@ -305,7 +305,7 @@ def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:
     assert image_source(reading.items[4].image) == b"picture rsicd_images/airport_4.jpg"
     assert reading == load("rsicd", tmp_path, seed=1)
     assert reading != load("rsicd", tmp_path, seed=2)
-    assert reading.notes == (Note("images left out: no caption", 1),)
+    assert reading.notes == {"images left out: no caption": 1}
 
 
 def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> None:

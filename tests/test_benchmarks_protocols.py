@@ -13,7 +13,7 @@ from msdscore.lab.benchmarks.base import Battle, Pair, Rated, clusters, image_ke
 from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
 from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
 from msdscore.lab.benchmarks.registry import benchmark
-from msdscore.lab.stats.elo import EloConfig, bootstrap_elo, games
+from msdscore.lab.stats.elo import bootstrap_elo, games
 
 _QUICK = Resampling(samples=50)
 _NAN = float("nan")
@@ -381,5 +381,5 @@ def test_invalid_calls_are_rejected() -> None:
         evaluate(benchmark("sugarcrepe"), [], [])
 
 
-def test_elo_defaults_are_caparenas() -> None:
-    assert EloConfig() == EloConfig(k=4, scale=400, base=10, start=1000, samples=1000, seed=42)
+def test_elo_has_caparenas_number_of_resamples() -> None:
+    assert bootstrap_elo(games(["a"], ["b"], [1])).draws.shape == (1000, 2)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Note
 from msdscore.lab.benchmarks.protocols.counting import evaluate
 from msdscore.lab.benchmarks.registry import benchmark, load
 
@@ -49,7 +48,7 @@ def test_expert_drops_captions_that_equal_a_reference(raw: Path) -> None:
         ("1:1", "the cat", (2.0, 3.0, 2.0)),
         ("3_x:0", "a dog runs .", (1.0, 1.0, 1.0)),
     ]
-    assert reading.notes == (Note("pairs left out: the caption is one of the image's own", 2),)
+    assert reading.notes == {"pairs left out: the caption is one of the image's own": 2}
     assert reading.items[0].references == ("a dog runs .", "the dog", "dog", "brown dog", "a pet")
     assert reading.items[3].references[0] == "a bird"  # listed as 3_x.jpg.1
 
@@ -176,7 +175,7 @@ def test_composite_exports(tmp_path: Path) -> None:
     reading = load("composite", tmp_path)
     assert [item.subset for item in reading.items].count("flickr8k") == 6
     assert len(reading) == 14
-    assert reading.notes == (Note("export rows left out: no image or no rating", 6),)
+    assert reading.notes == {"export rows left out: no image or no rating": 6}
     by_id = {item.id: item for item in reading.items}
     rated = by_id["coco/COCO_val2014_000000000042:1"]
     assert (rated.caption, rated.ratings, rated.references) == ("caption 1 of 2.jpg", (2.0,), ("an own one",))

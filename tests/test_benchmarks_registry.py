@@ -27,7 +27,7 @@ TOY = Benchmark(
     title="Toy",
     kind="pairs",
     reader=f"{__name__}:read_toy",
-    figures="msdscore.lab.benchmarks.protocols.pairs:strict",
+    credits="msdscore.lab.benchmarks.protocols.pairs:strict",
     licence="none",
     size="1",
     source="here",
@@ -42,7 +42,7 @@ def test_rows_are_complete(row: Benchmark) -> None:
     assert callable(resolve(row.reader, row.name))
     for target in filter(None, (row.figures, row.statistics, row.credits, row.rows)):
         assert callable(resolve(target, row.name))
-    assert bool(row.figures) != bool(row.statistics)
+    assert bool(row.credits) != bool(row.statistics)
     assert row.protocols[0] == "official"
     assert all((row.title, row.licence, row.size, row.source, row.files, row.citation, row.counting))
 

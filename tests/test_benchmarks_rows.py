@@ -15,7 +15,7 @@ from bench_sets import write_rows
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Note, wrong_images
+from msdscore.lab.benchmarks.base import wrong_images
 from msdscore.lab.benchmarks.protocols.counting import evaluate
 from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore.lab.benchmarks.readers.rows import captioned_images
@@ -80,7 +80,7 @@ def test_captions_are_paired_with_easy_or_hard_negatives(tmp_path):
     assert {pair.positive: pair.negative.split(" ")[1] for pair in hard.items} == {
         "the airport_1": "airport_2", "the airport_2": "airport_1", "the beach_1": "beach_2", "the beach_2": "beach_1",
     }  # fmt: skip
-    assert hard.notes == (Note("images left out: no other caption in their scene class", 1),)
+    assert hard.notes == {"images left out: no other caption in their scene class": 1}
     assert [pair.negative for pair in load("rsicd", tmp_path, seed=2).items] != [p.negative for p in easy.items]
     with pytest.raises(UnknownNameError, match="unknown kind of negatives 'hrad'. Did you mean 'hard'"):
         load("rsicd", tmp_path, negatives="hrad")
@@ -164,7 +164,7 @@ def test_hat_in_its_released_format(tmp_path):
     (tmp_path / "hat-trainval.json").write_text(json.dumps(hat_rows()))
     reading = load("hat", tmp_path)
     assert [item.ratings for item in reading.items] == [(0.0,), (1.0,)]
-    assert reading.notes == (Note("captions left out: no word is marked", 1),)
+    assert reading.notes == {"captions left out: no word is marked": 1}
     assert values("hat", reading.items, [0.1, 0.9])["auc"].value == 1
     assert read_hat_words(tmp_path)[0].words[-1] == ("cat.", True)
     assert reading.items[0].references == ("one dog",)
@@ -290,5 +290,5 @@ def test_limits_take_whole_prompts(tmp_path):
     path = tmp_path / "mine.jsonl"
     write_rows(path, rows)
     plan = BenchmarkPlan(name="images", root=path, metrics=("length",), limit=4)
-    chosen = prepare_work(plan, lambda: pytest.fail("no encoder is needed")).item_set.items
+    chosen = prepare_work(plan).item_set.items
     assert Counter(item.group for item in chosen) == {"0": 2, "3": 2}

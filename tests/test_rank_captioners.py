@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling
+from msdscore.lab.captioners.contest import read_contest
 from msdscore.lab.captioners.page import page, wins
-from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest, verdict
+from msdscore.lab.captioners.ranking import rank, ranking_grids, verdict
 from msdscore.scorer import Scorer
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"

@@ -8,11 +8,9 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
 from msdscore.lab.stats.pairs import (
-    agreement,
     credits_of,
     decide_beyond,
     decide_matched,
-    matched_threshold,
     mcnemar,
     mcnemar_clustered,
     mcnemar_exact,
@@ -21,16 +19,14 @@ from msdscore.lab.stats.pairs import (
 _NAN = float("nan")
 
 
-def test_ties_are_wrong_or_half_and_always_counted() -> None:
+def test_ties_are_wrong_or_half() -> None:
     positive, negative = [1.0, 2.0, 3.0, _NAN], [0.0, 2.0, 4.0, 1.0]
-    strict, half = credits_of(positive, negative), credits_of(positive, negative, ties="half")
-    assert (strict.values.tolist(), strict.ties, strict.missing) == ([1.0, 0.0, 0.0], 1, 1)
-    assert (half.values.tolist(), half.ties, half.missing) == ([1.0, 0.5, 0.0], 1, 1)
+    np.testing.assert_array_equal(credits_of(positive, negative), [1.0, 0.0, 0.0, _NAN])
+    np.testing.assert_array_equal(credits_of(positive, negative, ties="half"), [1.0, 0.5, 0.0, _NAN])
 
 
 def test_two_equal_infinities_are_a_tie() -> None:
-    result = credits_of([np.inf, np.inf, 0.0], [np.inf, 0.0, -np.inf])
-    assert (result.values.tolist(), result.ties, result.missing) == ([0.0, 1.0, 1.0], 1, 0)
+    assert credits_of([np.inf, np.inf, 0.0], [np.inf, 0.0, -np.inf], ties="half").tolist() == [0.5, 1.0, 1.0]
 
 
 def test_columns_must_match() -> None:
@@ -47,7 +43,7 @@ def test_matched_threshold_gives_the_human_tie_count(n_ties: Any) -> None:
     differences = np.random.default_rng(0).normal(size=50)
     decided = decide_matched(differences, n_ties)
     assert (decided == 0).sum() == n_ties
-    assert np.abs(differences[decided == 0]).max(initial=0) < matched_threshold(differences, n_ties)
+    assert np.abs(differences[decided == 0]).max(initial=0) < np.abs(differences[decided != 0]).min()
 
 
 def test_equal_sizes_at_the_threshold_are_decided() -> None:
@@ -59,18 +55,13 @@ def test_exact_zeros_stay_ties() -> None:
     assert decide_matched([0.0, 0.0], 2).tolist() == [0, 0]
 
 
-def test_all_ties_have_an_infinite_threshold() -> None:
-    assert matched_threshold([0.1, 0.2], 2) == np.inf
+def test_as_many_ties_as_pairs_leave_none_decided() -> None:
     assert decide_matched([0.1, 0.2], 2).tolist() == [0, 0]
 
 
 def test_threshold_rejects_nan() -> None:
     with pytest.raises(InputError, match="without NaN"):
-        matched_threshold([0.1, _NAN], 1)
-
-
-def test_agreement_counts_ties_as_an_answer() -> None:
-    assert agreement([1, 0, -1, 0], [1, 0, 1, 1]).tolist() == [1, 1, 0, 0]
+        decide_matched([0.1, _NAN], 1)
 
 
 def _right(b: Any, c: Any, both: Any = 5) -> Any:

@@ -13,8 +13,8 @@ from msdscore.lab.stats import ranks
 from msdscore.lab.stats.ranks import auc, kendall_b, kendall_c, pearson, prepare, spearman
 
 _SCIPY = {
-    "kendall_b": lambda x, y: scipy_stats.kendalltau(x, y, variant="b").statistic,
-    "kendall_c": lambda x, y: scipy_stats.kendalltau(x, y, variant="c").statistic,
+    "tau_b": lambda x, y: scipy_stats.kendalltau(x, y, variant="b").statistic,
+    "tau_c": lambda x, y: scipy_stats.kendalltau(x, y, variant="c").statistic,
     "spearman": lambda x, y: scipy_stats.spearmanr(x, y).statistic,
     "pearson": lambda x, y: scipy_stats.pearsonr(x, y).statistic,
 }

@@ -111,8 +111,9 @@ def rank_captioners(
     from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
     from msdscore.lab.benchmarks.results.tables import SUFFIXES, render
+    from msdscore.lab.captioners.contest import read_contest
     from msdscore.lab.captioners.page import page
-    from msdscore.lab.captioners.ranking import rank, ranking_grids, read_contest, verdict
+    from msdscore.lab.captioners.ranking import rank, ranking_grids, verdict
 
     suffix = "" if output is None else output.suffix.lower()
     style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)

@@ -94,32 +94,22 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Rows that a reader excluded, or decided by seed, with their number; shown with the results."""
-
-    what: str
-    count: int
-
-
-def noted(counts: Mapping[str, int]) -> tuple[Note, ...]:
-    """Return a note for every non-zero count."""
-    return tuple(Note(what, count) for what, count in counts.items() if count)
-
-
-@dataclass(frozen=True, slots=True)
 class ItemSet(Generic[ItemT]):
-    """Items of a benchmark, and notes on rows that its rules exclude or decide at random."""
+    """Items of a benchmark, and the numbers of rows that its rules exclude or decide at random, by description."""
 
     items: tuple[ItemT, ...]
-    notes: tuple[Note, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
     draws: int = 1  # draws of references that the protocol averages over
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", {what: count for what, count in self.notes.items() if count})
 
     def __len__(self) -> int:
         return len(self.items)
 
 
 _COUNTING: dict[str, dict[str, str]] = {
-    "pairs": {"figures": "pairs:strict", "credits": "pairs:strict_credits"},
+    "pairs": {"credits": "pairs:strict"},
     "rated": {"statistics": "ratings:composite"},
     "battles": {"figures": "battles:caparena", "credits": "battles:caparena_credits"},
 }
@@ -131,9 +121,10 @@ class Benchmark:
 
     `reader`, `rows`, `figures`, `credits` and `statistics` are "module:function" strings, imported when used. `rows`
     reads the rows form (`NAME.jsonl`); `rows_name` is the word in its file name, by default the benchmark's name.
-    Two metrics are compared by `credits`, one value per item, or by `statistics` of the items if figures are not
-    means. `counting` describes the evaluation in words; `protocols` are its variants, the default first. A row
-    without `figures` and `statistics` is evaluated by its kind: accuracy, correlations, or agreement and Elo. `long`
+    Figures are means of `credits`, one value per item, those of subsets first, or `statistics` of the items if they are
+    not means; two metrics are compared by the same. `figures` replaces the means of the credits. A row without any of
+    the three is evaluated by its kind: accuracy, correlations, or agreement and Elo. `counting` describes the
+    evaluation in words; `protocols` are its variants, the default first. `long`
     marks captions of a paragraph, for which the paper uses more components. `domain` names images other than everyday
     photographs; a result says if its encoder was not trained for them.
     """
@@ -160,7 +151,7 @@ class Benchmark:
     def __post_init__(self) -> None:
         if self.kind not in _COUNTING:
             raise unknown_name(f"kind of benchmark {self.name}", self.kind, _COUNTING)
-        if not (self.figures or self.statistics):
+        if not (self.figures or self.credits or self.statistics):
             for name, function in _COUNTING[self.kind].items():
                 object.__setattr__(self, name, f"msdscore.lab.benchmarks.protocols.{function}")
         object.__setattr__(self, "title", self.title or self.name)
@@ -262,12 +253,3 @@ def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
     """Return the wrong image of every item."""
     strangers = stranger_of(items, seed)
     return [strangers[image_key(item.image)] for item in items]
-
-
-def stamp(image: Image) -> str:
-    """Return size and modification time of an image's file, which change if it is replaced; empty without a file."""
-    try:
-        state = (image if isinstance(image, Path) else image.file).stat()
-    except OSError:
-        return ""
-    return f"{state.st_size}-{state.st_mtime_ns}"

@@ -14,9 +14,9 @@ from msdscore.explain.look import thumbnail
 from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
+from msdscore.lab.captioners.contest import Contest
 from msdscore.lab.captioners.ranking import (
     RANKED_BY,
-    Contest,
     MetricRanking,
     Ranking,
     duel_grids,

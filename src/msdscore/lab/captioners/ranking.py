@@ -4,53 +4,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from msdscore.errors import InputError, shortened, unknown_name
-from msdscore.forms.references import signed
-from msdscore.forms.registry import LOWER_IS_BETTER, facts_of, heading
+from msdscore.errors import InputError, unknown_name
+from msdscore.forms.registry import LOWER_IS_BETTER, heading
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore.lab.benchmarks.results.result import plain
-from msdscore.lab.captioners.same_images import image_names
+from msdscore.lab.captioners.contest import Contest
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
-from msdscore.report.results import METRICS, Floats, Results, read_results
+from msdscore.report.results import METRICS, Floats
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
-Ints = npt.NDArray[np.int64]
 _SURE = 0.05
 _NORMAL_95, _NORMAL_80 = 1.96, 0.84  # quantiles of the normal distribution for a two-sided test at 5 % with power 80 %
 _MOST_IMAGES = 100_000  # larger numbers of images needed are not shown
 _EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
 _HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """Captioners and the images that all of them described; one entry per caption in all columns below `left_out`."""
-
-    files: tuple[Path, ...]
-    signature: str
-    captioners: tuple[str, ...]
-    images: tuple[str, ...]
-    left_out: int  # images that one captioner lacks or whose caption could not be scored
-    captioner_of: Ints  # indices into `captioners`
-    image_of: Ints
-    origins: tuple[tuple[int, int], ...]  # file and row
-    captions: tuple[str, ...]
-    numbers: Mapping[str, Floats]
-
-    def means(self, name: str) -> Floats:
-        """Return a number averaged over the captions of each image: (images, captioners)."""
-        sums, counts = np.zeros((2, len(self.images), len(self.captioners)))
-        np.add.at(sums, (self.image_of, self.captioner_of), self.numbers[name])
-        np.add.at(counts, (self.image_of, self.captioner_of), 1)
-        return sums / counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,151 +155,6 @@ def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, chosen)]
 
 
-class _Row(NamedTuple):
-    """A scored caption: its captioner, its image, its file and row, and whether it has no score."""
-
-    captioner: str
-    image: str
-    file: int
-    position: int
-    failed: bool
-
-
-def read_contest(
-    files: Sequence[str],
-    *,
-    shared: bool = False,
-    people: str | None = None,
-    images: Path | None = None,
-    rows: Path | None = None,
-) -> Contest:
-    """Read scored files of several captioners, one file each or one for all with a column `system`.
-
-    NAME=FILE names the captioner of a file. All must have the same signature and the same images (see `image_names`;
-    `images` and `rows` locate them); with `shared`, captioners are ranked on the images that all have. `people` is a
-    column of the rows that is read along with the scores.
-    """
-    paths, labels, read = _read_files(files)
-    captions = _captions(paths, labels, read, image_names(
-        [(path, results.images) for path, results in zip(paths, read, strict=True)], images=images,
-        rows=rows if len(files) == 1 else None,  # positions in one file of rows say nothing about other files
-    ))  # fmt: skip
-    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
-    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
-    if people is not None:
-        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
-    captioners = tuple(dict.fromkeys(row.captioner for row in captions))
-    if len(captioners) < 2:
-        raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
-    common, left_out = _shared_images(captions, captioners, shared=shared)
-    index = {image: number for number, image in enumerate(common)}
-    order = [n for n, row in enumerate(captions) if row.image in index]
-    order.sort(key=lambda n: (index[captions[n].image], captioners.index(captions[n].captioner)))
-    ordered, signature = [captions[n] for n in order], read[0].signature
-    numbers = {name: values[order] for name, values in numbers.items()}
-    counts = numbers.get("reference_count", np.zeros(0))
-    if (counts > 0).any():
-        signature = signed(signature, counts[counts > 0])
-    image_of = np.array([index[row.image] for row in ordered])
-    return Contest(
-        tuple(paths), signature, captioners, common, left_out,
-        np.array([captioners.index(row.captioner) for row in ordered]), image_of,
-        tuple((row.file, row.position) for row in ordered),
-        tuple(read[row.file].captions[row.position] for row in ordered),
-        {**numbers, "soft_msd": _softened(numbers, image_of, signature)},
-    )  # fmt: skip
-
-
-def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:
-    """Return the paths, the names from NAME=FILE (else empty) and the scores of comparable files."""
-    paths, labels, read = list[Path](), list[str](), list[Results]()
-    for given in files:
-        name, equals, rest = given.partition("=")
-        named = bool(equals) and not Path(given).exists()
-        paths.append(path := Path(rest if named else given))
-        labels.append(name if named else "")
-        if path.resolve() in [other.resolve() for other in paths[:-1]]:
-            raise InputError(f"{path} was passed twice; expected each scored file once")
-        read.append(results := read_results(path))
-        if not results.signature:
-            raise InputError(f"{path}: has no signature; score it with msdscore score")
-        if results.signature != read[0].signature:
-            both = f"{path} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
-            raise InputError(f"{both}; score both with the same encoder and settings")
-    return paths, labels, read
-
-
-def _captions(
-    paths: Sequence[Path], labels: Sequence[str], read: Sequence[Results], images: Sequence[Sequence[str]]
-) -> list[_Row]:
-    """Return all rows of all files; raise if a captioner describes an image in two files."""
-    rows, described = list[_Row](), dict[tuple[str, str], int]()
-    for number, (label, results) in enumerate(zip(labels, read, strict=True)):
-        alone = label or Path(results.name).name.split(".")[0]
-        for position, image in enumerate(images[number]):
-            if not results.images[position]:
-                raise InputError(
-                    f"{results.name} row {position}: has no image name; captioners are compared image by image"
-                )
-            who = ("" if results.systems is None or label else results.systems[position]) or alone
-            if described.setdefault((who, image), number) != number:
-                both = f"{paths[described[who, image]]} and {paths[number]}"
-                raise InputError(
-                    f"{both} both have captions of {shortened(image)} by {who}; name the captioners with NAME=FILE"
-                )
-            failed = bool(results.errors[position]) or bool(np.isnan(results.numbers["msd"][position]))
-            rows.append(_Row(who, image, number, position, failed))
-    return rows
-
-
-def _ratings(results: Results, people: str) -> Floats:
-    if people not in results.others:
-        raise InputError(f"{results.name}: no column {people!r}; it has {', '.join(results.others) or 'no others'}")
-    values = []
-    for row, text in enumerate(results.others[people]):
-        try:
-            values.append(float(text))
-        except ValueError as error:
-            raise InputError(f"{results.name} row {row}: expected a number in {people}") from error
-    return np.array(values)
-
-
-def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: bool) -> tuple[tuple[str, ...], int]:
-    """Return the images that every captioner has described, and how many others there are."""
-    described: dict[str, set[str]] = {who: set() for who in captioners}
-    for row in rows:
-        described[row.captioner].add(row.image)
-    every, common = set.union(*described.values()), set.intersection(*described.values())
-    if common != every and not shared:
-        who, own = min(described.items(), key=lambda entry: len(entry[1]))
-        raise InputError(
-            f"{who} has {len(own)} of {len(every)} images, {len(common)} are shared by all; captioners are ranked on "
-            "the same images: caption the others too, or pass --shared"
-        )
-    good = sorted(common - {row.image for row in rows if row.failed})
-    if common and not good:
-        raise InputError(
-            f"all {len(common)} shared images have a caption that could not be scored; see column error of the files"
-        )
-    if not good:
-        raise InputError(
-            "no image is shared by all captioners; expected rows with the same paths of images, such as val/1.png, or "
-            "images that can be found (--images)"
-        )
-    return tuple(good), len(every) - len(good)
-
-
-def _softened(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
-    """Return Soft-MSD with the captions of all captioners of an image as one candidate set."""
-    import torch
-
-    from msdscore.core.paper import soften
-
-    similarity, msd, sets = map(torch.as_tensor, (numbers["similarity"], numbers["msd"], image_of))
-    _, values = soften(similarity, msd, sets, temperature=float(facts_of(signature).get("xi", 0.2)))
-    return values.numpy()
-
-
 def rank(contest: Contest, *, people: str | None = None, how: Resampling | None = None) -> Ranking:
     """Rank the captioners by every metric that all captions have."""
     chosen = how or Resampling()
@@ -420,11 +249,8 @@ def notes_of(ranking: Ranking) -> list[str]:
     notes = [f"{count} images described by all; 95 % intervals over images"]
     if count < FEW_IMAGES:
         notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
-    notes += (
-        [f"{contest.left_out} images excluded: a captioner has no caption or no score for them"]
-        if contest.left_out
-        else []
-    )
+    if contest.left_out:
+        notes.append(f"{contest.left_out} images excluded: a captioner has no caption or no score for them")
     if lacking := _without_references(contest):
         notes.append(f"ref_msd is not ranked: {lacking} images have no references")
     return [*notes, *(_agreement_note(own, contest.signature) for own in ranking.agreements)]
@@ -437,15 +263,10 @@ def _without_references(contest: Contest) -> int:
 
 
 def _agreement_note(own: PeopleAgreement, signature: str) -> str:
-    over = f"{heading(own.metric, signature)} against {own.column}: "
-    over += (
-        "; ".join(
-            f"{name} {value:.2f}"
-            for name, value in (("Spearman", own.spearman), ("Kendall", own.kendall))
-            if value == value
-        )
-        or f"no correlation, since all captioners have the same mean {own.column}"
-    )
+    values = {"Spearman": own.spearman, "Kendall": own.kendall}
+    known = "; ".join(f"{name} {value:.2f}" for name, value in values.items() if value == value)
+    known = known or f"no correlation, since all captioners have the same mean {own.column}"
+    over = f"{heading(own.metric, signature)} against {own.column}: {known}"
     if own.same_winner is None:
         return f"{over}; {own.column} is equal for all captions of each image"
     share, low, high = (100 * end for end in (own.same_winner.value, own.same_winner.low, own.same_winner.high))
@@ -478,23 +299,20 @@ def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
 
 def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[Grid]:
     """Return a table of all pairs of captioners for each of the metrics that were tested."""
-    return [_duel_grid(own, ranking.contest) for own in ranking.metrics if own.duels and own.metric in metrics]
-
-
-def _duel_grid(metric: MetricRanking, contest: Contest) -> Grid:
-    rows = tuple(
-        (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
-        for duel in metric.duels
-    )
-    unsure = [duel for duel in metric.duels if not duel.adjusted < _SURE]
-    notes = [f"all differences are significant at {_SURE:g}"]
-    if unsure:
+    grids = []
+    for metric in (own for own in ranking.metrics if own.duels and own.metric in metrics):
+        rows = [
+            (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value),
+             p_value(duel.adjusted))
+            for duel in metric.duels
+        ]  # fmt: skip
+        unsure = [duel for duel in metric.duels if not duel.adjusted < _SURE]
         ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in unsure)
-        notes = [f"no significant difference at {_SURE:g}: {ties}"]
-    columns = ("pair", "difference", "p", "p, Holm")
-    return Grid(
-        f"{heading(metric.metric, contest.signature)}: permutation test over images", columns, rows, tuple(notes)
-    )
+        note = f"no significant difference at {_SURE:g}: {ties}"
+        note = note if unsure else f"all differences are significant at {_SURE:g}"
+        title = f"{heading(metric.metric, ranking.contest.signature)}: permutation test over images"
+        grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,)))
+    return grids
 
 
 def _images_needed(duel: Duel) -> str:

@@ -19,16 +19,16 @@ PROMPT = "Describe the main subject in one concise English sentence."  # of the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptioningSettings:
+class CaptioningSettings(Sampling):
     """Prompt and decoding; `prompt` None is `PROMPT` for chat models, and no prompt for the others.
 
-    Temperature 0 takes the likeliest words. The seed of an image is derived from `seed` and the image's name.
+    The seed of an image is derived from `seed` and the image's name.
     """
 
-    prompt: str | None = None
     temperature: float = 0.0
     top_p: float = 1.0
     most_tokens: int = 80
+    prompt: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -37,11 +37,6 @@ class CaptioningSettings:
                 f"expected a temperature from 0, top_p above 0 and up to 1 and at least one token, got "
                 f"{self.temperature:g}, {self.top_p:g} and {self.most_tokens}"
             )
-
-    @property
-    def sampling(self) -> Sampling:
-        """The sampling settings."""
-        return Sampling(self.temperature, self.top_p, self.most_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
 
     def ask(image: Image, stopped: Event) -> str | RowError:
         try:
-            return endpoint.ask(image, "", prompt, settings.sampling, stopped=stopped).text
+            return endpoint.ask(image, "", prompt, settings, stopped=stopped).text
         except RefusedQuestionError as error:
             return RowError(str(error))
 
@@ -99,7 +94,7 @@ def load_writer(
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         pairs = zip(images, seeds, strict=True)
-        return [talker.answer(image, prompt, settings.sampling, seed=seed).text for image, seed in pairs]
+        return [talker.answer(image, prompt, settings, seed=seed).text for image, seed in pairs]
 
     return CaptionWriter(talker.signature, prompt, write)
 
@@ -124,7 +119,7 @@ def _plain_writer(
         inputs["pixel_values"] = prepared["pixel_values"].to(placement.device, placement.dtype)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            ids = model.generate(**inputs, **beams, **settings.sampling.arguments)
+            ids = model.generate(**inputs, **beams, **settings.arguments)
         return [str(words).strip() for words in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:

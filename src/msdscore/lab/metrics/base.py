@@ -30,10 +30,10 @@ class Vectors:
 
     Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
-    case c and candidate j, −1 if there is none. `compare` compares captions with
-    lists of references. `numbers` has columns over the pairs: similarity, and with
-    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` has the
-    means (items, components, dim) of the background images, if the scorer is calibrated.
+    case c and candidate j, −1 if there is none. `numbers` has columns over the pairs: similarity, and with mixtures
+    coverage, support, beta, divergence and msd. `embed` encodes further texts, `compare` compares captions with lists
+    of references. `background` has the means (items, components, dim) of the background images, if the scorer is
+    calibrated.
     """
 
     images: Embeddings
@@ -44,9 +44,9 @@ class Vectors:
     pair_of: Ints
     numbers: Mapping[str, Floats]
     embed: Callable[[Sequence[str]], Embeddings]
+    compare: Compare
     config: Form
-    background: Tensor | None = None
-    compare: Compare | None = None
+    background: Tensor | None
 
     def spread(self, by_pair: Floats) -> Floats:
         """Return numbers of pairs as a matrix of cases and candidates, NaN if there is no pair."""
@@ -99,11 +99,6 @@ class Cases:
     def image_name(self, case: int) -> str:
         """Return the name of the image of one case; empty without names."""
         return self.names[int(self.owner[case])] if self.names else ""
-
-    def by_text(self, values: Sequence[float] | Floats) -> Floats:
-        """Return numbers of texts as a matrix of cases and candidates."""
-        spread: Floats = np.asarray(values, dtype=np.float64)[self.captions]
-        return spread
 
 
 @dataclass(frozen=True, slots=True)

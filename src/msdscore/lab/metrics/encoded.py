@@ -12,6 +12,7 @@ from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.forms.references import WEIGHTS
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
+from msdscore.lab.metrics.registry import choice, number
 from msdscore.scoring.results import soften
 
 RANK_MARGIN = 0.005  # tau_r, paper
@@ -54,8 +55,7 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
     A candidate set is the captions of one item (in `bench images`, the images of one prompt), or all those of one
     image.
     """
-    if set not in ("item", "image"):
-        raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
+    choice("set", set, ("item", "image"))
 
     def score(batch: Cases) -> CaseScores:
         by_item = np.arange(len(batch)) if batch.sets is None else batch.sets
@@ -72,7 +72,7 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
 
 def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
     """Similarity decides if the gap exceeds `margin`, else the smaller divergence."""
-    gap = float(margin)
+    gap = number("margin", margin)
 
     def score(vectors: Vectors) -> Floats:
         preference = rank_agg_preference(vectors.column("similarity"), vectors.column("divergence"), margin=gap)
@@ -128,9 +128,7 @@ def _with_references(batch: Cases, name: str, choose: Callable[[Sequence[str]], 
 
     In the control image and references are those of another item, or only one of the two.
     """
-    vectors = vectors_of(batch)
-    assert vectors.compare is not None, "the runner can compare texts"
-    own = np.arange(len(batch))
+    vectors, own = vectors_of(batch), np.arange(len(batch))
     own[batch.control] -= int((~batch.control).sum())  # the true case of every case
     references = [choose(batch.references[own[case] if wrong == "image" else case]) for case in range(len(batch))]
     pairs = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
@@ -257,7 +255,7 @@ def load_calibrated_max_sim() -> Loaded:
 
 def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
     """Transport cost of 1 − cosine between uniform tokens and patches, with entropic regularisation `reg`."""
-    strength = float(reg)
+    strength = number("reg", reg)
     if not strength > 0:
         raise ConfigError(f"reg must be positive, got {reg}")
     ot: Any = require("ot", extra="ot")

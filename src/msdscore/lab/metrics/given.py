@@ -12,6 +12,7 @@ import numpy as np
 from msdscore.errors import ConfigError, InputError
 from msdscore.io.hashing import file_key
 from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
+from msdscore.lab.metrics.registry import choice
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}
 _Row = dict[str, Any]
@@ -25,10 +26,8 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
     `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is available if they
     cover the wrong images too. Items without scores are an error, unless `partial` is true.
     """
-    flags = {"lower_is_better": lower_is_better, "partial": partial}
-    for name, value in flags.items():
-        if value not in ("true", "false"):
-            raise ConfigError(f"{name} must be 'true' or 'false', got {value!r}")
+    choice("lower_is_better", lower_is_better, ("true", "false"))
+    choice("partial", partial, ("true", "false"))
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{path}: no such file; expected JSON Lines with id and score")
@@ -129,14 +128,16 @@ def _tidy(text: str) -> str:
     return " ".join(text.split())
 
 
-def load_length() -> Loaded:
+def load_length(sign: float = 1.0) -> Loaded:
     """Number of words."""
-    return Loaded(lambda batch: CaseScores(batch.by_text([len(text.split()) for text in batch.texts])))
+    return Loaded(
+        lambda batch: CaseScores(np.array([sign * len(text.split()) for text in batch.texts])[batch.captions])
+    )
 
 
 def load_shorter() -> Loaded:
     """Negative number of words."""
-    return Loaded(lambda batch: CaseScores(batch.by_text([-len(text.split()) for text in batch.texts])))
+    return load_length(-1.0)
 
 
 def load_constant() -> Loaded:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.errors import ConfigError, MissingExtraError, require
+from msdscore.errors import MissingExtraError, require
 from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
+from msdscore.lab.metrics.registry import choice
 
 _EXTRA = "references"
 _Texts = dict[int, list[str]]
@@ -24,6 +25,7 @@ def _loader(name: str, measure: Callable[[Any, _Texts, _Texts], Iterable[float]]
     """Return the loader of a metric of the package, which takes references first, then candidates."""
 
     def load(tokenizer: str = "simple") -> Loaded:
+        choice("tokenizer", tokenizer, ("simple", "ptb"))
         package: Any = require(f"pycocoevalcap.{name}.{name}", extra=_EXTRA)
         return _loaded(partial(measure, package), tokenizer)
 
@@ -73,8 +75,6 @@ def words(text: str) -> str:
 
 
 def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str) -> Loaded:
-    if tokenizer not in ("simple", "ptb", "none"):
-        raise ConfigError(f"tokenizer must be 'simple' or 'ptb', got {tokenizer!r}")
     if tokenizer == "ptb":
         require_java("tokenizer=ptb")
 

@@ -7,26 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from msdscore.errors import ConfigError, InputError, require
+from msdscore.errors import InputError, require
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class EloConfig:
-    """The constants of an Elo table; the defaults are CapArena's."""
-
-    k: float = 4.0
-    scale: float = 400.0
-    base: float = 10.0
-    start: float = 1000.0
-    samples: int = 1000
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        if min(self.k, self.scale, self.samples) <= 0 or self.base <= 1:
-            raise ConfigError(f"Elo needs k, scale and samples above 0 and base above 1, got {self}")
+# CapArena's Elo: k, the scale and base of the odds, the first rating, and the seed of the resamples.
+K, _SCALE, _BASE, _START, SEED = 4.0, 400.0, 10.0, 1000.0, 42
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +54,32 @@ def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Ga
     return Games(tuple(names.tolist()), sides[: len(first)], sides[len(first) :], results)
 
 
-def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
+def replay(played: Games, orders: Ints, k: float = K) -> Floats:
     """Compute Elo tables of many battle orders, vectorised over the orders.
 
-    >>> replay(games(["a"], ["b"], [1.0]), np.array([[0]]), EloConfig()).tolist()
+    >>> replay(games(["a"], ["b"], [1.0]), np.array([[0]])).tolist()
     [[1002.0, 998.0]]
     """
     rows = np.arange(len(orders))
-    ratings = np.full((len(orders), len(played.systems)), config.start)
+    ratings = np.full((len(orders), len(played.systems)), _START)
     for battle in orders.T:
         a, b = played.first[battle], played.second[battle]
-        gap = (ratings[rows, b] - ratings[rows, a]) / config.scale
-        change = config.k * (played.outcome[battle] - 1 / (1 + config.base**gap))
+        gap = (ratings[rows, b] - ratings[rows, a]) / _SCALE
+        change = k * (played.outcome[battle] - 1 / (1 + _BASE**gap))
         ratings[rows, a] += change
         ratings[rows, b] -= change
     return ratings
 
 
-def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
+def bootstrap_elo(played: Games, samples: int = 1000) -> Ratings:
     """Return the median Elo over resampled battle lists, best first, as in CapArena.
 
     The legacy generator draws the same resamples as `DataFrame.sample` after `numpy.random.seed(seed)`, so
     medians equal the published script's. A system that is not in a resample has no rating there.
     """
-    config = config or EloConfig()
-    n = len(played.outcome)
-    generator = np.random.RandomState(config.seed)
-    orders = np.stack([generator.randint(0, n, size=n) for _ in range(config.samples)])
-    tables = replay(played, orders, config)
+    n, generator = len(played.outcome), np.random.RandomState(SEED)
+    orders = np.stack([generator.randint(0, n, size=n) for _ in range(samples)])
+    tables = replay(played, orders)
     seen, rows = np.zeros(tables.shape, dtype=bool), np.arange(len(orders))[:, None]
     seen[rows, played.first[orders]] = seen[rows, played.second[orders]] = True
     tables[~seen] = np.nan

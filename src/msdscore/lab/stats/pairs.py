@@ -1,6 +1,5 @@
 """Pairwise judgements: accuracy, three-way agreement with tie thresholds, paired tests."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,29 +13,18 @@ Signs = NDArray[np.int64]
 TieRule = Literal["wrong", "half"]
 
 
-@dataclass(frozen=True, slots=True)
-class Credits:
-    """One number per judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
+def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Floats:
+    """Return the credit of each pair: 1 if the positive scores strictly higher, zero or half for a tie, NaN for a NaN.
 
-    values: Floats
-    kept: NDArray[np.bool_]
-    ties: int
-    missing: int  # pairs with a NaN
-
-
-def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Credits:
-    """Return the credit of each pair: the positive must score strictly higher; a tie counts as zero, or half."""
+    >>> credits_of([2.0, 1.0, 1.0], [1.0, 1.0, float("nan")], ties="half")
+    array([1. , 0.5, nan])
+    """
     a, b = np.asarray(positive, dtype=np.float64), np.asarray(negative, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
-    # Two infinities of one sign are a tie; their difference would be NaN.
-    difference = np.where(a == b, 0.0, a - np.where(a == b, 0.0, b))
-    kept = ~np.isnan(difference)
-    judged = difference[kept]
-    values = (judged > 0).astype(np.float64)
-    if ties == "half":
-        values[judged == 0] = 0.5
-    return Credits(values, kept, int((judged == 0).sum()), int((~kept).sum()))
+    values = np.where(a == b, 0.5 if ties == "half" else 0.0, a > b)
+    values[np.isnan(a) | np.isnan(b)] = np.nan
+    return values
 
 
 def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
@@ -58,21 +46,10 @@ def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
     [1, 0, 0, -1]
     """
     d = np.asarray(differences, dtype=np.float64)
-    return np.where(np.abs(d) >= matched_threshold(d, n_ties), np.sign(d), 0).astype(np.int64)
-
-
-def matched_threshold(differences: ArrayLike, n_ties: int) -> float:
-    """Return the threshold below which about `n_ties` differences are ties."""
-    sizes = np.sort(np.abs(np.asarray(differences, dtype=np.float64)))
-    if n_ties < 0 or np.isnan(sizes).any():
+    if n_ties < 0 or np.isnan(d).any():
         raise InputError("a tie threshold needs differences without NaN and a tie count of at least 0")
-    return float(sizes[n_ties]) if n_ties < len(sizes) else float("inf")
-
-
-def agreement(human: ArrayLike, decided: ArrayLike) -> Floats:
-    """Return 1 if two three-way judgements (1, 0, −1) are equal, ties included, else 0."""
-    same: Floats = (np.asarray(human) == np.asarray(decided)).astype(np.float64)
-    return same
+    threshold = np.sort(np.abs(d))[n_ties] if n_ties < len(d) else np.inf
+    return np.where(np.abs(d) >= threshold, np.sign(d), 0).astype(np.int64)
 
 
 def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:

@@ -113,8 +113,8 @@ def auc(columns: Columns, weights: Floats | None = None) -> float:
 
 
 MEASURES: dict[str, Measure] = {
-    "kendall_b": kendall_b,
-    "kendall_c": kendall_c,
+    "tau_b": kendall_b,
+    "tau_c": kendall_c,
     "spearman": spearman,
     "pearson": pearson,
     "auc": auc,

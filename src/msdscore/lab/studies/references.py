@@ -47,7 +47,7 @@ def curve(
     for name in study.present(benchmark):
         has_own = any(item.references for item in study.items(name))
         plan = study.plan(name, ("ref-msd",), references=None if has_own else references, control=False)
-        most = max(len(item.references) for item in prepare_work(plan, study.pipeline).item_set.items)
+        most = max(len(item.references) for item in prepare_work(plan).item_set.items)
         drawn = {
             count: [f"ref-msd,most={count},seed={seed}" for seed in range(seeds)] for count in COUNTS if count < most
         }

@@ -12,8 +12,8 @@ from msdscore.intervals import Interval
 from msdscore.lab.benchmarks.base import Battle
 from msdscore.lab.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Floats, Sheet
 from msdscore.lab.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
-from msdscore.lab.stats.elo import EloConfig, Ratings, bootstrap_elo, bradley_terry, games, replay
-from msdscore.lab.stats.pairs import agreement, decide_beyond, decide_matched
+from msdscore.lab.stats.elo import SEED, Ratings, bootstrap_elo, bradley_terry, games, replay
+from msdscore.lab.stats.pairs import decide_beyond, decide_matched
 from msdscore.lab.stats.ranks import MEASURES, prepare
 
 Signs = NDArray[np.int64]
@@ -21,10 +21,9 @@ Signs = NDArray[np.int64]
 # The paper's threshold, also of the authors' script: a difference up to 1e-4 is a tie.
 PAPER_EPSILON = 1e-4
 # The authors' script: Elo with K 32, five shuffles as in their README.
-_AUTHORS_ELO = EloConfig(k=32.0)
-_AUTHORS_SEED, _AUTHORS_ROUNDS = 1234, 5
+_AUTHORS_K, _AUTHORS_SEED, _AUTHORS_ROUNDS = 32.0, 1234, 5
 _SIGN = {"a": 1, "b": -1, "tie": 0}
-_CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASURES["kendall_b"]}
+_CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASURES["tau_b"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon:
 
 def _agreements(decided: Decided) -> list[Credit[Battle]]:
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    same = agreement(decided.human, decided.metric)
-    tied = decided.metric == 0
+    same, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
     agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
     for level in sorted({*levels.tolist()} - {""}):
         at = levels == level
@@ -142,8 +140,7 @@ def _system_figures(decided: Decided) -> Figures:
         draws = np.array([measure(prepare(row, people), None) for row in table.draws[:, at]])
         if len(known := draws[~np.isnan(draws)]):
             low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]).tolist()
-            items, seed = len(decided.sheet.items), EloConfig().seed
-            interval = Interval(value, low, high, level, "Elo bootstrap", items, seed)
+            interval = Interval(value, low, high, level, "Elo bootstrap", len(decided.sheet.items), SEED)
         figures.append(Figure(name, value, interval, len(names), missing=len(table.systems) - len(names)))
     return tuple(figures)
 
@@ -160,7 +157,7 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
         orders = [list(range(len(battles))) for _ in range(_AUTHORS_ROUNDS)]
         for number, order in enumerate(orders):
             random.Random(_AUTHORS_SEED + number).shuffle(order)
-        ours, theirs = (replay(played, np.array(orders), _AUTHORS_ELO).mean(axis=0) for played in (metric, human))
+        ours, theirs = (replay(played, np.array(orders), _AUTHORS_K).mean(axis=0) for played in (metric, human))
         known = {name: value for name, value in zip(human.systems, theirs.tolist(), strict=True) if name != "human"}
         return Ratings(metric.systems, ours, np.empty((0, len(ours)))), known
     table = bootstrap_elo(metric)
@@ -178,7 +175,7 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     then the same three-way with a tie up to 1e-4, and the correlations. authors: overall quality only, two-way
     accuracy without the pairs that people tied, in which equal scores count for the second caption.
     """
-    methods = {"spearman": "spearman", "kendall": "kendall_b"}
+    methods = {"spearman": "spearman", "kendall": "tau_b"}
     methods |= {"pearson": "pearson"} if sheet.protocol == "authors" else {}
     figures: list[Figure] = []
     for credit in docent_credits(sheet):
@@ -221,8 +218,8 @@ def _three_way(
     sheet: Sheet[Battle], aspect: str, *, name: str = "accuracy", epsilon: float | None = None
 ) -> Credit[Battle]:
     decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, epsilon)
-    same, ties = agreement(decided.human, decided.metric), int((decided.metric == 0).sum())
-    return Credit(f"{aspect}/{name}", decided.sheet, same, ties, decided.missing)
+    same = (decided.human == decided.metric).astype(np.float64)
+    return Credit(f"{aspect}/{name}", decided.sheet, same, int((decided.metric == 0).sum()), decided.missing)
 
 
 def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:

@@ -121,19 +121,6 @@ SHARE = 0.1  # largest difference of matched lengths, as a share of their mean, 
 _BINS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class LengthAlone:
-    """Figures of the number of words as a score, in the direction with the better headline."""
-
-    longer_wins: bool
-    figures: Figures
-
-
-def words(caption: str) -> int:
-    """Return the number of words of a caption."""
-    return len(caption.split())
-
-
 def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64]) -> Flags:
     """Return True for pairs of lengths that differ by at most a tenth of their mean, rounded up.
 
@@ -144,14 +131,14 @@ def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64
     return near
 
 
-def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> LengthAlone:
-    """Evaluate the number of words as a score, like any metric."""
+def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> tuple[str, Figures]:
+    """Evaluate the number of words as a score; return the direction with the better headline, and its figures."""
     lengths = _lengths(sheet)
     both = [
-        LengthAlone(sign > 0, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
-        for sign in (1.0, -1.0)
+        (direction, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
+        for direction, sign in (("longer", 1.0), ("shorter", -1.0))
     ]
-    return max(both, key=lambda alone: -math.inf if math.isnan(alone.figures[0].value) else alone.figures[0].value)
+    return max(both, key=lambda alone: -math.inf if math.isnan(alone[1][0].value) else alone[1][0].value)
 
 
 def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
@@ -161,7 +148,7 @@ def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
     captions, within bins of similar length, averaged with the number of judgements of each bin.
     """
     lengths = _lengths(sheet)
-    if benchmark.figures:
+    if not benchmark.statistics:
         alike = matched(lengths[:, 0], lengths[:, 1])
         return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
     # Five bins of about equal size; captions of the same length share a bin.
@@ -184,7 +171,7 @@ def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
 
 
 def _lengths(sheet: Sheet[Any]) -> Floats:
-    return np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
+    return np.array([[len(text.split()) for text in item.captions] for item in sheet.items], dtype=np.float64)
 
 
 def evaluate(
@@ -209,7 +196,32 @@ def figures(benchmark: Benchmark, sheet: Sheet[Any]) -> Figures:
     if benchmark.figures:
         counted: Figures = _resolve(benchmark, "figures")(sheet)
         return counted
-    return tuple(statistic.figure(sheet) for statistic in _resolve(benchmark, "statistics")(sheet.items))
+    if benchmark.statistics:
+        return tuple(statistic.figure(sheet) for statistic in _resolve(benchmark, "statistics")(sheet.items))
+    credited: list[Credit[Any]] = _resolve(benchmark, "credits")(sheet)
+    parts, whole = tuple(credit.figure() for credit in credited), credited[-1]
+    if len(parts) == 1 or benchmark.kind != "pairs":
+        return parts
+    if (whole.values == whole.values[:1]).all():  # resamples would all be equal
+        return replace(whole, name=MEAN).figure(), *parts
+    counts = {"ties": whole.ties, "missing": whole.missing}
+    return whole.sheet.figure(MEAN, subset_mean(whole), len(whole.values), **counts), *parts
+
+
+MEAN = "accuracy/mean"
+
+
+def subset_mean(credit: Credit[Any]) -> Callable[[Floats], float]:
+    """Return the mean of the subsets' means, as a statistic of item weights."""
+    labels = np.array([item.subset for item in credit.sheet.items], dtype=np.str_)
+    codes = np.unique(labels, return_inverse=True)[1]
+
+    def statistic(weights: Floats) -> float:
+        totals = np.bincount(codes, weights=weights)
+        sums = np.bincount(codes, weights=weights * credit.values)
+        return float((sums[totals > 0] / totals[totals > 0]).mean())
+
+    return statistic
 
 
 def _resolve(benchmark: Benchmark, name: str) -> Callable[..., Any]:

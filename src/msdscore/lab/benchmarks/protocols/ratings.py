@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.lab.benchmarks.base import Rated, image_key
-from msdscore.lab.benchmarks.protocols.counting import Floats, Measured, Statistic, words
+from msdscore.lab.benchmarks.protocols.counting import Floats, Measured, Statistic
 from msdscore.lab.benchmarks.readers.ratings import HUMAN
 from msdscore.lab.stats.ranks import MEASURES, prepare, rank_groups
 
 Ints = NDArray[np.int64]
 Items = Sequence[Rated]
 _WORDS_APART = 5  # largest difference in words of long captions of matched length, by the benchmark's protocol
-_NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson", "auc": "auc"}
 
 
 def expert(items: Items) -> list[Statistic]:
@@ -25,7 +24,7 @@ def expert(items: Items) -> list[Statistic]:
     means = np.array([np.mean([r for r in item.ratings if r == r] or [np.nan]) for item in items], dtype=np.float64)
     single = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
     averaged = [
-        _correlation(f"{name}/averaged", _NAMES[name], means, np.arange(len(means)), compared=False)
+        _correlation(f"{name}/averaged", name, means, np.arange(len(means)), compared=False)
         for name in ("tau_c", "tau_b")
     ]
     return [*single, *averaged]
@@ -78,7 +77,7 @@ def long_captions(items: Items) -> list[Statistic]:
     """
     ratings = np.array([item.ratings[0] for item in items])
     clean, inventing = _ordered_pairs(_grouped([image_key(item.image) for item in items]), ratings)
-    lengths = np.array([words(item.caption) for item in items])
+    lengths = np.array([len(item.caption.split()) for item in items])
     alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
     return [
         Statistic("pairs", partial(_pair_accuracy, clean, inventing)),
@@ -135,7 +134,7 @@ def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
     owner = np.repeat(np.array(at, dtype=np.int64), [len(items[number].ratings) for number in at])
     ratings = np.array([rating for number in at for rating in items[number].ratings], dtype=np.float64)
     title = name if subset is None else f"{name}/{subset}"
-    return _correlation(title, _NAMES[name], ratings, owner, compared=name in ("tau_c", "tau_b", "auc"))
+    return _correlation(title, name, ratings, owner, compared=name in ("tau_c", "tau_b", "auc"))
 
 
 def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compared: bool = True) -> Statistic:

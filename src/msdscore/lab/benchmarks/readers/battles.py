@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
-from msdscore.lab.benchmarks.base import Battle, ItemSet, Winner, noted
+from msdscore.lab.benchmarks.base import Battle, ItemSet, Winner
 from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
 
@@ -74,7 +74,7 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
                 Battle(image, images / image, *pair, None, name, opponent, level=opponent, references=references)
             )
     own = len(rows) - len(battles)
-    return ItemSet(tuple(battles), noted({"images left out: the opponent is the system itself": own}))
+    return ItemSet(tuple(battles), {"images left out: the opponent is the system itself": own})
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")

@@ -9,7 +9,7 @@ import numpy as np
 
 from msdscore.errors import ConfigError, InputError, require
 from msdscore.io.parquet_images import stored_images
-from msdscore.lab.benchmarks.base import ItemSet, Pair, image_key, noted
+from msdscore.lab.benchmarks.base import ItemSet, Pair, image_key
 from msdscore.lab.benchmarks.readers import files
 from msdscore.lab.benchmarks.readers.files import RawRow, numbered, records, tidy
 
@@ -65,7 +65,7 @@ def read_coco_cf(
             subset = f"{split}/{row.get(part)}" if part else split
             image = stored.get(path.name) or (path if path.is_file() else home / path.name)
             pairs.append(Pair(key, image, positive, negative, subset=subset))
-    return ItemSet(tuple(pairs), noted({"failed generations left out": failed}))
+    return ItemSet(tuple(pairs), {"failed generations left out": failed})
 
 
 VALSE_PIECES = (
@@ -92,7 +92,7 @@ def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> Ite
             caption, foil, image = (value[0] if isinstance(value, list) else value for value in fields)
             source = files.folder(root, f"images/{row.fields.get('dataset', '')}", "images") / image
             pairs.append(Pair(f"{piece}/{row.key}", source, caption, foil, subset=piece, votes=counts))
-    return ItemSet(tuple(pairs), noted({"pairs left out: annotators did not confirm the foil": invalid}))
+    return ItemSet(tuple(pairs), {"pairs left out: annotators did not confirm the foil": invalid})
 
 
 _GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
@@ -124,7 +124,7 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
         pairs += [
             Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
         ]
-    notes = noted({"captions left out: not one original with a foil": incomplete})
+    notes = {"captions left out: not one original with a foil": incomplete}
     if sample != "all":
         by_image: dict[str, list[Pair]] = defaultdict(list)
         for pair in pairs:
@@ -179,7 +179,7 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
         category = _CATEGORIES[int(categories[number])]
         image, first, second = (_text(cell) for cell in list(entry)[:3])
         votes = triplets[_VOTES * number : _VOTES * (number + 1)]
-        preferred = [_text(row[1]) if int(_scalar(row[3])) == 1 else _text(row[2]) for row in votes]
+        preferred = [_text(row[1]) if float(_text(row[3])) == 1 else _text(row[2]) for row in votes]
         if not {*preferred} <= {first, second}:
             raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
         counts = (preferred.count(first), _VOTES - preferred.count(first))
@@ -189,16 +189,12 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
             first, second, counts = second, first, counts[::-1]
         references = tuple(_text(votes[k][0]) for k in sorted(chosen))
         pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
-    notes = noted({"pairs whose votes are a draw, decided by seed": drawn})
+    notes = {"pairs whose votes are a draw, decided by seed": drawn}
     return ItemSet(tuple(pairs), notes, draws=_DRAWS if count < _VOTES else 1)
 
 
-def _scalar(cell: Any) -> Any:
-    """Return the single value of MATLAB's nested one-by-one arrays."""
+def _text(cell: Any) -> str:
+    """Return the single value of MATLAB's nested one-by-one arrays as text."""
     while isinstance(cell, np.ndarray):
         cell = cell.ravel()[0]
-    return cell
-
-
-def _text(cell: Any) -> str:
-    return str(_scalar(cell)).strip()
+    return str(cell).strip()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Image, ItemSet, Rated, noted
+from msdscore.lab.benchmarks.base import Image, ItemSet, Rated
 from msdscore.lab.benchmarks.readers import files
 from msdscore.lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy
-from msdscore.lab.benchmarks.readers.rows import find_rows, read_lines
+from msdscore.lab.benchmarks.readers.rows import find_rows, read_items
 
 _GET_FLICKR8K = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as made by jmhessel/clipscore"
 _FLICKR8K_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
@@ -44,7 +44,7 @@ def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rate
         Rated(numbered(image, seen), images / f"{image}.jpg", caption, ratings, references)
         for image, caption, ratings, references in rows
     ]
-    return ItemSet(tuple(items), noted({"pairs left out: the caption is one of the image's own": own}))
+    return ItemSet(tuple(items), {"pairs left out: the caption is one of the image's own": own})
 
 
 def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
@@ -134,7 +134,7 @@ def read_composite(root: Path) -> ItemSet[Rated]:
         others = tuple(text for text in references.get(key, ()) if text != caption)
         path = files.folder(root, *_COMPOSITE_FOLDERS[source]) / name
         items.append(Rated(numbered(key, seen), path, caption, (human,), others, subset=source))
-    return ItemSet(tuple(items), noted({"export rows left out: no image or no rating": unusable}))
+    return ItemSet(tuple(items), {"export rows left out: no image or no rating": unusable})
 
 
 _CompositeRow = tuple[str, str, str, float]  # source, image, caption, rating
@@ -197,7 +197,8 @@ def read_thumb_rows(path: Path) -> ItemSet[Rated]:
     """Read the rows form, with `system`, `precision`, `recall`, penalties and `human`."""
     if path.name.startswith("mscoco_THumB"):  # the released file is JSON Lines too
         return read_thumb(path.parent)
-    return ItemSet(tuple(_thumb_rated(line.key, line.image, line, line.references) for line in read_lines(path)))
+    rows = read_items(path)
+    return ItemSet(tuple(_thumb_rated(item["id"], item["image"], row, item["references"]) for row, item in rows))
 
 
 def _thumb_rated(key: str, image: Image, row: RawRow, references: tuple[str, ...]) -> Rated:
@@ -242,16 +243,16 @@ def read_hat(root: Path) -> ItemSet[Rated]:
         if marked.words:
             human = _INVENTS if any(invented for _, invented in marked.words) else _CLEAN
             items.append(Rated(marked.id, marked.image, tidy(marked.caption), (human,), marked.references))
-    return ItemSet(tuple(items), noted({"captions left out: no word is marked": len(captions) - len(items)}))
+    return ItemSet(tuple(items), {"captions left out: no word is marked": len(captions) - len(items)})
 
 
 def read_long(root: Path) -> ItemSet[Rated]:
     """Read long captions of several systems, rated 0 if a named object is absent, else 1: a file of rows."""
-    return ItemSet(tuple(
-        Rated(line.key, line.image, tidy(line.get("caption")), (_INVENTS if line.get("hallucinated") else _CLEAN,),
-              line.references, line.subset, str(line.fields.get("system", "")))
-        for line in read_lines(_long_file(root))
-    ))  # fmt: skip
+    items = []
+    for row, item in read_items(_long_file(root)):
+        ratings, system = (_INVENTS if row.get("hallucinated") else _CLEAN,), str(row.fields.get("system", ""))
+        items.append(Rated(caption=tidy(row.get("caption")), ratings=ratings, system=system, **item))
+    return ItemSet(tuple(items))
 
 
 def read_hat_words(root: Path) -> list[MarkedCaption]:
@@ -269,10 +270,11 @@ def read_hat_words(root: Path) -> list[MarkedCaption]:
 def read_long_words(root: Path) -> list[MarkedCaption]:
     """Read long captions with the objects that they name, present and absent."""
     captions = []
-    for line in read_lines(_long_file(root)):
-        absent = tuple(map(str, line.get("hallucinated")))
-        present = tuple(name for name in map(str, line.get("objects")) if name not in absent)
-        captions.append(MarkedCaption(line.key, line.image, str(line.get("caption")), present=present, absent=absent))
+    for row, item in read_items(_long_file(root)):
+        absent = tuple(map(str, row.get("hallucinated")))
+        present = tuple(name for name in map(str, row.get("objects")) if name not in absent)
+        caption = str(row.get("caption"))
+        captions.append(MarkedCaption(item["id"], item["image"], caption, present=present, absent=absent))
     return captions
 
 

@@ -21,13 +21,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
-from msdscore.lab.benchmarks.base import Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key, noted
+from msdscore.lab.benchmarks.base import Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key
 from msdscore.lab.benchmarks.readers import files
 from msdscore.lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy
 
@@ -54,24 +54,17 @@ def find_rows(root: Path, name: str) -> Path | None:
     return paths[0] if paths else None
 
 
-@dataclass(frozen=True, slots=True)
-class Line(RawRow):
-    """One row of a rows file with its image; the key is its id."""
+def read_items(path: Path) -> Iterator[tuple[RawRow, dict[str, Any]]]:
+    """Yield the rows of a file, each with the fields that all items have: id, image, subset and references.
 
-    image: Image
-    subset: str
-    references: tuple[str, ...]  # captions by people
-
-
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
-    find = _finder(path)
-    seen: Counter[str] = Counter()
-    for record in records(files.read_jsonl(path), path, first=1):
-        row, name = record.fields, str(record.get("image"))
-        subset, own = str(row.get("subset", row.get("category", ""))), numbered(Path(name).stem, seen)
-        key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else own
-        yield Line(key, row, record.where, find(name), subset, all_tidy(row.get("references")))
+    Without `id` or `key`, the k-th row of an image is `image:k`.
+    """
+    find, seen = _finder(path), Counter[str]()
+    for row in records(files.read_jsonl(path), path, first=1):
+        fields, name = row.fields, str(row.get("image"))
+        subset, own = str(fields.get("subset", fields.get("category", ""))), numbered(Path(name).stem, seen)
+        key = str(fields["id"]) if "id" in fields else f"{subset}/{fields['key']}" if "key" in fields else own
+        yield row, {"id": key, "image": find(name), "subset": subset, "references": all_tidy(fields.get("references"))}
 
 
 def _finder(path: Path) -> Callable[[str], Image]:
@@ -113,47 +106,46 @@ def _image_ratings(record: RawRow, count: int) -> list[float]:
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
     """Read rows with a right and a wrong caption, or with two captions and the index of the preferred one."""
-    lines = list(read_lines(path))
-    wanted = files.chosen("subset", subsets, {line.subset for line in lines})
+    rows = list(read_items(path))
+    wanted = files.chosen("subset", subsets, {item["subset"] for _, item in rows})
     pairs = []
-    for line in lines:
-        if not wanted or line.subset in wanted:
-            plain = (files.caption(line.get(name), line.where) for name in ("caption", "negative_caption"))
-            better, other = files.chosen_first(line) if "captions" in line.fields else plain
-            pairs.append(Pair(line.key, line.image, better, other, line.subset, line.references))
+    for row, item in rows:
+        if not wanted or item["subset"] in wanted:
+            plain = (files.caption(row.get(name), row.where) for name in ("caption", "negative_caption"))
+            better, other = files.chosen_first(row) if "captions" in row.fields else plain
+            pairs.append(Pair(positive=better, negative=other, **item))
     return _unique(pairs, path)
 
 
 def read_ratings(path: Path) -> ItemSet[Rated]:
     """Read rows with one caption and one or more ratings."""
     items = []
-    for line in read_lines(path):
-        given = line.get("expert", "ratings", "human", "rating")
-        ratings = tuple(rating(value, where=line.where) for value in (given if isinstance(given, list) else [given]))
-        items.append(Rated(line.key, line.image, tidy(line.get("caption")), ratings, line.references, line.subset))
+    for row, item in read_items(path):
+        given = row.get("expert", "ratings", "human", "rating")
+        ratings = tuple(rating(value, where=row.where) for value in (given if isinstance(given, list) else [given]))
+        items.append(Rated(caption=tidy(row.get("caption")), ratings=ratings, **item))
     return _unique(items, path)
 
 
 def read_battles(path: Path) -> ItemSet[Battle]:
     """Read rows with captions of two systems and people's choice."""
     battles = []
-    for line in read_lines(path):
-        first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
+    for row, item in read_items(path):
+        fields = row.fields
+        first, second = str(row.get("system_a", "source1", "model1")), str(row.get("system_b", "source2", "model2"))
         winners: dict[str, Winner] = {**_WINNERS, first: "a", second: "b"}
-        said = line.fields.get("winner")
+        said = fields.get("winner")
         if said is not None and str(said) not in winners:
-            raise InputError(f"{line.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
+            raise InputError(f"{row.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
         try:
-            answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+            answers = {name: int(value) for name, value in (fields.get("aspects") or {}).items()}
         except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"{line.where}: expected aspects with whole numbers ({error})") from error
-        names = ("caption_a", "caption1", "model1_generation"), ("caption_b", "caption2", "model2_generation")
-        captions = [files.caption(line.get(*spelled), line.where) for spelled in names]
+            raise InputError(f"{row.where}: expected aspects with whole numbers ({error})") from error
         battles.append(Battle(
-            line.key, line.image, captions[0], captions[1], None if said is None else winners[str(said)], first, second,
-            level=str(line.fields.get("level", line.fields.get("cluster", ""))), subset=line.subset,
-            verdict=str(line.fields.get("winner", "")), references=line.references,
-            aspects=answers,
+            caption_a=files.caption(row.get("caption_a", "caption1", "model1_generation"), row.where),
+            caption_b=files.caption(row.get("caption_b", "caption2", "model2_generation"), row.where),
+            winner=None if said is None else winners[str(said)], system_a=first, system_b=second, aspects=answers,
+            level=str(fields.get("level", fields.get("cluster", ""))), verdict=str(fields.get("winner", "")), **item,
         ))  # fmt: skip
     return _unique(battles, path)
 
@@ -188,12 +180,12 @@ def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -
 def captioned_images(path: Path) -> list[CaptionedImage]:
     """Read images with all their captions: rows with a list `captions`, or with one `caption` each, as for `score`."""
     entries: dict[str | int, CaptionedImage] = {}
-    for number, line in enumerate(read_lines(path)):
-        given = line.get("captions", "caption")
+    for number, (row, item) in enumerate(read_items(path)):
+        given = row.get("captions", "caption")
         several = isinstance(given, list)
         texts = all_tidy(given if several else [given])
-        key = number if several else image_key(line.image)
-        first = entries.get(key, CaptionedImage(line.key, line.image, ()))
+        key = number if several else image_key(item["image"])
+        first = entries.get(key, CaptionedImage(item["id"], item["image"], ()))
         entries[key] = replace(first, captions=(*first.captions, *texts))
     return list(entries.values())
 
@@ -257,7 +249,7 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
         "images left out: no caption": len(entries) - len(usable),
         "images left out: no other caption in their scene class": len(usable) - len(pairs),
     }
-    return ItemSet(tuple(pairs), noted(left_out))
+    return ItemSet(tuple(pairs), left_out)
 
 
 def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:

@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import DEFAULT, Interval, Resampling
 from msdscore.lab.benchmarks.base import Benchmark, Item, clusters
-from msdscore.lab.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet
-from msdscore.lab.benchmarks.protocols.pairs import macro
+from msdscore.lab.benchmarks.protocols.counting import (
+    MEAN,
+    Credit,
+    Flags,
+    Floats,
+    Sheet,
+    Statistic,
+    make_sheet,
+    subset_mean,
+)
 from msdscore.lab.benchmarks.registry import benchmark
 from msdscore.lab.benchmarks.results.result import (
     MetricResult,
@@ -27,7 +35,7 @@ from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_diffe
 from msdscore.registry import resolve
 
 _EXACT_BELOW = 25  # discordant pairs, the usual bound for the exact form of McNemar's test
-_WHOLE = ("all", "mean")  # figures over all items; the others, of subsets, are one family of tests
+_WHOLE = ("", "all", "mean")  # parts of figures over all items; the others, of subsets, are one family of tests
 _PERMUTATIONS = 10_000
 
 
@@ -124,7 +132,9 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Me
         )
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
     # Holm's correction over the subsets; p-values of figures over all items are unchanged.
-    family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
+    family = [
+        number for number, difference in enumerate(differences) if difference.name.partition("/")[2] not in _WHOLE
+    ]
     adjusted = holm([differences[number].tests[0].p_value for number in family]).tolist()
     for number, p_value in zip(family, adjusted, strict=True):
         differences[number] = replace(differences[number], adjusted=p_value)
@@ -166,9 +176,8 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
     both = list(zip(credits_of(first), credits_of(second), strict=True))
     differences = []
     if row.kind == "pairs" and len(both) > 1:
-        sheet, n = both[-1][0].sheet, len(both[-1][0].values)
-        mean, other_mean = (macro(whole.values, [item.subset for item in sheet.items]) for whole in both[-1])
-        differences.append(_difference("accuracy/mean", mean, other_mean, sheet, n))
+        whole, other = both[-1]
+        differences.append(_difference(MEAN, subset_mean(whole), subset_mean(other), whole.sheet, len(whole.values)))
     for credit, against in both:
         ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
         if not len(ours):
@@ -217,13 +226,3 @@ def _difference(
         lambda weights: first(weights) - second(weights), len(ones), clusters=clusters(sheet.items), how=sheet.how
     )
     return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
-
-
-def is_subset(name: str) -> bool:
-    """Return whether a figure is of a subset of the items; those are one family of tests.
-
-    >>> is_subset("accuracy/add_obj"), is_subset("accuracy/all"), is_subset("tau_c")
-    (True, False, False)
-    """
-    _, slash, part = name.partition("/")
-    return bool(slash) and part not in _WHOLE

@@ -15,7 +15,7 @@ import numpy as np
 
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling, bootstrap_mean
-from msdscore.lab.benchmarks.protocols.counting import Figure, LengthAlone
+from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
 from msdscore.lab.benchmarks.results.result import MetricResult, Result
 from msdscore.lab.stats.ranks import mid_ranks, rank_groups
@@ -116,8 +116,7 @@ def _result_grid(results: Sequence[Result]) -> Grid:
             more += [settings.get(metric.signature, NONE)] if settings else []
             rows.append((metric.title, *more, *_cells(metric, names)))
     if first.length is not None:
-        alone = MetricResult(length_label(first.length), "", True, False, first.length.figures)
-        rows.append((alone.label, *[NONE] * len(labels), *_cells(alone, names)))
+        rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
     title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.images} images)"
     return Grid(title, (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)))
 
@@ -125,11 +124,6 @@ def _result_grid(results: Sequence[Result]) -> Grid:
 def counted(result: Result) -> str:
     """Return the number of evaluated items, and of all items if it differs."""
     return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
-
-
-def length_label(alone: LengthAlone) -> str:
-    """Return the row name of the caption-length baseline."""
-    return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
 
 
 def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
@@ -176,7 +170,7 @@ def _print(value: float, scale: int) -> str:
 
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
-        yield from (f"{note.what}: {note.count}" for note in result.notes)
+        yield from (f"{what}: {count}" for what, count in result.notes.items())
         if 1 < result.images < FEW_IMAGES:
             yield f"only {result.images} images: intervals are rough"
         if result.seeds > 1:
@@ -267,7 +261,7 @@ def overview(
         best |= {(row, at) for row, value in values.items() if value == most}
     lengths = {_column(result): result.length for result in results if result.length is not None}
     if lengths:
-        ways = {length_label(alone) for alone in lengths.values()}
+        ways = {alone.label for alone in lengths.values()}
         label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
         rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []

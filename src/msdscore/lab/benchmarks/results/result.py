@@ -14,11 +14,11 @@ from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, heading
 from msdscore.intervals import Interval
 from msdscore.io.atomic import write_bytes
-from msdscore.lab.benchmarks.base import Battle, Item, Kind, Note, Pair, Rated, image_key, image_names
-from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, LengthAlone
+from msdscore.lab.benchmarks.base import Battle, Item, Kind, Pair, Rated, image_key, image_names
+from msdscore.lab.benchmarks.protocols.counting import Figure, Figures
 from msdscore.lab.metrics.base import Cases, Floats, Metric
 
-FORMAT = 2
+FORMAT = 3
 _SCORES = ("msd", "soft-msd", "ref-msd")  # metrics that each form defines
 
 
@@ -106,11 +106,11 @@ class Result:
     samples: int
     limit: int | None
     options: Mapping[str, Any]
-    notes: tuple[Note, ...]
+    notes: Mapping[str, int]  # numbers of items by description
     metrics: tuple[MetricResult, ...]
     versions: Mapping[str, str]
     scores: str  # name of the file of scores next to the result
-    length: LengthAlone | None = None
+    length: MetricResult | None = None  # the number of words as a score, in the better direction
     seeds: int = 1
     made: Provenance = field(default_factory=Provenance, compare=False)
 
@@ -145,13 +145,9 @@ def read_result(path: Path) -> Result:
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
     try:
-        for metric in content["metrics"]:
-            metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
-            metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
         content |= {
-            "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
-            "notes": tuple(Note(**note) for note in content["notes"]),
-            "length": (length := content["length"]) and LengthAlone(length["longer_wins"], _figures(length["figures"])),
+            "metrics": tuple(map(_metric, content["metrics"])),
+            "length": content["length"] and _metric(content["length"]),
             "made": Provenance(**content["made"]),
             "failures": tuple(content["failures"]),
         }
@@ -169,11 +165,15 @@ def is_result(path: Path) -> bool:
     return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
 
 
-def _figures(contents: Iterable[dict[str, Any]]) -> Figures:
-    return tuple(
-        Figure(**_with_nan(content) | {"interval": content["interval"] and Interval(**_with_nan(content["interval"]))})
-        for content in contents
-    )
+def _metric(content: dict[str, Any]) -> MetricResult:
+    figures, control = (tuple(map(_figure, content[name])) for name in ("figures", "control"))
+    matched = content["matched"] and _figure(content["matched"])
+    return MetricResult(**content | {"figures": figures, "control": control, "matched": matched})
+
+
+def _figure(content: dict[str, Any]) -> Figure:
+    interval = content["interval"] and Interval(**_with_nan(content["interval"]))
+    return Figure(**_with_nan(content) | {"interval": interval})
 
 
 def _with_nan(content: dict[str, Any]) -> dict[str, Any]:

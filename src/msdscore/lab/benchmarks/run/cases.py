@@ -194,9 +194,9 @@ def make_vectors(
         pair_of,
         _columns(pipeline, images, texts, pairs, mixtures=mixtures),
         pipeline.embedder.vectors,
+        _compared_once(partial(compare_texts, pipeline.embedder)),
         pipeline.config,
         None if bank is None else bank.images.means,
-        _compared_once(partial(compare_texts, pipeline.embedder)),
     )
     return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
 

@@ -1,8 +1,7 @@
-"""The plan of a benchmark run, and its items, metrics and pipeline."""
+"""The plan of a benchmark run, and its items and metrics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
 from msdscore.forms.references import split_references
 from msdscore.io.inputs.rows import ReferenceFile
-from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, cluster, image_key, noted
+from msdscore.lab.benchmarks.base import Benchmark, Item, ItemSet, Rated, cluster, image_key
 from msdscore.lab.benchmarks.readers.files import all_tidy
 from msdscore.lab.benchmarks.registry import benchmark, load
-from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
+from msdscore.lab.benchmarks.run.cases import BATCH_IMAGES
 from msdscore.lab.benchmarks.run.score_file import fingerprint
 from msdscore.lab.metrics.base import Metric
 from msdscore.lab.metrics.registry import load_metrics
@@ -55,48 +54,13 @@ class BenchmarkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A plan with its items, metrics and pipeline."""
+    """A plan with its items and metrics."""
 
     plan: BenchmarkPlan
     row: Benchmark
     item_set: ItemSet[Any]
     metrics: tuple[Metric, ...]
-    pipeline: Callable[[], Pipeline]  # loaded on the first call
-    stamp: str | None  # of the spec of the pipeline
-
-    @property
-    def encodes(self) -> bool:
-        """Whether a metric needs an encoder."""
-        return any(metric.needs("encoder") for metric in self.metrics)
-
-    @property
-    def control(self) -> bool:
-        """Whether wrong images are scored, which needs two images."""
-        return self.plan.control and len({image_key(item.image) for item in self.item_set.items}) > 1
-
-    @property
-    def base(self) -> dict[str, Any]:
-        """Settings that must be equal to reuse scores; the protocol is not among them."""
-        return {
-            "benchmark": self.plan.name,
-            "options": {name: str(value) for name, value in sorted(self.plan.options.items())},
-            "limit": self.plan.limit,
-            "items": fingerprint(self.item_set.items),
-            "control": self.control,
-            "seed": self.plan.seed,
-        }
-
-    def batches(self, size: int, chosen: Sequence[int] | None = None) -> list[ItemBatch]:
-        """Return the items in batches of images."""
-        seed = self.plan.seed
-        return list(item_batches(self.item_set.items, seed=seed, control=self.control, size=size, chosen=chosen))
-
-    def notes(self) -> tuple[Note, ...]:
-        """Return the reader's notes, and one if there is no control."""
-        if self.plan.control and not self.control:
-            lone = Note("no wrong-image control: all items have the same image", len(self.item_set.items))
-            return (*self.item_set.notes, lone)
-        return self.item_set.notes
+    base: Mapping[str, Any]  # settings that must be equal to reuse scores; the protocol is not among them
 
 
 LONG_NOTE = "captions of a paragraph, so components are (5, 3) as in preset long; --preset short uses (3, 2)"
@@ -130,8 +94,8 @@ def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
     )  # fmt: skip
 
 
-def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:
-    """Read the benchmark and load the metrics; `pipeline` is only called if there is something to encode."""
+def prepare_work(plan: BenchmarkPlan) -> Work:
+    """Read the benchmark and load the metrics; without a second image, the plan has no wrong-image control."""
     row = benchmark(plan.name)
     if plan.protocol not in row.protocols:
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
@@ -148,7 +112,20 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
                 f"metric {metric.label} needs references, but the items of {row.name} have none here; "
                 "pass a file of them with --references"
             )
-    return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
+    images = {image_key(item.image) for item in item_set.items}
+    if plan.control and len(images) < 2:
+        plan = replace(plan, control=False)
+        lone = {"no wrong-image control: all items have the same image": len(item_set.items)}
+        item_set = replace(item_set, notes={**item_set.notes, **lone})
+    base = {
+        "benchmark": plan.name,
+        "options": {name: str(value) for name, value in sorted(plan.options.items())},
+        "limit": plan.limit,
+        "items": fingerprint(item_set.items),
+        "control": plan.control,
+        "seed": plan.seed,
+    }
+    return Work(plan, row, item_set, metrics, base)
 
 
 def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
@@ -161,8 +138,8 @@ def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
         items += [replace(item, references=references)] if references else []
     if not items:
         raise InputError(f"{path}: expected references of the benchmark's images, by file name; got none of them")
-    notes = noted({"items left out: no references": len(item_set) - len(items)})
-    return ItemSet(tuple(items), (*item_set.notes, *notes), item_set.draws)
+    left = {"items left out: no references": len(item_set.items) - len(items)}
+    return replace(item_set, items=tuple(items), notes={**item_set.notes, **left})
 
 
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
@@ -184,5 +161,4 @@ def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     if len(chosen) < limit:  # the chosen images have fewer items than others
         taken = {id(item) for item in chosen}
         chosen += [item for item in items if id(item) not in taken]
-    left = Note("items left out by --limit", len(items) - limit)
-    return ItemSet(tuple(chosen[:limit]), (*item_set.notes, left))
+    return ItemSet(tuple(chosen[:limit]), {**item_set.notes, "items left out by --limit": len(items) - limit})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
@@ -26,14 +26,13 @@ from msdscore.forms.references import count_fact
 from msdscore.intervals import Resampling
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.io.outputs.targets import REMEDY
-from msdscore.lab.benchmarks.base import Note, image_key, image_names
-from msdscore.lab.benchmarks.base import stamp as file_state
+from msdscore.lab.benchmarks.base import image_key, image_names
 from msdscore.lab.benchmarks.protocols import counting
 from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, Flags, Floats
 from msdscore.lab.benchmarks.registry import reader_options
 from msdscore.lab.benchmarks.results import result as tables
 from msdscore.lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
-from msdscore.lab.benchmarks.run.cases import ItemBatch, fill, text_cases
+from msdscore.lab.benchmarks.run.cases import fill, item_batches, text_cases
 from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.lab.benchmarks.run.score_file import (
     Reusable,
@@ -72,22 +71,22 @@ def run_benchmark(
     if output.suffix != ".json":
         raise ConfigError(f"{output}: expected a .json file for the result; scores are stored next to it as .parquet")
     output.parent.mkdir(parents=True, exist_ok=True)
-    work = prepare_work(plan, pipeline, stamp=stamp)
+    work = prepare_work(plan)
     default = work.row.protocols[0]
     target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
     _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
     # Only metrics with references depend on their draw.
     seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
+    run = partial(_run_once, pipeline=cache(pipeline), stamp=stamp, overwrite=overwrite, progress=progress)
     if seeds == 1:
-        result = _run_once(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
+        result = run(work, output.with_suffix(".parquet"))
     elif "seed" not in reader_options(plan.name, plan.root):
         raise ConfigError(f"{plan.name} has no random draws; remove --seeds")
     else:
         results, first = [], int(plan.options.get("seed", 0))
         for seed in range(first, first + seeds):
-            draw = prepare_work(replace(plan, options={**plan.options, "seed": seed}), work.pipeline, stamp=stamp)
-            scores = output.with_name(f"{output.stem}.seed-{seed}.parquet")
-            results.append(_run_once(draw, scores, overwrite=overwrite, progress=progress))
+            draw = prepare_work(replace(plan, options={**plan.options, "seed": seed}))
+            results.append(run(draw, output.with_name(f"{output.stem}.seed-{seed}.parquet")))
         result = average(results)
     tables.write_result(result, target)
     return result
@@ -103,19 +102,27 @@ def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwri
         raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
 
 
-def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
-    begun = time.monotonic()
-    _check_free(scores, is_ours, work.plan.root, overwrite=overwrite)
+def _run_once(
+    work: Work,
+    scores: Path,
+    *,
+    pipeline: Callable[[], Pipeline],
+    stamp: str | None,
+    overwrite: bool,
+    progress: Progress,
+) -> Result:
+    begun, plan, items = time.monotonic(), work.plan, work.item_set.items
+    _check_free(scores, is_ours, plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
-    items = work.item_set.items
-    sources = sources_of(items, seed=work.plan.seed, control=work.control)
-    scorer = recorded_scorer(scores, work.stamp) if work.encodes else None
+    sources = sources_of(items, seed=plan.seed, control=plan.control)
+    encodes = any(metric.needs("encoder") for metric in work.metrics)
+    scorer = recorded_scorer(scores, stamp) if encodes else None
     earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    loaded = pipeline() if encodes and (earlier is None or earlier.tasks) else None
     if earlier is None or earlier.tasks:
-        if work.encodes:
-            pipeline = work.pipeline()
-            scorer = ScorerRecord(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
+        if loaded is not None:
+            scorer = ScorerRecord(loaded.signature, loaded.encoder.signature, str(loaded.encoder.device))
         earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
     signatures = _signatures(work, scorer)
     if earlier.tasks:
@@ -123,29 +130,25 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
         manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
         mark = _mark({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
         parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
-        columns = _score(work, earlier, parts, progress)
-        if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
+        columns = _score(work, earlier, loaded, parts, progress)
+        if sources_of(items, seed=plan.seed, control=plan.control) != sources:
             raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
         strangers, stamps = zip(*sources, strict=True)
         marks = {"error": [None] * len(items), "stranger": strangers, "stamp": stamps}
-        known = None if scorer is None else {"stamp": work.stamp, "record": asdict(scorer)}
-        write(
-            scores,
-            tables.scores_table(items, {**marks, **columns}),
-            work.base,
-            {**earlier.signatures, **signatures},
-            known,
-        )
+        known = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
+        table = tables.scores_table(items, {**marks, **columns})
+        write(scores, table, work.base, {**earlier.signatures, **signatures}, known)
         # Parts of stopped runs are removed too, except those in use by another process.
         for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
             with suppress(RunError):
                 discard(folder.with_suffix(""))
     progress(len(items), len(items))
-    names = image_names(item.image for item in items)
-    sizes = {names[image_key(item.image)]: file_state(item.image).partition("-")[0] for item in items}
+    names, images = image_names(item.image for item in items), {image_key(item.image): item.image for item in items}
+    files = {names[key]: image if isinstance(image, Path) else image.file for key, image in images.items()}
+    sizes = {name: str(path.stat().st_size) if path.exists() else "" for name, path in files.items()}
     about = Provenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=work.plan.command,
+        command=plan.command,
         device=scorer.device if scorer else "",
         seconds=round(time.monotonic() - begun, 1),
         data={"items": work.base["items"], "images": _mark(sorted(sizes.items()), 16)},
@@ -162,20 +165,28 @@ def _mark(content: Any, size: int, **how: Any) -> str:
 
 
 def _score(
-    work: Work, earlier: Reusable, parts: tuple[Path, dict[str, Any]], progress: Progress
+    work: Work,
+    earlier: Reusable,
+    pipeline: Pipeline | None,
+    parts: tuple[Path, dict[str, Any]],
+    progress: Progress,
 ) -> dict[str, list[Any]]:
     """Return the columns of all items: reused ones, and those of parts of this or an earlier attempt."""
-    items = work.item_set.items
+    plan, items = work.plan, work.item_set.items
+    batches = partial(item_batches, items, seed=plan.seed, control=plan.control)
     left = [
-        (batch, labels) for numbers, labels in earlier.tasks for batch in work.batches(work.plan.batch_images, numbers)
+        (batch, labels)
+        for numbers, labels in earlier.tasks
+        for batch in batches(size=plan.batch_images, chosen=numbers)
     ]
     done = [0, *accumulate(len(batch.items) for batch, _ in left)]  # before each batch, and in all
     # Every distinct caption is embedded once over all batches.
-    pipeline = work.pipeline().remembering() if work.encodes else None
+    pipeline = pipeline and pipeline.remembering()
     texts = text_cases(items)
-
+    # Parts whose images have changed are scored again.
+    keyed = ((_mark(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in left)
     with open_run(*parts) as run:
-        for number, key, (batch, labels) in run.missing((_image_key(item[0]), item) for item in left):
+        for number, key, (batch, labels) in run.missing(keyed):
             progress(done[number], done[-1])
             metrics = [m for m in work.metrics if m.label in labels and m.row.scope == "part"]
             needs = {need for metric in metrics for need in metric.row.needs}
@@ -189,17 +200,11 @@ def _score(
     requested = {label for _, labels in earlier.tasks for label in labels}
     whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
     if whole:
-        batch = work.batches(len(items))[0]
-        scored = tables.score_columns(whole, texts(batch, whole=work.plan.limit is None))
+        batch = next(batches(size=len(items)))
+        scored = tables.score_columns(whole, texts(batch, whole=plan.limit is None))
         table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
         columns |= tables.joined_columns([table], {}, len(items))
     return columns
-
-
-def _image_key(batch: ItemBatch) -> str:
-    """Return a hash of the state of a batch's images: parts with changed images are scored again."""
-    stamps = "\n".join(map(image_state, batch.images))
-    return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 
 def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
@@ -224,16 +229,14 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     # A metric without any score has no figures and does not restrict the items of the others.
     knowing = [(flags, metric.label) for flags, metric in zip(known, work.metrics, strict=True) if flags.any()]
     common: Flags = np.logical_and.reduce([f for f, _ in knowing]) if knowing else np.zeros(len(items), dtype=bool)
-    notes = list(work.notes())
+    notes = dict(work.item_set.notes)
     if not all((flags == common).all() for flags, _ in knowing):
         few, label = min((int(flags.sum()), label) for flags, label in knowing)
-        what = f"items left out: not scored by every metric ({label} has {few})"
-        notes.append(Note(what, int((~common).sum())))
+        notes[f"items left out: not scored by every metric ({label} has {few})"] = int((~common).sum())
     chosen = [item for item, counts in zip(items, common, strict=True) if counts]
     if row.domain and scorer and row.domain not in domains_of(name := scorer.encoder.partition("@")[0]):
-        calibrated = "match and colours are not calibrated for it"
-        what = f"items from {row.domain}, which encoder {name} is not known to be trained for: {calibrated}"
-        notes.append(Note(what, len(chosen)))
+        what = f"items from {row.domain}, which encoder {name} is not known to be trained for"
+        notes[f"{what}: match and colours are not calibrated for it"] = len(chosen)
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
     bare = np.zeros((len(chosen), len(items[0].captions)))
@@ -246,9 +249,14 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     for metric, sides in zip(work.metrics, columns, strict=True):
         signed = "|".join([signature(metric, scorer), *(people if metric.needs("references") else []), *tail])
         missing = int(np.isnan(sides[0]).any(axis=1).sum())
-        facts = _fact_sums(table, metric.label) or None
+        head = metric.label + tables.FACT
+        facts = {
+            name.removeprefix(head): float(np.nansum(table.column(name).to_numpy()))
+            for name in table.column_names
+            if name.startswith(head)
+        }
         result = MetricResult(
-            metric.label, signed, metric.higher_is_better, metric.judged, (), (), None, missing, facts
+            metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing, facts=facts or None
         )
         if chosen and missing < len(items):
             sheets = [sheet(side[common], judged=metric.judged) for side in sides]
@@ -256,6 +264,10 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
             matched = counting.matched_length(row, sheets[0])
             result = replace(result, figures=figures, control=control[0] if control else (), matched=matched)
         metrics.append(result)
+    length = None
+    if chosen:
+        direction, figures = counting.length_alone(row, sheet(bare, judged=False))
+        length = MetricResult(f"length alone ({direction} wins)", "", True, False, figures)
     return Result(
         benchmark=row.name,
         title=row.title,
@@ -271,11 +283,11 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         samples=plan.samples,
         limit=plan.limit,
         options=dict(plan.options),
-        notes=tuple(notes),
+        notes=notes,
         metrics=tuple(metrics),
         versions=versions(),
         scores=scores,
-        length=counting.length_alone(row, sheet(bare, judged=False)) if chosen else None,
+        length=length,
         made=provenance,
     )
 
@@ -286,12 +298,6 @@ def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
     true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
     assert true is not None, "the table has every metric of its run"
     return [sign * true, *([] if wrong is None or np.isnan(wrong).all() else [sign * wrong])]
-
-
-def _fact_sums(table: pa.Table, label: str) -> dict[str, float]:
-    head = label + tables.FACT
-    names = [name for name in table.column_names if name.startswith(head)]
-    return {name.removeprefix(head): float(np.nansum(table.column(name).to_numpy())) for name in names}
 
 
 def versions() -> dict[str, str]:

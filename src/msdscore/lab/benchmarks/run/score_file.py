@@ -16,7 +16,7 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
 from msdscore.io.outputs.targets import REMEDY, compare
-from msdscore.lab.benchmarks.base import Image, Item, cluster, image_key, image_names, stamp, stranger_of
+from msdscore.lab.benchmarks.base import Image, Item, cluster, image_key, image_names, stranger_of
 from msdscore.lab.benchmarks.results.result import ScorerRecord, belongs_to
 
 _KEY = b"msdscore.run"
@@ -54,7 +54,13 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
 
 def image_state(image: Image) -> str:
     """Return a stamp that changes if an image is replaced: of its content, or of its time in tables or over 8 MiB."""
-    return file_stamp(image) if isinstance(image, Path) else stamp(image)
+    if isinstance(image, Path):
+        return file_stamp(image)
+    try:
+        state = image.file.stat()
+    except OSError:
+        return ""
+    return f"{state.st_size}-{state.st_mtime_ns}"
 
 
 def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Reusable:

@@ -15,7 +15,7 @@ import torch
 
 from msdscore.errors import ConfigError
 from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded
-from msdscore.lab.metrics.vlm.model import load_local
+from msdscore.lab.metrics.vlm.model import load_local, read_prompt
 
 PROMPT = (
     "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"
@@ -29,13 +29,7 @@ _NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
 
 def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
     """Load the metric with a local model; `prompt` names a text file that contains {caption}."""
-    template = PROMPT
-    if prompt:
-        if not Path(prompt).is_file():
-            raise ConfigError(f"{prompt}: no such prompt file")
-        template = Path(prompt).read_text(encoding="utf-8").strip()
-        if "{caption}" not in template:
-            raise ConfigError(f"the prompt in {prompt} must contain {{caption}} for the caption")
+    template = read_prompt(prompt, "caption") if prompt else PROMPT
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     digits = digit_tokens(model.vocabulary)
 

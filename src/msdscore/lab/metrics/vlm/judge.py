@@ -18,7 +18,7 @@ from msdscore.io.hashing import pixel_key, text_key
 from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore.lab.metrics.registry import choice, number
 from msdscore.lab.metrics.vlm.endpoint import Endpoint
-from msdscore.lab.metrics.vlm.model import Answer, Sampling, load_local
+from msdscore.lab.metrics.vlm.model import Answer, Sampling, load_local, read_prompt
 
 # CapArena's criteria, reworded.
 SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.
@@ -70,7 +70,7 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
     for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
         if name in options:
             raise ConfigError(f"option {name} needs backend={'endpoint' if local else 'local'}")
-    words = _read_prompt(Path(prompt)) if prompt else (SYSTEM, QUESTION)
+    words = ("", read_prompt(prompt, "first", "second")) if prompt else (SYSTEM, QUESTION)
     connect = _local if local else _endpoint
     ask, identity = connect(model, words[0], sampling, options)
     # One local model on one device: threads would only interleave its draws.
@@ -80,16 +80,6 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
     mark = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(words)) % 16**8:08x}"
     choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{mark}"
     return Loaded(judge.score, choices)
-
-
-def _read_prompt(path: Path) -> tuple[str, str]:
-    """Return no system message, and the question of a file."""
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such prompt file")
-    question = path.read_text(encoding="utf-8").strip()
-    if "{first}" not in question or "{second}" not in question:
-        raise ConfigError(f"{path}: expected {{first}} and {{second}} in the prompt, for the two captions")
-    return "", question
 
 
 def _endpoint(model: str, system: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:

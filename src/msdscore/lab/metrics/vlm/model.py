@@ -1,6 +1,7 @@
 """A local vision-language model that answers a question about one image."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_model
-from msdscore.errors import WeightsError, require
+from msdscore.errors import ConfigError, WeightsError, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,17 @@ class LocalModel:
         prepared = self._processor(images=image, text=prompt, return_tensors="pt").to(self._placement.device)
         prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
         return prepared
+
+
+def read_prompt(path: str, *fields: str) -> str:
+    """Return the prompt in a text file, which must contain `{FIELD}` for every field."""
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: no such prompt file")
+    prompt = Path(path).read_text(encoding="utf-8").strip()
+    marks = [f"{{{field}}}" for field in fields]
+    if not all(mark in prompt for mark in marks):
+        raise ConfigError(f"{path}: expected {' and '.join(marks)} in the prompt")
+    return prompt
 
 
 def load_image_text(

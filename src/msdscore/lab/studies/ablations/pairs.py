@@ -53,8 +53,7 @@ class DecidedPairs:
 
     def right(self, label: str) -> Floats:
         """Return 1 for each pair whose better caption scores strictly higher, else 0."""
-        scores = self.scores[label]
-        return credits_of(scores[:, 0], scores[:, 1]).values
+        return credits_of(*self.scores[label].T)
 
     def take(self, chosen: npt.NDArray[Any]) -> "DecidedPairs":
         """Return the chosen pairs."""

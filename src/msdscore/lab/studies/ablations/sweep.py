@@ -228,7 +228,7 @@ def sweep_table(
     )  # fmt: skip
     labels = [metric.label for metric in first.metrics]
     shown = next((label for label in labels if label != "cosine"), labels[0])
-    notes = dict.fromkeys(f"{note.what}: {note.count}" for row in results for note in row.result.notes)
+    notes = dict.fromkeys(f"{what}: {count}" for row in results for what, count in row.result.notes.items())
     signatures = [f"{row.variant.name}: `{row.result.metric(shown).signature}`" for row in results]
     return Table(
         name=name or first.benchmark,
