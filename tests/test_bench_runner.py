@@ -490,7 +490,7 @@ def test_judge_decides_ties_of_battles(tmp_path):
     assert scored.figure("agreement/all").value == 0.4
 
 
-def test_a_limit_keeps_the_ratings_of_an_image_together(tmp_path):
+def test_limit_does_not_split_the_ratings_of_an_image(tmp_path):
     made = plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("length",))
     whole = prepare_work(made).item_set.items
     some = prepare_work(replace(made, limit=7)).item_set.items

@@ -53,7 +53,7 @@ def test_expert_drops_captions_that_equal_a_reference(raw: Path) -> None:
     assert reading.items[3].references[0] == "a bird"  # listed as 3_x.jpg.1
 
 
-def test_image_folder_is_spelled_two_ways(raw: Path) -> None:
+def test_image_folder_may_have_either_name(raw: Path) -> None:
     assert load("flickr8k-expert", raw).items[0].image == raw / "Flicker8k_Dataset" / "1.jpg"
     (raw / "Flickr8k_Dataset").mkdir()
     assert load("flickr8k-expert", raw).items[0].image == raw / "Flickr8k_Dataset" / "1.jpg"

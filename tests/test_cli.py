@@ -49,7 +49,7 @@ def red(tmp_path):
     return tmp_path / "red.png"
 
 
-def test_help_imports_nothing_heavy():
+def test_help_does_not_import_heavy_libraries():
     code = (
         "import sys\nsys.argv = ['msdscore', '--help']\nfrom msdscore.cli.app import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

@@ -51,7 +51,7 @@ def test_a_colour_word_is_nearest_to_cells_of_that_colour(encoder, scene, word, 
 
 
 @pytest.mark.parametrize(("word", "cell"), [("left", 12), ("bottom", 32), ("right", 17), ("top", 2)])
-def test_a_place_word_is_nearest_to_its_side(encoder, word, cell):
+def test_a_position_word_is_nearest_to_its_side(encoder, word, cell):
     cells = prepare_and_encode(encoder, [Image.new("RGB", (60, 60), "white")]).points[0]
     likeness = (cells @ encoder.encode_texts([word]).points[0, 0]).reshape(6, 6)
     side = {"left": likeness[:, 0], "right": likeness[:, 5], "top": likeness[0], "bottom": likeness[5]}

@@ -317,7 +317,7 @@ def test_list_of_words_is_never_a_good_match():
         ("d\u0301o", (0, 2, 3)),  # a mark that no language has on this letter
     ],
 )
-def test_characters_of_a_clean_caption_know_their_place_in_the_original(text, starts):
+def test_characters_of_a_cleaned_caption_map_to_the_original(text, starts):
     assert clean(text).starts == starts
 
 
@@ -334,7 +334,7 @@ def test_an_enumeration_has_four_items_with_and_or_eight_with_commas_of_at_most_
     assert not is_list("a dog and a cat stand on the beach and a bird and a fish are in the water")
 
 
-def test_a_third_of_repeated_trigrams_is_a_repetition():
+def test_text_with_a_third_of_repeated_trigrams_is_a_repetition():
     def repeats(text):
         return "repeated" in form_warnings(tokens(text), english=True)
 

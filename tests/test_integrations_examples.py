@@ -31,7 +31,7 @@ def test_example_runs(name, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_grpo_example_trains_a_model_that_speaks(capsys, tmp_path, monkeypatch):
+def test_grpo_example_trains_one_step(capsys, tmp_path, monkeypatch):
     for library in ("trl", "datasets"):
         pytest.importorskip(library, reason="needs the extra trl")
     from tiny_talker import make_talker

@@ -114,7 +114,7 @@ def test_memory_is_that_of_the_pixels_in_use(files):
         pool.close()
 
 
-def test_file_that_kills_its_process_fails_alone(two, files):
+def test_file_that_kills_its_process_does_not_affect_others(two, files):
     found = decode(two, fragile, files)
     assert str(found[13]).endswith("13.png: cannot be decoded (the process that tried ended with code 7)")
     check(found[:13] + found[14:], files[:13] + files[14:])

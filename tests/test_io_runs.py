@@ -58,7 +58,7 @@ def test_parts_are_merged_in_index_order(tmp_path):
     assert pq.read_table(tmp_path / "out.parquet").column("index").to_pylist() == list(range(48))
 
 
-def test_made_tables_metadata_and_failed_rows(tmp_path):
+def test_finish_writes_transformed_tables_metadata_and_failed_rows(tmp_path):
     def double(table: pa.Table) -> pa.Table:
         return table.append_column("twice", pc.multiply(table.column("index"), 2))
 

@@ -92,7 +92,7 @@ def test_missing_java_is_reported(monkeypatch):
     shutil.which("java") is None or not os.environ.get("MSDSCORE_TEST_METEOR"),
     reason="needs Java and half a minute: set MSDSCORE_TEST_METEOR=1",
 )
-def test_meteor_leaves_no_process_behind():
+def test_meteor_terminates_its_process():
     values = load_metric("meteor").score(BATCH).values
     assert values[0, 0] == pytest.approx(1, abs=1e-6)
     assert 0 <= values[0, 1] < 0.5

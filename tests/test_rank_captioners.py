@@ -181,7 +181,7 @@ def test_names_are_escaped_and_the_page_loads_no_external_resources(tmp_path) ->
     assert text.count("<svg") == 2
 
 
-def test_the_command_ranks_what_score_wrote(tmp_path) -> None:
+def test_command_ranks_outputs_of_score(tmp_path) -> None:
     for colour in ("red", "green", "blue"):
         Image.new("RGB", (32, 32), colour).save(tmp_path / f"{colour}.png")
     rows = [

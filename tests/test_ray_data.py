@@ -130,7 +130,7 @@ class Deadly(ScorerSpec):
         os._exit(1)
 
 
-def test_shard_that_kills_every_actor_fails_alone(cluster, tmp_path):
+def test_shard_that_kills_every_actor_does_not_affect_others(cluster, tmp_path):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import the tests
     for number in range(2):
         write_tar(tmp_path / f"{number}.tar", 5)

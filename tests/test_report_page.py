@@ -101,7 +101,7 @@ def test_captioners_are_compared_on_shared_images(scored):
     assert lowest[0].mean.value <= lowest[1].mean.value
 
 
-def test_without_systems_there_is_no_comparison(scored, tmp_path):
+def test_no_comparison_without_systems(scored, tmp_path):
     table = pq.read_table(scored / "out.parquet").drop_columns(["system"])
     pq.write_table(table, tmp_path / "plain.parquet")
     assert standings(read_results(tmp_path / "plain.parquet"), "msd") == []

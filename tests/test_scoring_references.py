@@ -154,7 +154,7 @@ def test_invisible_characters_change_nothing(mini):
     assert own.reference_count == 1
 
 
-def test_without_references_there_is_no_ref_msd(scorer):
+def test_no_ref_msd_without_references(scorer):
     score = scorer.score(red(), "a red thing")
     assert "ref_msd" not in score.row()
     with pytest.raises(AttributeError, match="ref_msd"):

@@ -680,7 +680,7 @@ def test_device_is_not_an_output_folder(shards, output):
     )
 
 
-def test_the_survey_counts_kept_and_dropped_rows_in_every_bin(shards, tmp_path):
+def test_survey_counts_selected_and_dropped_rows_per_bin(shards, tmp_path):
     folder, table = shards
     chosen = select([str(folder)], Rule(keep=Quota.parse("20")), str(tmp_path / "keys.txt"), show=3)
     values = np.array(table.column("msd").to_pylist(), dtype=float)

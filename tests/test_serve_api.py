@@ -70,7 +70,7 @@ def test_score_is_per_caption_and_equal_for_multipart(client, scorer):
     assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(image_bytes(), "a blue square").msd
 
 
-def test_invalid_caption_or_image_fails_alone(client):
+def test_invalid_caption_or_image_does_not_affect_others(client):
     rows = client.post("/v1/score", json=request_body(captions=("a red square", "  "))).json()["items"][0]["scores"]
     assert rows[0]["error"] is None
     assert "no words" in rows[1]["error"]
@@ -199,7 +199,7 @@ def test_rewards_with_references_are_ref_msd(client, scorer):
     assert refused.json()["error"] == "expected one list of references per image, got 1 for 2"
 
 
-def test_too_long_completion_fails_alone(client):
+def test_too_long_completion_does_not_affect_others(client):
     body = {"images": [base64.b64encode(image_bytes()).decode()], "completions": ["a" * 20_001, "a red square"]}
     answer = client.post("/v1/reward", json=body | {"image_of": [0, 0]}).json()
     assert answer["rewards"][0] is None
@@ -472,7 +472,7 @@ def test_uploaded_image_is_referenced_by_its_hash(scorer):
         assert client.post("/v1/images", files={"other": b"x"}).status_code == 422
 
 
-def test_too_long_caption_fails_alone(client):
+def test_too_long_caption_does_not_affect_others(client):
     body = {"items": [request_body(captions=("a" * 20_001,)), request_body(captions=("a red square",))]}
     first, second = client.post("/v1/explain", json=body).json()["items"]
     assert (first["error"], first["explanations"]) == (None, [None])

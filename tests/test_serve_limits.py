@@ -517,7 +517,7 @@ def test_many_rows_are_read_in_several_batches():
     assert [row["caption"] for row in answer["rows"]] == ["c19999"]
 
 
-def test_bounds_of_a_query_are_inclusive_and_columns_where_less_is_better_are_turned():
+def test_query_bounds_are_inclusive_and_lower_is_better_columns_are_reversed():
     lines = [{"caption": f"c{n}", "msd": n / 4, "divergence": n} for n in range(5)]
     with client() as calls:
         answer = upload(calls, "s.jsonl", lines, low="0.25", high="0.75", by="msd").json()

@@ -681,7 +681,7 @@ def pasted(browser: Browser, *lines: str) -> None:
     )
 
 
-def test_seventy_captions_are_batched_and_a_too_long_one_fails_alone(browser, image):
+def test_seventy_captions_are_batched_and_a_too_long_one_does_not_affect_others(browser, image):
     opened(browser, image, "a red")
     browser.run(
         "window.sent = []; const old = fetch; window.fetch = (path, options) => { if (path === 'v1/explain')"

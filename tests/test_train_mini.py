@@ -37,7 +37,7 @@ from train_mini.recipe import MINI, MiniSample, load_mini
 from train_mini.sampling import grouped_order, nearest
 from train_mini.texts import NO_WORD, FlatTexts, TextPool
 from train_mini.trainer import train
-from train_mini.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
+from train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
 
@@ -92,7 +92,7 @@ def test_labels_use_captions_objects_synonyms_and_similar_words():
     captions = pool([[number["red"], number["car"]]], [[number["hound"]]])
     alike = torch.eye(len(number), dtype=torch.bool)
     alike[number["red"], number["puppy"]] = True
-    labels = word_labels(held_words(captions, 2, len(number)), word_facts(pairs, lexicon), alike)
+    labels = word_labels(caption_words(captions, 2, len(number)), word_facts(pairs, lexicon), alike)
     seen = [{word: int(row[number[word]]) for word in number} for row in labels]
     # The name of an annotated class is present, its synonyms are unsure, and unrelated words are absent.
     assert seen[0] == {"red": PRESENT, "car": PRESENT, "dog": PRESENT, "hound": UNSURE, "puppy": UNSURE}

@@ -47,16 +47,16 @@ def captions_of(paths: Sequence[Path]) -> Iterator[str]:
 def word_classes(texts: Sequence[Sequence[str]], counts: Counter[str]) -> dict[str, int]:
     """Return the class of each frequent word without a separate symbol, by the distribution of its neighbours."""
     words = [word for word, count in counts.items() if count >= LEAST and word not in NAMED]
-    place = {word: number for number, word in enumerate(words)}
+    index = {word: number for number, word in enumerate(words)}
     frequent = {word: number for number, (word, _) in enumerate(counts.most_common(CONTEXTS), start=2)}
     sides = np.zeros((2, len(words), CONTEXTS + 3))
     for text in texts:
         padded = ["", *text, ""]
         near = [frequent.get(word, 1) if word[:1].isalnum() else 0 for word in padded]
         for number, word in enumerate(text, start=1):
-            if word in place:
-                sides[0, place[word], near[number - 1]] += 1
-                sides[1, place[word], near[number + 1]] += 1
+            if word in index:
+                sides[0, index[word], near[number - 1]] += 1
+                sides[1, index[word], near[number + 1]] += 1
     total = sides.sum(axis=1, keepdims=True) / sides.sum(axis=(1, 2), keepdims=True)
     shares = (sides + PRIOR * total) / (sides.sum(axis=2, keepdims=True) + PRIOR)
     weights = np.minimum([counts[word] for word in words], 300) ** 0.5
@@ -108,10 +108,10 @@ def main() -> None:
     symbols = {word: number for number, group in enumerate(lists) for word in group}
     trigrams, single = smoothed(trigram_counts(texts, symbols, len(lists) + len(ENDINGS)))
     silent = [sum(counts[w] for w in g if w in STOP_WORDS) > sum(counts[w] for w in g) / 2 for g in lists[2:]]
-    content = [False, False, *(not some for some in silent), *[True] * len(ENDINGS)]
+    content = [False, False, *(not flag for flag in silent), *[True] * len(ENDINGS)]
     model = {
         "words": [" ".join(group) for group in lists],
-        "content": [int(some) for some in content],
+        "content": [int(flag) for flag in content],
         "single": bits(single).tolist(),
     }
     given.output.write_bytes(gzip.compress(json.dumps(model).encode() + b"\n" + bits(trigrams).tobytes(), mtime=0))

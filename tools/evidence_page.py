@@ -57,8 +57,9 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
     """Return a statistic of a metric by name, with its interval."""
-    found = next((figure for figure in (metric or {}).get(kind) or () if figure["name"] == name), None)
-    return None if found is None else {**(found.get("interval") or {}), **found}
+    figures = (metric or {}).get(kind) or ()
+    match = next((figure for figure in figures if figure["name"] == name), None)
+    return None if match is None else {**(match.get("interval") or {}), **match}
 
 
 def _form(tables: Mapping[str, Json]) -> list[Grid]:
@@ -113,10 +114,10 @@ def _changed(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
-    ways = ("terms", "occlusion", "wrong_image", "chance")
+    columns = ("terms", "occlusion", "wrong_image", "chance")
     rows = tuple(
         (f"{row['subset']}, first {row['depth']}", str(row["items"]), _bounded(row["terms"]),
-         *(_share(row[way]) for way in ways[1:]))
+         *(_share(row[column]) for column in columns[1:]))
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")
@@ -210,14 +211,14 @@ def parts(folder: Path) -> dict[str, str]:
     present = {name: json.loads(path.read_text("utf-8")) for name, path in files.items() if path.is_file()}
     if not present:
         raise InputError(f"{folder}: expected result files such as sugarcrepe.json or form.json, found none")
-    found = {}
+    sections = {}
     if any(name in present for name in BENCHMARKS):
-        found["benchmarks"] = markdown(headline_grid(present))
+        sections["benchmarks"] = markdown(headline_grid(present))
     for name, grids in STUDIES.items():
         if name in present:
             tables = {table["name"]: table for table in present[name]["tables"]}
-            found[name] = "\n".join(map(markdown, grids(tables)))
-    return found
+            sections[name] = "\n".join(map(markdown, grids(tables)))
+    return sections
 
 
 def _bounded(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:

@@ -84,15 +84,15 @@ def _values(tables: Mapping[str, Json]) -> list[Grid]:
     setting = next(iter(cells))[0].partition("=")[0]
     # Only Soft-MSD has a temperature.
     labels = ("soft-msd",) if setting == "temperature" else ("msd", "soft-msd")
-    found = {label: {variant: value for (variant, own), value in cells.items() if own == label} for label in labels}
-    rows = tuple((label, *map(_share, values.values())) for label, values in found.items() if values)
+    by_label = {label: {variant: value for (variant, own), value in cells.items() if own == label} for label in labels}
+    rows = tuple((label, *map(_share, values.values())) for label, values in by_label.items() if values)
     cosine = next((value for (_, label), value in cells.items() if label == "cosine"), None)
     widths = [
-        value["high"] - value["low"] for own in found.values() for value in own.values() if value["high"] is not None
+        value["high"] - value["low"] for own in by_label.values() for value in own.values() if value["high"] is not None
     ]
     notes = [] if cosine is None else [f"cosine: {_interval(cosine)}"]
     notes += [f"half of an interval is {_PER_CENT * max(widths) / 2:.1f} points at most"] if widths else []
-    values = [variant.partition("=")[2] for variant in found[labels[-1]] or found[labels[0]]]
+    values = [variant.partition("=")[2] for variant in by_label[labels[-1]] or by_label[labels[0]]]
     return [Grid(f"{head} ({_size(table)})", (setting, *values), rows, tuple(notes))]
 
 
@@ -146,7 +146,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
                 if row["metric"] == "soft-msd":
                     rows.setdefault(row["variant"], []).append(_interval(row[table["headline"]]))
     papers = {name: f"{values[0]:.1f}" for name, values in published.DIRECTION.items()}
-    cells = tuple((variant, *found, papers.get(variant, NONE)) for variant, found in rows.items())
+    cells = tuple((variant, *values, papers.get(variant, NONE)) for variant, values in rows.items())
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
         (row["tokens"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
@@ -168,7 +168,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
     ]
 
 
-def _whole_direction(tables: Mapping[str, Json]) -> list[Grid]:
+def _full_direction(tables: Mapping[str, Json]) -> list[Grid]:
     """Return Soft-MSD on CapArena by direction, and by caption length."""
     table = tables["caparena"]
     rows = [
@@ -217,7 +217,7 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
     return grids
 
 
-def _whole_margin(tables: Mapping[str, Json]) -> list[Grid]:
+def _full_margin(tables: Mapping[str, Json]) -> list[Grid]:
     """Return the bins of each split with the paper's below, and the tests over all pairs."""
     labels = ("cosine", "coverage", "msd", "soft-msd")
     columns = ("bin", "mean Δcos", "mean u", "CLIPScore", "coverage", "MSD", "Soft-MSD", "gain")
@@ -249,7 +249,7 @@ def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid("Accuracy of MSD-Score, %", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
 
 
-def _whole_backbones(tables: Mapping[str, Json]) -> list[Grid]:
+def _full_backbones(tables: Mapping[str, Json]) -> list[Grid]:
     """Return all subtasks for each encoder and metric."""
     table = next(table for name, table in tables.items() if name != "encoders")
     figures = ("accuracy/mean", *(f"accuracy/{name}" for name in published.SUBTASKS))
@@ -264,7 +264,7 @@ def _ood(tables: Mapping[str, Json]) -> list[Grid]:
     return [replace(ours, notes=(f"the paper's, in these columns: {theirs}",))]
 
 
-def _whole_ood(tables: Mapping[str, Json]) -> list[Grid]:
+def _full_ood(tables: Mapping[str, Json]) -> list[Grid]:
     theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.OOD.items())
     return [*_transfer(tables), Grid("The paper's", ("set and encoder", "cosine", "msd", "soft-msd"), theirs)]
 
@@ -306,13 +306,13 @@ def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
     for variant, metric in (("plain", "clipscore"), ("without reconstruction", "soft-msd"),
                             ("with reconstruction", "soft-msd")):  # fmt: skip
         for name, figures in _RECONSTRUCTED.items():
-            found = [
+            matches = [
                 row
                 for row in (tables[name]["rows"] if name in tables else ())
                 if (row["variant"], row["metric"]) == (variant, metric)
             ]
             label = "CLIPScore" if variant == "plain" else variant
-            rows.setdefault(label, []).extend(_share(found[0].get(f)) if found else NONE for f in figures)
+            rows.setdefault(label, []).extend(_share(matches[0].get(f)) if matches else NONE for f in figures)
     theirs = {
         f"{name} (paper)": [f"{value if value > 1 else _PER_CENT * value:.1f}" for value in values]
         for name, values in published.RECONSTRUCTION.items()
@@ -342,32 +342,32 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
 
 
 # Replace or follow the parts above on a page with all columns of the paper's tables.
-WHOLE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
+FULL: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "mixtures": lambda tables: [_subtasks(tables["same_alpha"], published.MIXTURES), *_mixtures(tables)],
     "kappa": lambda tables: [_subtasks(next(iter(tables.values())), published.KAPPA), *_kappa(tables)],
-    "direction": _whole_direction,
-    "margin": _whole_margin,
-    "backbones": _whole_backbones,
-    "ood": _whole_ood,
+    "direction": _full_direction,
+    "margin": _full_margin,
+    "backbones": _full_backbones,
+    "ood": _full_ood,
 }
 
 
-def part(study: str, result: Json, *, whole: bool = False) -> str:
-    """Return the tables of a study in Markdown, with their settings; if `whole`, with all columns of the paper."""
+def part(study: str, result: Json, *, full: bool = False) -> str:
+    """Return the tables of a study in Markdown, with their settings; if `full`, with all columns of the paper."""
     tables: dict[str, Json] = {}
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
-    grids = (WHOLE if whole and study in WHOLE else PARTS)[study](tables)
-    # A whole page lists the settings of every benchmark, whose components may differ.
-    parts = [[table] for table in result["tables"]] if whole else [result["tables"]]
+    grids = (FULL if full and study in FULL else PARTS)[study](tables)
+    # A full page lists the settings of every benchmark, whose components may differ.
+    parts = [[table] for table in result["tables"]] if full else [result["tables"]]
     signatures = dict.fromkeys(filter(None, map(_signature, parts)))
     return "\n".join([*map(markdown, grids), *(f"`{signature}`\n" for signature in signatures)])
 
 
 def _signature(tables: Sequence[Json]) -> str:
     """Return the first signature with mixture settings, or the first one."""
-    found = list(_signatures(tables))
-    return next((text for text in found if "kappa:" in text), found[0] if found else "")
+    signatures = list(_signatures(tables))
+    return next((text for text in signatures if "kappa:" in text), signatures[0] if signatures else "")
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
@@ -377,7 +377,7 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     ['new']
     """
     for study, content in parts.items():
-        text = _RULE.sub(lambda found: found[0].replace(" ", ""), content)
+        text = _RULE.sub(lambda match: match[0].replace(" ", ""), content)
         marks = re.compile(rf"(<!-- study {study}: begin -->).*?(<!-- study {study}: end -->)", re.DOTALL)
         if not marks.search(page):
             raise InputError(f"the page has no section for study {study}; add <!-- study {study}: begin --> and end")

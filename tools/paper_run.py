@@ -56,11 +56,11 @@ class Step:
 
     def words(self, args: argparse.Namespace, command: Sequence[str] = ()) -> list[str]:
         """Return the command, or the one before it, with all placeholders filled."""
-        places = {"{data}": str(args.data), "{out}": str(args.output), "{encoder}": _local(args, args.encoder)}
-        if "{image}" in self.command and _filled(CAPTIONS, places).is_file():
-            places |= dict(zip(("{image}", "{caption}"), _example(args), strict=True))
-        words = [str(_replaced(word, places)) for word in command or self.command]
-        own = [] if "--encoder" in words else ["--encoder", places["{encoder}"]]
+        placeholders = {"{data}": str(args.data), "{out}": str(args.output), "{encoder}": _local(args, args.encoder)}
+        if "{image}" in self.command and _filled(CAPTIONS, placeholders).is_file():
+            placeholders |= dict(zip(("{image}", "{caption}"), _example(args), strict=True))
+        words = [str(_replaced(word, placeholders)) for word in command or self.command]
+        own = [] if "--encoder" in words else ["--encoder", placeholders["{encoder}"]]
         if words[0] == "rank-captioners":
             return words
         words += [*own, "--preset", "paper", "--device", args.device]
@@ -75,18 +75,18 @@ class Step:
 
     def missing(self, args: argparse.Namespace) -> str:
         """Return the first required file that does not exist, or an empty string."""
-        places = {"{data}": str(args.data), "{out}": str(args.output)}
-        return next((str(path) for name in self.needs if not (path := _filled(name, places)).exists()), "")
+        placeholders = {"{data}": str(args.data), "{out}": str(args.output)}
+        return next((str(path) for name in self.needs if not (path := _filled(name, placeholders)).exists()), "")
 
 
-def _replaced(word: str, places: Mapping[str, str]) -> str:
-    for name, value in places.items():
+def _replaced(word: str, placeholders: Mapping[str, str]) -> str:
+    for name, value in placeholders.items():
         word = word.replace(name, value)
     return word
 
 
-def _filled(name: str, places: Mapping[str, str]) -> Path:
-    return Path(_replaced(name, places))
+def _filled(name: str, placeholders: Mapping[str, str]) -> Path:
+    return Path(_replaced(name, placeholders))
 
 
 def _more(study: str, args: argparse.Namespace) -> list[str]:
@@ -145,8 +145,8 @@ def splits_grid(path: Path, title: str) -> str:
     known = {f"accuracy/{name.partition('-')[0].lower()}": values for name, values in published.COCO_CF.items()}
     order = ("coverage", "support", "bi-kl", "clipscore", "msd", "soft-msd")
     for name, values in known.items():
-        found = dict(zip(order, values, strict=True))
-        cells = (f"{found[metric.label]:.1f}" if metric.label in found else NONE for metric in result.metrics)
+        by_metric = dict(zip(order, values, strict=True))
+        cells = (f"{by_metric[metric.label]:.1f}" if metric.label in by_metric else NONE for metric in result.metrics)
         rows += [(f"{name.removeprefix('accuracy/')} (paper)", *cells)] if name in names else []
     columns = ("split", *(metric.label for metric in result.metrics))
     return markdown(Grid(_counted(title, result), columns, tuple(rows), _signed(result)))
@@ -170,7 +170,7 @@ def _study(name: str) -> Callable[[Path], str]:
 
     def render(path: Path) -> str:
         if name in paper_page.PARTS:
-            return paper_page.part(name, json.loads(path.read_text(encoding="utf-8")), whole=True)
+            return paper_page.part(name, json.loads(path.read_text(encoding="utf-8")), full=True)
         return path.with_suffix(".md").read_text(encoding="utf-8").replace(f"<!-- {MARK} -->", "").rstrip() + "\n"
 
     return render
@@ -187,7 +187,7 @@ def _ranking(path: Path) -> str:
     ours = [(row["captioner"], f"{row['mean']['value']:.4f}") for row in rows]
     theirs = [(f"{name} (paper)", f"{value:.4f}") for name, value in published.RANKING.items()]
     grid = Grid("Captioners by mean MSD", ("captioner", "mean MSD"), (*ours, *theirs))
-    return f"{markdown(grid)}\nThe whole page: [{path.name}]({path.name})\n"
+    return f"{markdown(grid)}\nFull page: [{path.name}]({path.name})\n"
 
 
 def _bench(

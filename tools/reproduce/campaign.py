@@ -235,45 +235,48 @@ def _cell(
     known: Published | None,
     scores: pa.Table | None = None,
 ) -> Cell:
-    found = metric.figure(figure)
+    measured = metric.figure(figure)
     cell = Cell(
         encoder=encoder, benchmark=result.benchmark, metric=metric.label, figure=figure, items=result.counted,
         signature=metric.signature, command=command, reason="nothing published to compare with",
     )  # fmt: skip
     if known is not None:
         cell = replace(cell, published=known.value, source=known.source, reason=known.reason)
-    if found is None or found.value != found.value:
+    if measured is None or measured.value != measured.value:
         return replace(cell, reason=_why_none(result))
-    ends = {} if found.interval is None else {"low": found.interval.low, "high": found.interval.high}
-    values = {"ours": found.value, **{name: end for name, end in ends.items() if isfinite(end)}}  # NaN: too few items
-    numbers = {name: round(found.scale * value, 2) for name, value in values.items()}
+    ends = {} if measured.interval is None else {"low": measured.interval.low, "high": measured.interval.high}
+    # An end is NaN if there are too few items.
+    values = {"ours": measured.value, **{name: end for name, end in ends.items() if isfinite(end)}}
+    numbers = {name: round(measured.scale * value, 2) for name, value in values.items()}
     cell = replace(cell, ours=numbers["ours"], low=numbers.get("low"), high=numbers.get("high"))
     if known is None:
         return cell
     difference = round(numbers["ours"] - known.value, 2)
-    allowed = round(_tolerance(known, found, result, metric, scores), 2)
+    allowed = round(_tolerance(known, measured, result, metric, scores), 2)
     cell = replace(cell, difference=difference, tolerance=allowed)
-    whole = ITEMS[result.benchmark]
-    if whole is None:
+    item_count = ITEMS[result.benchmark]
+    if item_count is None:
         return replace(cell, reason="not judged: the items of the published figure are not known")
-    if result.counted < COMPLETE * whole:
-        return replace(cell, reason=f"not judged: {result.counted:,} of {whole:,} items were scored")
+    if result.counted < COMPLETE * item_count:
+        return replace(cell, reason=f"not judged: {result.counted:,} of {item_count:,} items were scored")
     return replace(cell, within=abs(difference) <= allowed)
 
 
-def _tolerance(known: Published, found: Figure, result: Result, metric: MetricResult, scores: pa.Table | None) -> float:
+def _tolerance(
+    known: Published, measured: Figure, result: Result, metric: MetricResult, scores: pa.Table | None
+) -> float:
     """Return the tolerance, derived from the digits, the size and the scores (see `tolerance`)."""
     if not known.same:
-        ends = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
-        return tolerance.redrawn(found.value, ends, found.n, digits=known.digits, scale=found.scale)
+        ends = (None, None) if measured.interval is None else (measured.interval.low, measured.interval.high)
+        return tolerance.redrawn(measured.value, ends, measured.n, digits=known.digits, scale=measured.scale)
     matrix = None if scores is None else score_matrix(scores, metric.label)
     if scores is None or matrix is None:
-        return tolerance.repeated(found, None, digits=known.digits)
-    whole = np.asarray(~np.isnan(matrix).any(axis=1))
-    items = [item for item, kept in zip(items_of(scores, result.kind), whole, strict=True) if kept]
+        return tolerance.repeated(measured, None, digits=known.digits)
+    complete = np.asarray(~np.isnan(matrix).any(axis=1))
+    items = [item for item, scored in zip(items_of(scores, result.kind), complete, strict=True) if scored]
     sign = 1 if metric.higher_is_better else -1
-    again = tolerance.halved(result.benchmark, items, matrix[whole], result.protocol, sign)
-    return tolerance.repeated(found, again.get(found.name), digits=known.digits)
+    again = tolerance.halved(result.benchmark, items, matrix[complete], result.protocol, sign)
+    return tolerance.repeated(measured, again.get(measured.name), digits=known.digits)
 
 
 def _why_none(result: Result) -> str:

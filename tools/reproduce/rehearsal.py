@@ -104,10 +104,10 @@ _WRITERS: Mapping[str, Callable[[Path, Shape, str], None]] = {
 def _write_longclip(folder: Path, file: str, shape: Shape, device: str) -> None:
     """Write a state dict with two position embeddings, as LongCLIP is published."""
     open_clip = require("open_clip", extra="openclip")
-    found = open_clip.get_model_config(shape["architecture"])
-    if found is None:
+    published = open_clip.get_model_config(shape["architecture"])
+    if published is None:
         raise ConfigError(f"open_clip has no architecture {shape['architecture']!r}; update open_clip_torch")
-    config = deepcopy(found)
+    config = deepcopy(published)
     config["text_cfg"]["context_length"] = shape["context"]
     with torch.device("meta"):
         model = open_clip.CLIP(**config)
@@ -159,9 +159,9 @@ def _save_clip_tokenizer(folder: Path, *, vocabulary: int, context: int) -> tupl
 def _save_byte_tokenizer(folder: Path, names: list[str], template: str, size: int, config: Mapping[str, Any]) -> None:
     """Save a tokenizer of letters with byte fallback, and unused tokens up to the vocabulary size."""
     tokenizers = require("tokenizers", extra="hf")
-    pieces = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters]
-    pieces += [f"<unused{number}>" for number in range(size - len(pieces))]
-    table = {piece: number for number, piece in enumerate(pieces)}
+    tokens = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters]
+    tokens += [f"<unused{number}>" for number in range(size - len(tokens))]
+    table = {token: number for number, token in enumerate(tokens)}
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.BPE(table, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
@@ -199,12 +199,12 @@ def write_benchmarks(folder: Path, *, images: int = 8, size: tuple[int, int] = (
 
 def _write_sugarcrepe(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
     _draw_all(folder / "val2017", [f"{number:012d}.jpg" for number in range(len(scenes))], scenes, size)
-    for place, subset in enumerate(_SUBSETS):
+    for index, subset in enumerate(_SUBSETS):
         rows = {
             str(2 * number): {
                 "filename": f"{number:012d}.jpg",
                 "caption": _caption(scene),
-                "negative_caption": _caption(scenes[(number + place + 1) % len(scenes)]) + " on a table",
+                "negative_caption": _caption(scenes[(number + index + 1) % len(scenes)]) + " on a table",
             }
             for number, scene in enumerate(scenes)
         }

@@ -48,7 +48,7 @@ class StudyFigure:
         """
         return ", ".join([self.label or ", ".join(map(str, self.row.values())), self.column])
 
-    def found(self, result: Mapping[str, Any]) -> tuple[float, float] | None:
+    def value_in(self, result: Mapping[str, Any]) -> tuple[float, float] | None:
         """Return the scaled value in a result file and its tolerance, or None if the table or row is missing."""
         for table in result["tables"]:
             for position, row in enumerate(table["rows"] if table["name"] == self.table else ()):
@@ -178,8 +178,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def study_cell(figure: StudyFigure, result: Mapping[str, Any], reason: str, command: str, limit: int | None) -> Cell:
     """Return one value of a study next to the published one; it is judged only if all items were scored."""
-    found = figure.found(result)
-    ours, allowed = found if found is not None else (None, None)
+    value = figure.value_in(result)
+    ours, allowed = value if value is not None else (None, None)
     cell = Cell(
         encoder=figure.encoder, benchmark=f"study {figure.step}", metric=figure.table, figure=figure.name, ours=ours,
         published=figure.value, tolerance=allowed, command=command, source=PAPER,

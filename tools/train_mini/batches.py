@@ -23,7 +23,7 @@ from train_mini.prepare import prepare_texts, train_pairs
 from train_mini.recipe import MiniRecipe
 from train_mini.sampling import Pools, grouped_order, nearest, step_texts
 from train_mini.texts import TextPool, TokenRows
-from train_mini.words import Labels, alike_words, held_words, word_labels
+from train_mini.words import Labels, alike_words, caption_words, word_labels
 
 _READ = 4096  # captions per batch of the text tower before the run
 _WIDTH = 48  # tokens of them
@@ -68,7 +68,7 @@ class ResidentBatches:
     labels: Labels
     counts: Float[Tensor, " words"]  # images whose captions have each word
     references: Float[Tensor, "images dim"]
-    train: Int[Tensor, " places"]  # the image at every position of an epoch
+    train: Int[Tensor, " positions"]  # the image at every position of an epoch
     near: npt.NDArray[np.int64]  # positions in `train`, nearest first
     objects: Bool[Tensor, "images classes"]
     annotated: Bool[Tensor, " images"]  # whose objects are known
@@ -86,8 +86,8 @@ class ResidentBatches:
             epoch, index = divmod(number, self.per_epoch)
             if epoch != known:
                 order, known = self._order(epoch), epoch
-            places = torch.from_numpy(order[index * size : (index + 1) * size]).to(self.train.device)
-            yield self._batch(self.train[places], number)
+            positions = torch.from_numpy(order[index * size : (index + 1) * size]).to(self.train.device)
+            yield self._batch(self.train[positions], number)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         seed, group = self.recipe.seed, self.recipe.sample.group
@@ -132,7 +132,7 @@ class ResidentBatches:
             annotated=self.annotated[items],
         )
 
-    def _read(self, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
+    def _read(self, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts content"]]:
         return read_rows(self.towers[1], rows)
 
 
@@ -169,7 +169,7 @@ def open_resident(
         towers=towers,
         images=ResidentImages(torch.from_numpy(decoded.pixels).to(device), torch.from_numpy(prepared.sided).to(device)),
         pools=pools,
-        labels=word_labels(held_words(pools.captions, len(pairs), words), facts, alike),
+        labels=word_labels(caption_words(pools.captions, len(pairs), words), facts, alike),
         counts=torch.from_numpy(facts.counts).to(device).float(),
         references=references,
         train=numbers,
@@ -180,11 +180,11 @@ def open_resident(
     )
 
 
-def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
+def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts content"]]:
     """Return features of texts, and the word id of every token on their local path."""
     short = rows.trimmed()
-    content = short.content_places()
-    return tower.read(short.ids, short.mask, content.places, content.mask), content.words
+    content = short.content_positions()
+    return tower.read(short.ids, short.mask, content.positions, content.mask), content.words
 
 
 def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:

@@ -174,10 +174,10 @@ def resaved(pixels: Pixels, quality: Float[Tensor, " batch"]) -> Pixels:
     filled = pad(pixels, (0, -width % _BLOCK, 0, -height % _BLOCK), mode="replicate")
     rows = filled.unflatten(3, (-1, _BLOCK)).unflatten(2, (-1, _BLOCK)).transpose(3, 4)
     waves = _waves(pixels)
-    kept = ((waves @ (rows - 128) @ waves.mT) / steps).round() * steps
-    blocks = waves.mT @ kept @ waves + 128
-    whole = blocks.transpose(3, 4).flatten(4, 5).flatten(2, 3)
-    return whole[:, :, :height, :width].clamp(0, 255)
+    quantised = ((waves @ (rows - 128) @ waves.mT) / steps).round() * steps
+    blocks = waves.mT @ quantised @ waves + 128
+    joined = blocks.transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    return joined[:, :, :height, :width].clamp(0, 255)
 
 
 def _waves(like: Tensor) -> Float[Tensor, "8 8"]:

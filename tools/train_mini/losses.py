@@ -106,13 +106,13 @@ def omission_loss(images: Embeddings, texts: Embeddings, scale: Scalar, *, kappa
     patches = images.points
     first, second = (_nearness(patches, texts, slice(number, None, 2), kappa) for number in (0, 1))
     false = _nearness(patches, _rolled(texts, group), slice(1, None, 2), kappa)
-    near, size, said = first
+    near, size, has_tokens = first
     single = near.mean(dim=1) - size
     true, wrong = (
         torch.logaddexp(near, more).mean(dim=1) - torch.logaddexp(size, length) for more, length, _ in (second, false)
     )
     margins = torch.stack([true - single, single - wrong, true - wrong])
-    complete = said & second[2] & false[2]
+    complete = has_tokens & second[2] & false[2]
     return (softplus(-scale * margins) * complete).sum() / (3 * complete.sum().clamp_min(1))
 
 
@@ -121,11 +121,11 @@ def _nearness(
 ) -> tuple[Float[Tensor, "batch patches"], Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Return the log-sum-exp of token similarities to every patch, the log number of tokens, and whether any exist."""
     points, mask = texts.points[which], texts.mask[which]
-    said = mask.any(dim=1)
-    open_mask = mask | ~said.unsqueeze(1)
+    has_tokens = mask.any(dim=1)
+    open_mask = mask | ~has_tokens.unsqueeze(1)
     cosines = kappa * (patches @ points.mT)
     near = cosines.masked_fill(~open_mask.unsqueeze(1), -torch.inf).logsumexp(dim=2)
-    return near, open_mask.sum(dim=1).to(near.dtype).log(), said
+    return near, open_mask.sum(dim=1).to(near.dtype).log(), has_tokens
 
 
 def _rolled(texts: Embeddings, group: int) -> Embeddings:

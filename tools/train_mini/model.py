@@ -131,8 +131,8 @@ def _weights(size: int, grid: int, device: torch.device) -> Float[Tensor, "grid 
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],
             [0.0000, 0.0000, 0.5000, 0.5000]])
     """
-    places = torch.eye(size, device=device).unsqueeze(0)
-    return interpolate(places, grid, mode="linear", align_corners=False)[0].mT.contiguous()
+    identity = torch.eye(size, device=device).unsqueeze(0)
+    return interpolate(identity, grid, mode="linear", align_corners=False)[0].mT.contiguous()
 
 
 def _all_real(vectors: Float[Tensor, "batch points dim"]) -> Features:

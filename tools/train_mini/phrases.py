@@ -93,9 +93,9 @@ def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[s
     """
     named = [tuple(names) for names in classes] or [(name,) for name in _annotated(pairs)]
     counts = Counter(word for pair in pairs for word in own_stems(pair))
-    beside = {stem(word) for names in named for name in names for word in words_of(name)}
-    beside |= {stem(word) for pair in pairs for text in pair.machine for word in words_of(text)}
-    stems = tuple(sorted(counts.keys() | (beside - STOP_WORDS)))
+    other_stems = {stem(word) for names in named for name in names for word in words_of(name)}
+    other_stems |= {stem(word) for pair in pairs for text in pair.machine for word in words_of(text)}
+    stems = tuple(sorted(counts.keys() | (other_stems - STOP_WORDS)))
     class_of: dict[str, int] = {}
     for number, names in enumerate(named):
         for name in names:
@@ -191,11 +191,11 @@ class PhraseMaker:
         captions = self._sampled(item, chance, chance.choice([1, 2, 2, 3, 3, 4]))
         parts = [_opened(captions[0], chance), *captions[1:]]
         for _ in range(chance.choice([0, 1, 1, 2])):
-            place = chance.randrange(1, len(parts) + 1)
+            index = chance.randrange(1, len(parts) + 1)
             if chance.random() < 0.2:
-                parts.insert(place, chance.choice(self._other(item, chance).captions))
+                parts.insert(index, chance.choice(self._other(item, chance).captions))
             else:
-                parts.insert(place, _also(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
+                parts.insert(index, _also(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
         return joined(parts)
 
     def joined(self, item: int, chance: Random) -> str:
@@ -223,16 +223,16 @@ class PhraseMaker:
 
     def _qualified(self, caption: str, banned: Collection[str], chance: Random) -> str | None:
         parts = re.split(r"([A-Za-z]+)", caption)
-        places = [
-            place
-            for place in range(1, len(parts), 2)
-            if parts[place].lower() in self.lexicon.nouns and (place < 3 or parts[place - 2].lower() not in _QUALITIES)
+        indices = [
+            index
+            for index in range(1, len(parts), 2)
+            if parts[index].lower() in self.lexicon.nouns and (index < 3 or parts[index - 2].lower() not in _QUALITIES)
         ]
         word = chance.choice(_QUALITIES)
-        if not places or word in banned:
+        if not indices or word in banned:
             return None
-        place = chance.choice(places)
-        parts[place] = f"{word} {parts[place]}"
+        index = chance.choice(indices)
+        parts[index] = f"{word} {parts[index]}"
         return "".join(parts)
 
     def _things(self, item: int, chance: Random, count: int, *, false: float) -> list[str]:
@@ -248,9 +248,9 @@ class PhraseMaker:
     def _true(self, item: int) -> list[str]:
         """Return annotated objects and nouns of at least two captions; else nouns of any caption."""
         pair = self.pairs[item]
-        said = [frozenset(words_of(text)) for text in pair.captions]
-        nouns = sorted({word for words in said for word in words if word in self.lexicon.nouns})
-        sure = [word for word in nouns if sum(word in words for words in said) > 1]
+        words_of_captions = [frozenset(words_of(text)) for text in pair.captions]
+        nouns = sorted({word for words in words_of_captions for word in words if word in self.lexicon.nouns})
+        sure = [word for word in nouns if sum(word in words for words in words_of_captions) > 1]
         return [*sure, *(pair.objects or ())] or nouns
 
     def _false(self, item: int, chance: Random) -> str | None:
@@ -293,14 +293,14 @@ def _also(things: Sequence[str], chance: Random) -> str:
     listed = " and ".join(map(_article, things))
     if len(things) > 2:
         listed = ", ".join(map(_article, things[:-1])) + ", and " + _article(things[-1])
-    place = chance.choice(_PLACES)
-    where = f" {place}" if place else ""
+    location = chance.choice(_PLACES)
+    suffix = f" {location}" if location else ""
     return chance.choice(
         [
-            f"There is also {listed}{where}.",
-            f"There are {listed} visible{where}.",
-            f"{listed[0].upper()}{listed[1:]} can be seen{where}.",
-            f"Additionally, there is {listed}{where}.",
+            f"There is also {listed}{suffix}.",
+            f"There are {listed} visible{suffix}.",
+            f"{listed[0].upper()}{listed[1:]} can be seen{suffix}.",
+            f"Additionally, there is {listed}{suffix}.",
             f"In the background, there is {listed}.",
             f"The scene also includes {listed}.",
         ]

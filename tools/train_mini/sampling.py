@@ -19,7 +19,7 @@ _SHORT, _JOINED, _LONG = 32, 62, 80  # largest numbers of tokens of captions, of
 
 
 @torch.no_grad()
-def nearest(references: Float[Tensor, "places dim"], items: Int[Tensor, " places"]) -> npt.NDArray[np.int64]:
+def nearest(references: Float[Tensor, "positions dim"], items: Int[Tensor, " positions"]) -> npt.NDArray[np.int64]:
     """Return the most similar positions for each position of an epoch, nearest first, never of the same image."""
     vectors, parts = unit(references), []
     few = min(_NEAR, len(vectors) - 1)
@@ -43,14 +43,14 @@ def grouped_order(
     """
     numbers = np.random.default_rng([seed, epoch])
     used, groups = np.zeros(len(near), dtype=np.bool_), list[npt.NDArray[np.int64]]()
-    for place in numbers.permutation(len(near)):
-        if used[place]:
+    for position in numbers.permutation(len(near)):
+        if used[position]:
             continue
-        free = near[place][~used[near[place]] & (items[near[place]] != items[place])]
+        free = near[position][~used[near[position]] & (items[near[position]] != items[position])]
         free = free[np.sort(np.unique(items[free], return_index=True)[1])][: 3 * group]
         if len(free) < group - 1:
             continue
-        members = np.append(place, numbers.permutation(free)[: group - 1])
+        members = np.append(position, numbers.permutation(free)[: group - 1])
         used[members] = True
         groups.append(members)
     rest = numbers.permutation(np.flatnonzero(~used))
@@ -92,7 +92,7 @@ def step_texts(
 ) -> StepTexts:
     """Draw the texts of a step; every second image has a long one."""
     drawn = torch.rand(9, len(items), generator=generator, device=items.device)
-    places = torch.arange(len(items), device=items.device)
+    positions = torch.arange(len(items), device=items.device)
     counts = pools.captions.counts[items]
     first = (drawn[0] * counts).long().minimum(counts - 1)
     step = 1 + (drawn[1] * (counts - 1)).long().minimum((counts - 2).clamp_min(0))
@@ -114,9 +114,9 @@ def step_texts(
         machine=pools.machine.rows(machine[known], _SHORT),
         machine_owner=known,
         short=short.where(by_machine, pools.machine.rows(machine, _SHORT)),
-        short_owner=places,
+        short_owner=positions,
         long=pools.long.rows(pools.long.pick(items[::2], drawn[8, ::2]), _LONG),
-        long_owner=places[::2],
+        long_owner=positions[::2],
         classes=_framed(pools.classes, generator),
     )
 

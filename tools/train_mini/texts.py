@@ -45,7 +45,7 @@ def _word(word: str, number: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Padded tokens of some texts, with the marks that the tower puts around a text."""
+    """Padded tokens of texts, with the special tokens of the tower."""
 
     ids: Int[Tensor, "texts positions"]
     words: Int[Tensor, "texts positions"]
@@ -61,15 +61,15 @@ class TokenRows:
         width = int(self.mask.sum(dim=1).max()) if len(self.mask) else 2
         return TokenRows(self.ids[:, :width], self.words[:, :width], self.mask[:, :width])
 
-    def content_places(self) -> "ContentPlaces":
+    def content_positions(self) -> "ContentPositions":
         """Return the positions of the tokens of content words, in order."""
         content = self.content
         counts = content.sum(dim=1, keepdim=True)
         width = int(counts.max()) if len(counts) else 0
-        places = content.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
-        real = torch.arange(width, device=places.device) < counts
-        words = torch.where(real, self.words.gather(1, places).long(), NO_WORD)
-        return ContentPlaces(places, real, words)
+        positions = content.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        real = torch.arange(width, device=positions.device) < counts
+        words = torch.where(real, self.words.gather(1, positions).long(), NO_WORD)
+        return ContentPositions(positions, real, words)
 
     def where(self, chosen: Bool[Tensor, " texts"], other: "TokenRows") -> "TokenRows":
         """Return the chosen rows from `other`, the rest from these rows; both must have the same width."""
@@ -82,12 +82,12 @@ class TokenRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentPlaces:
-    """Positions of content tokens, their mask, and the numbers of their words."""
+class ContentPositions:
+    """Positions of content tokens, their mask, and the ids of their words."""
 
-    places: Int[Tensor, "texts kept"]
-    mask: Bool[Tensor, "texts kept"]
-    words: Int[Tensor, "texts kept"]
+    positions: Int[Tensor, "texts content"]
+    mask: Bool[Tensor, "texts content"]
+    words: Int[Tensor, "texts content"]
 
 
 class TextPool:
@@ -103,7 +103,7 @@ class TextPool:
         self.counts = torch.from_numpy(flat.counts).to(device).long()
         self._starts = self.sizes.cumsum(0) - self.sizes
         self.first = self.counts.cumsum(0) - self.counts
-        self._marks = tower.marks
+        self._special_tokens = tower.marks
 
     def __len__(self) -> int:
         return len(self.sizes) - 1
@@ -120,22 +120,22 @@ class TextPool:
 
     def rows(self, index: Int[Tensor, " texts"], width: int) -> TokenRows:
         """Return texts by index, truncated to `width` tokens; a negative index is a text without tokens."""
-        begin, end, padding = self._marks
+        begin, end, padding = self._special_tokens
         size = torch.where(index >= 0, self.sizes[index], 0).clamp(max=width)
-        place = torch.arange(width, device=index.device)
-        real = place < size.unsqueeze(1)
-        taken = (self._starts[index].unsqueeze(1) + place).clamp(max=len(self._ids) - 1)
+        column = torch.arange(width, device=index.device)
+        real = column < size.unsqueeze(1)
+        source = (self._starts[index].unsqueeze(1) + column).clamp(max=len(self._ids) - 1)
         ids = torch.full((len(index), width + 2), padding, dtype=torch.long, device=index.device)
-        ids[:, 1:-1] = torch.where(real, self._ids[taken].long(), padding)
+        ids[:, 1:-1] = torch.where(real, self._ids[source].long(), padding)
         ids[:, 0] = begin
         ids.scatter_(1, (size + 1).unsqueeze(1), end)
         words = torch.full((len(index), width + 2), NO_WORD, dtype=torch.int32, device=index.device)
-        words[:, 1:-1] = torch.where(real, self.words[taken], NO_WORD)
+        words[:, 1:-1] = torch.where(real, self.words[source], NO_WORD)
         mask = torch.arange(width + 2, device=index.device) < (size + 2).unsqueeze(1)
         return TokenRows(ids, words, mask)
 
     def pick(self, owners: Int[Tensor, " owners"], drawn: Float[Tensor, " owners"]) -> Int[Tensor, " owners"]:
         """Return one text index per owner, by a random number in [0, 1); −1 if the owner has no text."""
         counts = self.counts[owners]
-        place = (drawn * counts).long().minimum((counts - 1).clamp_min(0))
-        return torch.where(counts > 0, self.first[owners] + place, -1)
+        index = (drawn * counts).long().minimum((counts - 1).clamp_min(0))
+        return torch.where(counts > 0, self.first[owners] + index, -1)

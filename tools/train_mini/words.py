@@ -33,12 +33,12 @@ class WordFacts:
 
 def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
     """Return facts about the words of a lexicon in the pairs."""
-    place = {name: number for number, name in enumerate(lexicon.classes)}
+    class_index = {name: number for number, name in enumerate(lexicon.classes)}
     objects = np.zeros((len(pairs), len(lexicon.classes)), dtype=np.bool_)
     for row, pair in enumerate(pairs.items):
         for name in pair.objects or ():
-            if name in place:
-                objects[row, place[name]] = True
+            if name in class_index:
+                objects[row, class_index[name]] = True
     own = [-1 if " " in name else lexicon.number.get(stem(name), -1) for name in lexicon.classes]
     class_of = [lexicon.class_of.get(word, -1) for word in lexicon.stems]
     counts, classes, words = (np.array(values, dtype=np.int32) for values in (lexicon.counts, class_of, own))
@@ -46,23 +46,25 @@ def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
     return WordFacts(counts, classes, words, objects, annotated)
 
 
-def held_words(captions: TextPool, images: int, words: int) -> Bool[Tensor, "images words"]:
+def caption_words(captions: TextPool, images: int, words: int) -> Bool[Tensor, "images words"]:
     """Return the words in the captions of each image."""
     owner = captions.owners.repeat_interleave(captions.sizes[: len(captions)])
-    words_said = captions.words[: len(owner)]
-    real = words_said >= 0
-    held = torch.zeros(images, words, dtype=torch.bool, device=owner.device)
-    held[owner[real], words_said[real].long()] = True
-    return held
+    word_ids = captions.words[: len(owner)]
+    real = word_ids >= 0
+    mentioned = torch.zeros(images, words, dtype=torch.bool, device=owner.device)
+    mentioned[owner[real], word_ids[real].long()] = True
+    return mentioned
 
 
-def word_labels(held: Bool[Tensor, "images words"], facts: WordFacts, alike: Bool[Tensor, "words words"]) -> Labels:
+def word_labels(
+    mentioned: Bool[Tensor, "images words"], facts: WordFacts, alike: Bool[Tensor, "words words"]
+) -> Labels:
     """Return PRESENT, ABSENT or UNSURE for every image and word.
 
     Words of captions and names of annotated classes are present. Words similar to a present one, and other names of
     its class, are unsure.
     """
-    device, words = held.device, held.shape[1]
+    device, words = mentioned.device, mentioned.shape[1]
     class_of = torch.from_numpy(facts.class_of).to(device).long()
     class_word = torch.from_numpy(facts.class_word).to(device).long()
     objects = torch.from_numpy(facts.objects).to(device)
@@ -73,12 +75,12 @@ def word_labels(held: Bool[Tensor, "images words"], facts: WordFacts, alike: Boo
     single = class_word >= 0
     own[single.nonzero().squeeze(1), class_word[single]] = 1.0
     near = alike.float()
-    labels = torch.empty(held.shape, dtype=torch.int8, device=device)
-    for part in torch.arange(len(held), device=device).split(_ROWS):
-        said, shown = held[part].float(), objects[part].float()
-        present = held[part] | (shown @ own > 0)
-        touched = ((said @ member) + shown) @ member.mT > 0
-        unsure = (said @ near > 0) | touched
+    labels = torch.empty(mentioned.shape, dtype=torch.int8, device=device)
+    for part in torch.arange(len(mentioned), device=device).split(_ROWS):
+        in_captions, annotated = mentioned[part].float(), objects[part].float()
+        present = mentioned[part] | (annotated @ own > 0)
+        touched = ((in_captions @ member) + annotated) @ member.mT > 0
+        unsure = (in_captions @ near > 0) | touched
         labels[part] = torch.where(present, PRESENT, torch.where(unsure, UNSURE, ABSENT)).to(torch.int8)
     return labels
 
