@@ -1,13 +1,13 @@
 """`msdscore align`: train, evaluate and export a local aligner."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option, option_in
 from msdscore.cli.progress import events, print_json
 
 if TYPE_CHECKING:
@@ -29,16 +29,9 @@ Width = Annotated[str, option_in(OUTPUT, help="Data type of the weights: int8, f
 class PairOptions:
     """Captioned images."""
 
-    data: Annotated[
-        list[str],
-        option_in(INPUT, "--data", help="Captioned images: chat.json, COCO, JSONL, Parquet or tar. Repeatable."),
-    ]
-    images: Annotated[list[str], option_in(INPUT, "--images", help="Folder or Parquet of the images. Repeatable.")] = (
-        field(default_factory=list)
-    )
-    data_format: Annotated[
-        str | None, option_in(INPUT, "--format", help="Format of the data; default: by file name.")
-    ] = None
+    data: list[str] = option(INPUT, ..., help="Captioned images: chat.json, COCO, JSONL, Parquet or tar. Repeatable.")
+    images: list[str] = option(INPUT, [], help="Folder or Parquet of the images. Repeatable.")
+    data_format: str | None = option(INPUT, None, "--format", help="Format of the data; default: by file name.")
 
     def source(self) -> "DataSource":
         """Return the captioned images as a data source."""
@@ -51,25 +44,17 @@ class PairOptions:
 class TrainingOptions:
     """Recipe of a training run, its validation data and its environment."""
 
-    recipe: Annotated[str, option_in(TRAINING, help="Name of a recipe (paper, paper-llama) or a TOML file.")] = "paper"
-    change: Annotated[list[str], option_in(TRAINING, "--set", help="Change a setting, e.g. train.steps=100.")] = field(
-        default_factory=list
+    recipe: str = option(TRAINING, "paper", help="Name of a recipe (paper, paper-llama) or a TOML file.")
+    change: list[str] = option(TRAINING, [], "--set", help="Change a setting, e.g. train.steps=100.")
+    no_reconstruction: bool = option(
+        TRAINING, False, "--no-reconstruction", help="Train without the reconstruction loss."
     )
-    no_reconstruction: Annotated[
-        bool, option_in(TRAINING, "--no-reconstruction", help="Train without the reconstruction loss.")
-    ] = False
-    val: Annotated[list[str], option_in(INPUT, "--val", help="Validation data, for early stopping.")] = field(
-        default_factory=list
-    )
-    val_images: Annotated[list[str], option_in(INPUT, help="Images of the validation data.")] = field(
-        default_factory=list
-    )
-    resume: Annotated[bool, option_in(OUTPUT, "--resume", help="Resume the run in the folder.")] = False
-    logger: Annotated[list[str], option_in(OUTPUT, help="tensorboard or wandb. Repeatable.")] = field(
-        default_factory=list
-    )
-    cache: Annotated[str, option_in(SPEED, help="Folder for cached backbone features.")] = ""
-    workers: Annotated[int, option_in(SPEED, min=1, help="Number of threads that load images.")] = 4
+    val: list[str] = option(INPUT, [], help="Validation data, for early stopping.")
+    val_images: list[str] = option(INPUT, [], help="Images of the validation data.")
+    resume: bool = option(OUTPUT, False, "--resume", help="Resume the run in the folder.")
+    logger: list[str] = option(OUTPUT, [], help="tensorboard or wandb. Repeatable.")
+    cache: str = option(SPEED, "", help="Folder for cached backbone features.")
+    workers: int = option(SPEED, 4, min=1, help="Number of threads that load images.")
     device: options.Device = "auto"
 
 
@@ -131,10 +116,8 @@ def export(
     run: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder for the encoder.")],
     dtype: Width = "float16",
-    background: Annotated[
-        Path | None, option_in(INPUT, help="Folder of background images to build a bank from.")
-    ] = None,
-    limit: Annotated[int, option_in(INPUT, min=2, help="Maximum number of background images.")] = 128,
+    background: Path | None = option(INPUT, None, help="Folder of background images to build a bank from."),
+    limit: int = option(INPUT, 128, min=2, help="Maximum number of background images."),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Export a run as an encoder, which is loaded by the name of its folder."""
@@ -152,7 +135,7 @@ def export(
 @align.command()
 def join(
     folders: Annotated[list[Path], typer.Argument(help="Folders of exported encoders on the same backbones.")],
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for the encoder.")],
+    output: Path = option(OUTPUT, ..., "--output", "-o", help="Folder for the encoder."),
     dtype: Width = "int8",
     overwrite: options.Overwrite = False,
 ) -> None:

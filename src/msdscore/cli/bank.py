@@ -1,13 +1,13 @@
 """`msdscore bank`: build a bank of background images to calibrate an encoder."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -18,27 +18,23 @@ if TYPE_CHECKING:
 class LearningOptions:
     """Captions and captioned images that the bank is calibrated on."""
 
-    captions: Annotated[
-        Path | None,
-        option_in(
-            INPUT,
-            help="Background captions: a text file with one per line, or a file of rows. With --pairs: other captions.",
-        ),
-    ] = None
-    pairs: Annotated[
-        list[str],
-        option_in(
-            INPUT, help="Rows of at least 50 captioned images (image, captions), for the evidence form. Repeatable."
-        ),
-    ] = field(default_factory=list)
-    limit: Annotated[int, option_in(INPUT, min=2, help="Maximum number of background images.")] = 128
+    captions: Path | None = option(
+        INPUT,
+        None,
+        help="Background captions: a text file with one per line, or a file of rows. With --pairs: other captions.",
+    )
+    pairs: list[str] = option(
+        INPUT, [], help="Rows of at least 50 captioned images (image, captions), for the evidence form. Repeatable."
+    )
+    limit: int = option(INPUT, 128, min=2, help="Maximum number of background images.")
 
 
 def bank(
     folder: Annotated[
         Path, typer.Argument(help="Folder (with --pairs, or Parquet) of background images that will not be scored.")
     ],
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Output file (.safetensors).")],
+    *,
+    output: Path = option(OUTPUT, ..., "--output", "-o", help="Output file (.safetensors)."),
     learning: LearningOptions,
     model: options.ModelOptions,
     batch: options.BatchOptions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SCORING, STATISTICS, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, STATISTICS, option
 from msdscore.cli.progress import bar, stoppable, tell
 
 if TYPE_CHECKING:
@@ -21,30 +21,20 @@ EVIDENCE_METRICS = ("cosine", "precision", "information", "doubt", "msd", "soft-
 class ProtocolOptions:
     """Data, metrics, protocol and statistics of a benchmark run."""
 
-    root: Annotated[
-        Path,
-        option_in(INPUT, "--root", help="Folder of the released files, or its parent (with NAME/), or a rows file."),
-    ]
-    option: options.ReaderOption = field(default_factory=list)
-    references: Annotated[
-        Path | None,
-        option_in(INPUT, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."),
-    ] = None
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of items, evenly spread.")] = None
-    metric: Annotated[
-        list[str],
-        option_in(
-            SCORING, "--metric", "-m", help="NAME[:ARGUMENT] from `msdscore metrics`, or module:function. Repeatable."
-        ),
-    ] = field(default_factory=list)
-    protocol: Annotated[
-        str, option_in(STATISTICS, help="Evaluation protocol; see `msdscore benchmarks show NAME`.")
-    ] = "official"
+    root: Path = option(INPUT, ..., help="Folder of the released files, or its parent (with NAME/), or a rows file.")
+    reader_option: options.ReaderOption = field(default_factory=list)
+    references: Path | None = option(
+        INPUT, None, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."
+    )
+    limit: int | None = option(INPUT, None, min=1, help="Maximum number of items, evenly spread.")
+    metric: list[str] = option(
+        SCORING, [], "--metric", "-m", help="NAME[:ARGUMENT] from `msdscore metrics`, or module:function. Repeatable."
+    )
+    protocol: str = option(STATISTICS, "official", help="Evaluation protocol; see `msdscore benchmarks show NAME`.")
     seed: options.Seed = 0
-    seeds: Annotated[
-        int | None,
-        option_in(STATISTICS, min=1, help="Number of random draws to average over, for benchmarks that have them."),
-    ] = None
+    seeds: int | None = option(
+        STATISTICS, None, min=1, help="Number of random draws to average over, for benchmarks that have them."
+    )
     samples: options.Samples = 1000
     control: options.Control = True
 
@@ -53,13 +43,9 @@ class ProtocolOptions:
 class ResultOptions:
     """Output files of a benchmark run."""
 
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
-        "results"
-    )
-    plot: Annotated[
-        Path | None, option_in(OUTPUT, "--plot", help="Plot of the metrics with their intervals (.png, .svg, .pdf).")
-    ] = None
-    overwrite: Annotated[bool, option_in(OUTPUT, "--overwrite", help="Delete existing scores first.")] = False
+    output: Path = option(OUTPUT, Path("results"), "--output", "-o", help="Folder for NAME.json and NAME.parquet.")
+    plot: Path | None = option(OUTPUT, None, help="Plot of the metrics with their intervals (.png, .svg, .pdf).")
+    overwrite: bool = option(OUTPUT, False, "--overwrite", help="Delete existing scores first.")
     json: options.Json = False
 
 
@@ -123,7 +109,7 @@ def bench(
         plan = BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
             protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
-            samples=protocol.samples, control=protocol.control, options=dict(options.parsed(protocol.option)),
+            samples=protocol.samples, control=protocol.control, options=dict(options.parsed(protocol.reader_option)),
             references=protocol.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
         )  # fmt: skip
         file = target.output / f"{file_name(name)}.json"
@@ -137,5 +123,5 @@ def bench(
     for grid in [] if target.json else result_grids(results):
         grid_table(grid)
     if pipeline.cache_info().currsize:
-        options.print_cache_use(batch.cache, pipeline().cache_use)
+        options.print_cache_use(spec, pipeline().cache_use)
     raise typer.Exit(options.SOME_FAILED if any(result.failed for result in results) else 0)

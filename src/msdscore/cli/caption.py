@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option
 from msdscore.cli.progress import bar, print_json, rows_file, tell
 
 if TYPE_CHECKING:
@@ -20,41 +20,36 @@ CAPTIONER = "Captioner"
 class CaptionerOptions:
     """Captioner and decoding settings."""
 
-    model: Annotated[str, option_in(CAPTIONER, "--model", "-m", help="Hub name, folder, or name at the endpoint.")]
-    url: Annotated[
-        str | None,
-        option_in(
-            CAPTIONER, help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; default: run the model locally."
-        ),
-    ] = None
-    key_env: Annotated[str, option_in(CAPTIONER, help="Environment variable with the API key of the endpoint.")] = (
-        "OPENAI_API_KEY"
+    model: str = option(CAPTIONER, ..., "--model", "-m", help="Hub name, folder, or name at the endpoint.")
+    url: str | None = option(
+        CAPTIONER,
+        None,
+        help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; default: run the model locally.",
     )
-    system: Annotated[
-        str | None, option_in(OUTPUT, help="Name of the captioner in the output; default: the model's name.")
-    ] = None
-    prompt: Annotated[
-        str | None,
-        option_in(CAPTIONER, help="Prompt; for a model without a chat template, the beginning of the captions."),
-    ] = None
-    temperature: Annotated[float, option_in(CAPTIONER, min=0, help="Sampling temperature; 0 is greedy decoding.")] = 0.0
-    top_p: Annotated[float, option_in(CAPTIONER, help="Probability mass for nucleus sampling.")] = 1.0
-    max_tokens: Annotated[int, option_in(CAPTIONER, min=1, help="Maximum number of tokens per caption.")] = 80
-    seed: Annotated[int, option_in(CAPTIONER, help="Random seed of a local model.")] = 0
-    workers: Annotated[int, option_in(SPEED, min=1, help="Number of concurrent requests to an endpoint.")] = 4
+    key_env: str = option(CAPTIONER, "OPENAI_API_KEY", help="Environment variable with the API key of the endpoint.")
+    system: str | None = option(OUTPUT, None, help="Name of the captioner in the output; default: the model's name.")
+    prompt: str | None = option(
+        CAPTIONER, None, help="Prompt; for a model without a chat template, the beginning of the captions."
+    )
+    temperature: float = option(CAPTIONER, 0.0, min=0, help="Sampling temperature; 0 is greedy decoding.")
+    top_p: float = option(CAPTIONER, 1.0, help="Probability mass for nucleus sampling.")
+    max_tokens: int = option(CAPTIONER, 80, min=1, help="Maximum number of tokens per caption.")
+    seed: int = option(CAPTIONER, 0, help="Random seed of a local model.")
+    workers: int = option(SPEED, 4, min=1, help="Number of concurrent requests to an endpoint.")
     device: options.Device = "auto"
     dtype: options.Dtype = "auto"
-    revision: Annotated[str | None, option_in(CAPTIONER, help="Revision of the weights on the hub.")] = None
+    revision: str | None = option(CAPTIONER, None, help="Revision of the weights on the hub.")
 
 
 def caption(
     source: Annotated[Path, typer.Argument(help="A folder of images, or a file of rows with images or their paths.")],
-    output: Annotated[
-        Path, option_in(OUTPUT, "--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows.")
-    ],
+    *,
+    output: Path = option(
+        OUTPUT, ..., "--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows."
+    ),
     captioner: CaptionerOptions,
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of images, from the first.")] = None,
-    batch_size: Annotated[int, option_in(SPEED, min=1, help="Images per batch; a crash loses at most one batch.")] = 8,
+    limit: int | None = option(INPUT, None, min=1, help="Maximum number of images, from the first."),
+    batch_size: int = option(SPEED, 8, min=1, help="Images per batch; a crash loses at most one batch."),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.options import INPUT, OUTPUT, option, option_in
 from msdscore.cli.progress import bar, print_json
 
 if TYPE_CHECKING:
@@ -29,35 +29,21 @@ Reader = Annotated[
 class ChangeOptions:
     """Annotated objects, and the changes to apply."""
 
-    objects: Annotated[
-        Path | None,
-        option_in(INPUT, "--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
-    ] = None
-    classes: Annotated[Path | None, option_in(INPUT, help="Class names in the order of their ids, one per line.")] = (
-        None
+    objects: Path | None = option(INPUT, None, help="instances_*.json, rows with objects, or a folder of YOLO files.")
+    classes: Path | None = option(INPUT, None, help="Class names in the order of their ids, one per line.")
+    limit: int | None = option(INPUT, None, min=1, help="Maximum number of images.")
+    pairs: int = option(PAIRS, 5000, min=1, help="Maximum number of pairs per split, over all changes and captioners.")
+    paper: bool = option(
+        PAIRS, False, "--paper", help="Settings of the paper: 5,000 images, --pairs per captioner, unedited captions."
     )
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of images.")] = None
-    pairs: Annotated[
-        int, option_in(PAIRS, min=1, help="Maximum number of pairs per split, over all changes and captioners.")
-    ] = 5000
-    paper: Annotated[
-        bool,
-        option_in(
-            PAIRS, "--paper", help="Settings of the paper: 5,000 images, --pairs per captioner, unedited captions."
-        ),
-    ] = False
-    subset: Annotated[
-        list[str] | None, option_in(PAIRS, "--subset", help="Only this change, e.g. replace_obj. Repeatable.")
-    ] = None
-    add: Annotated[
-        str | None,
-        option_in(
-            PAIRS,
-            help="matched (default): a false against a true addition; plain (--paper): a false addition against none.",
-        ),
-    ] = None
+    subset: list[str] | None = option(PAIRS, None, help="Only this change, e.g. replace_obj. Repeatable.")
+    add: str | None = option(
+        PAIRS,
+        None,
+        help="matched (default): a false against a true addition; plain (--paper): a false addition against none.",
+    )
     reader: Reader = ""
-    seed: Annotated[int, option_in(PAIRS, help="Random seed for images and changes.")] = 0
+    seed: int = option(PAIRS, 0, help="Random seed for images and changes.")
 
 
 @cococf.command()
@@ -69,9 +55,7 @@ def build(
         ),
     ],
     changes: ChangeOptions,
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for both splits and the report.")] = Path(
-        "coco_cf"
-    ),
+    output: Path = option(OUTPUT, Path("coco_cf"), "--output", "-o", help="Folder for both splits and the report."),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

@@ -1,13 +1,13 @@
 """`msdscore explain`: show unsupported words and suggestions; `msdscore demo`: the same for sample photographs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SCORING, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
 from msdscore.cli.progress import print_json, visible
 
 if TYPE_CHECKING:
@@ -18,24 +18,16 @@ if TYPE_CHECKING:
 class FigureOptions:
     """Maps and output files of an explanation."""
 
-    output: Annotated[
-        Path | None, option_in(OUTPUT, "--output", "-o", help="Output file: .png, .svg, .pdf, .html or .json.")
-    ] = None
-    words: Annotated[
-        Path | None, option_in(OUTPUT, "--words", help="A second figure: the regions of each word (.png, .svg, .pdf).")
-    ] = None
-    maps: Annotated[
-        str | None,
-        option_in(
-            OUTPUT,
-            "--map",
-            help="carried: terms of words, assigned to their regions (default); influence: change of the score "
-            "without a region (default of the paper's presets).",
-        ),
-    ] = None
-    also: Annotated[
-        list[str], option_in(SCORING, "--also", help="Another encoder, shown next to the first. Repeatable.")
-    ] = field(default_factory=list)
+    output: Path | None = option(OUTPUT, None, "--output", "-o", help="Output file: .png, .svg, .pdf, .html or .json.")
+    words: Path | None = option(OUTPUT, None, help="A second figure: the regions of each word (.png, .svg, .pdf).")
+    maps: str | None = option(
+        OUTPUT,
+        None,
+        "--map",
+        help="carried: terms of words, assigned to their regions (default); influence: change of the score "
+        "without a region (default of the paper's presets).",
+    )
+    also: list[str] = option(SCORING, [], help="Another encoder, shown next to the first. Repeatable.")
     overwrite: options.Overwrite = False
     json: options.Json = False
 
@@ -45,17 +37,11 @@ def explain(
     caption: Annotated[str, typer.Argument(help="Its caption.")],
     scorer: options.ScorerOptions,
     target: FigureOptions,
-    doubt_threshold: Annotated[
-        float, option_in(SCORING, min=0.0001, max=0.9999, help="p-value below which a word is in doubt (orange).")
-    ] = 0.1,
-    against: Annotated[
-        list[str],
-        option_in(INPUT, "--against", help="Another caption of the image, shown next to the first. Repeatable."),
-    ] = [],
-    reference: Annotated[
-        list[str],
-        option_in(INPUT, "--reference", help="Reference caption of the image. Repeatable."),
-    ] = [],
+    doubt_threshold: float = option(
+        SCORING, 0.1, min=0.0001, max=0.9999, help="p-value below which a word is in doubt (orange)."
+    ),
+    against: list[str] = option(INPUT, [], help="Another caption of the image, shown next to the first. Repeatable."),
+    reference: list[str] = option(INPUT, [], help="Reference caption of the image. Repeatable."),
 ) -> None:
     """Explain the score of a caption: the terms of every word and region."""
     from msdscore.errors import ConfigError

@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +36,23 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def option_in(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, as in Typer
-    """Return a Typer option that help shows in this panel."""
+    """Return the annotation of an option that help shows in this panel, for types that several commands share."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def option(panel: str, default: Any, *names: str, **more: Any) -> Any:
+    """Return an option as the default of a parameter or of a dataclass field; `...` means that it is required.
+
+    `flattened` passes it to Typer, as the annotation that `option_in` returns.
+    """
+    metadata = {"option": option_in(panel, *names, **more)}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=MISSING if default is ... else default, metadata=metadata)
 
 
 Device = Annotated[str, option_in(SPEED, help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, option_in(SPEED, help="auto, float32, float16 or bfloat16.")]
-Revision = Annotated[str | None, option_in(SCORING, help="Hub revision of the weights.")]
 Json = Annotated[bool, option_in(OUTPUT, "--json", help="Print JSON.")]
 Images = Annotated[Path | None, option_in(INPUT, "--images", help="Folder of the images.")]
 Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored file or folder, if it contains the images.")]
@@ -58,13 +68,8 @@ Control = Annotated[
     bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
 ]
 Seed = Annotated[int, option_in(STATISTICS, help="Random seed for wrong images, changes and resampling.")]
-EncoderName = Annotated[
-    str,
-    option_in(
-        SCORING, "--encoder", "-e", help="Short name (see `msdscore encoders`), hub name, folder or module:attribute.",
-        autocompletion=encoder_names,
-    ),
-]  # fmt: skip
+_NAMED = "Short name (see `msdscore encoders`), hub name, folder or module:attribute."
+EncoderName = Annotated[str, option_in(SCORING, "--encoder", "-e", help=_NAMED, autocompletion=encoder_names)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,28 +77,19 @@ class ModelOptions:
     """Encoder, its settings and its device."""
 
     encoder: EncoderName = "mini"
-    preset: Annotated[
-        str | None,
-        option_in(
-            SCORING,
-            "--preset",
-            "-p",
-            help="evidence, short, long, paper, paper-long or authors; default: the encoder's.",
-        ),
-    ] = None
-    change: Annotated[
-        list[str], option_in(SCORING, "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
-    ] = field(default_factory=list)
-    encoder_option: Annotated[
-        list[str], option_in(SCORING, "--encoder-option", help="Option of the encoder, e.g. pool=mean. Repeatable.")
-    ] = field(default_factory=list)
-    revision: Revision = None
-    verify: Annotated[
-        bool,
-        option_in(
-            INPUT, "--verify", help="Hash all bytes of weights, images and finished outputs, even of large files."
-        ),
-    ] = False
+    preset: str | None = option(
+        SCORING,
+        None,
+        "--preset",
+        "-p",
+        help="evidence, short, long, paper, paper-long or authors; default: the encoder's.",
+    )
+    change: list[str] = option(SCORING, [], "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
+    encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. pool=mean. Repeatable.")
+    revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
+    verify: bool = option(
+        INPUT, False, "--verify", help="Hash all bytes of weights, images and finished outputs, even of large files."
+    )
     device: Device = "auto"
     dtype: Dtype = "auto"
 
@@ -102,22 +98,14 @@ class ModelOptions:
 class BatchOptions:
     """Batch size and embedding cache."""
 
-    batch_size: Annotated[
-        int | None, option_in(SPEED, min=1, help="Images per batch; default: chosen for the device.")
-    ] = None
-    cache: Annotated[
-        Path | None,
-        option_in(SPEED, "--cache", help="Folder for cached embeddings, reused by runs with other settings."),
-    ] = None
-    cache_size: Annotated[
-        str,
-        option_in(
-            SPEED, "--cache-size", help="Maximum cache size, e.g. 200GB; least recently used entries are removed."
-        ),
-    ] = CACHE_SIZE
-    cache_half: Annotated[
-        bool, option_in(SPEED, "--cache-half", help="Cache in half precision: half the size, different signature.")
-    ] = False
+    batch_size: int | None = option(SPEED, None, min=1, help="Images per batch; default: chosen for the device.")
+    cache: Path | None = option(SPEED, None, help="Folder for cached embeddings, reused by runs with other settings.")
+    cache_size: str = option(
+        SPEED, CACHE_SIZE, help="Maximum cache size, e.g. 200GB; least recently used entries are removed."
+    )
+    cache_half: bool = option(
+        SPEED, False, "--cache-half", help="Cache in half precision: half the size, different signature."
+    )
 
     def settings(self) -> "CacheSettings | None":
         """Return the cache settings, or None without a cache folder."""
@@ -134,10 +122,8 @@ class BatchOptions:
 class ScorerOptions(ModelOptions):
     """All options that affect a score."""
 
-    bank: Annotated[
-        Path | None, option_in(SCORING, "--bank", help="Bank of background images; see `msdscore bank`.")
-    ] = None
-    max_pixels: Annotated[int | None, option_in(INPUT, help="Reject images with more pixels.")] = None
+    bank: Path | None = option(SCORING, None, help="Bank of background images; see `msdscore bank`.")
+    max_pixels: int | None = option(INPUT, None, help="Reject images with more pixels.")
 
     def spec(self, batch: BatchOptions | None = None, *, decoders: int | None = None) -> "ScorerSpec":
         """Return the spec of the scorer that these options describe."""
@@ -155,26 +141,29 @@ class ScorerOptions(ModelOptions):
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with one option per field for each parameter that is annotated with a dataclass.
+    """Return the command for Typer: one parameter per field of each dataclass, and the options of `option` as types.
 
     >>> def show(scorer: ScorerOptions): return scorer.encoder, scorer.device
     >>> flattened(show)(**dict.fromkeys(inspect.signature(flattened(show)).parameters, "toy"))
     ('toy', 'toy')
     """
-    parameters: list[inspect.Parameter] = []
     groups: dict[str, type] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
-            groups[parameter.name] = parameter.annotation
-            for part in fields(parameter.annotation):
-                default = part.default if part.default_factory is MISSING else part.default_factory()
-                default = inspect.Parameter.empty if default is MISSING else default
-                kind = inspect.Parameter.KEYWORD_ONLY
-                parameters.append(inspect.Parameter(part.name, kind, annotation=part.type, default=default))
+    members: list[tuple[str, Any, Any]] = []
+    for given in inspect.signature(command, eval_str=True).parameters.values():
+        if isinstance(given.annotation, type) and is_dataclass(given.annotation):
+            groups[given.name] = given.annotation
+            members += [(part.name, part.type, part) for part in fields(given.annotation)]
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    if not groups:
-        return command
+            members.append((given.name, given.annotation, given.default))
+    parameters: list[inspect.Parameter] = []
+    for name, annotation, default in members:
+        if isinstance(default, Field):
+            info = default.metadata.get("option")
+            annotation = annotation if info is None else Annotated[annotation, info]
+            default = default.default if default.default_factory is MISSING else default.default_factory()
+        default = inspect.Parameter.empty if default is MISSING else default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, annotation=annotation, default=default))
 
     @functools.wraps(command)
     def call(**values: Any) -> Any:
@@ -244,7 +233,7 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def print_cache_use(folder: Path | None, use: "CacheUse | None") -> None:
+def print_cache_use(spec: "ScorerSpec", use: "CacheUse | None") -> None:
     """Print on standard error how many embeddings came from the cache."""
-    if folder is not None and use is not None:
-        tell(f"cache {folder}: {use}")
+    if spec.cache is not None and use is not None:
+        tell(f"cache {spec.cache.folder}: {use}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SCORING, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
 from msdscore.cli.progress import tell
 
 
@@ -15,13 +15,14 @@ from msdscore.cli.progress import tell
 class ReportScorer(options.ScorerOptions):
     """Scorer of a report; captions are explained only if an encoder is passed."""
 
-    encoder: Annotated[
-        str,
-        option_in(
-            SCORING, "--encoder", "-e", help="Encoder that scored the file, to explain words and regions.",
-            autocompletion=options.encoder_names,
-        ),
-    ] = ""  # fmt: skip
+    encoder: str = option(
+        SCORING,
+        "",
+        "--encoder",
+        "-e",
+        help="Encoder that scored the file, to explain words and regions.",
+        autocompletion=options.encoder_names,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +31,9 @@ class PageOptions:
 
     images: options.Images = None
     rows: options.Rows = None
-    output: Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Output file (.html).")] = Path("report.html")
-    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of captions in each gallery.")] = 24
-    title: Annotated[str | None, option_in(OUTPUT, help="Title of the page; default: the file's name.")] = None
+    output: Path = option(OUTPUT, Path("report.html"), "--output", "-o", help="Output file (.html).")
+    show: int = option(OUTPUT, 24, min=0, help="Number of captions in each gallery.")
+    title: str | None = option(OUTPUT, None, help="Title of the page; default: the file's name.")
     overwrite: options.Overwrite = False
 
 
@@ -62,20 +63,16 @@ def report(
 class RankingOptions:
     """Images and ratings of a ranking."""
 
-    shared: Annotated[bool, option_in(INPUT, "--shared", help="Use only the images that all captioners have.")] = False
-    people: Annotated[str | None, option_in(INPUT, help="Column with human ratings to compare with.")] = None
+    shared: bool = option(INPUT, False, "--shared", help="Use only the images that all captioners have.")
+    people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
     images: options.Images = None
     rows: options.Rows = None
     samples: options.Samples = 1000
     seed: options.Seed = 0
     style: options.TableStyle = ""
-    columns: Annotated[
-        str,
-        option_in(
-            OUTPUT, "--columns",
-            help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score.",
-        ),
-    ] = ""  # fmt: skip
+    columns: str = option(
+        OUTPUT, "", help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score."
+    )
 
 
 def rank_captioners(
@@ -86,17 +83,15 @@ def rank_captioners(
         ),
     ],
     chosen: RankingOptions,
-    output: Annotated[
-        Path | None,
-        option_in(
-            OUTPUT,
-            "--output",
-            "-o",
-            help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
-        ),
-    ] = None,
-    show: Annotated[int, option_in(OUTPUT, min=0, help="Number of winning captions to show per captioner.")] = 3,
-    title: Annotated[str, option_in(OUTPUT, help="Title of the page.")] = "Captioners",
+    output: Path | None = option(
+        OUTPUT,
+        None,
+        "--output",
+        "-o",
+        help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
+    ),
+    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner."),
+    title: str = option(OUTPUT, "Captioners", help="Title of the page."),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

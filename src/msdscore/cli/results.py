@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.cli.progress import print_json, tell
 from msdscore.errors import ConfigError
 
@@ -16,23 +16,19 @@ from msdscore.errors import ConfigError
 class TableOptions:
     """Content, style and file of the tables."""
 
-    overview: Annotated[
-        bool, option_in(INPUT, "--overview", help="One table with a column per benchmark, best values in bold.")
-    ] = False
-    ranks: Annotated[
-        bool, option_in(INPUT, "--ranks", help="One table with the mean rank of each metric over benchmarks.")
-    ] = False
-    against: Annotated[
-        str, option_in(INPUT, help="With --overview: mark significant differences from this metric.")
-    ] = ""
-    quoted: Annotated[bool, option_in(INPUT, "--quoted", help="With --overview: include published values.")] = False
-    columns: Annotated[
-        str, option_in(OUTPUT, help="Columns of the tables, separated by commas; default: all, of a ranking the score.")
-    ] = ""
+    overview: bool = option(
+        INPUT, False, "--overview", help="One table with a column per benchmark, best values in bold."
+    )
+    ranks: bool = option(INPUT, False, "--ranks", help="One table with the mean rank of each metric over benchmarks.")
+    against: str = option(INPUT, "", help="With --overview: mark significant differences from this metric.")
+    quoted: bool = option(INPUT, False, "--quoted", help="With --overview: include published values.")
+    columns: str = option(
+        OUTPUT, "", help="Columns of the tables, separated by commas; default: all, of a ranking the score."
+    )
     style: options.TableStyle = ""
-    output: Annotated[
-        Path | None, option_in(OUTPUT, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables.")
-    ] = None
+    output: Path | None = option(
+        OUTPUT, None, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables."
+    )
     overwrite: options.Overwrite = False
 
 

@@ -1,7 +1,7 @@
 """`msdscore score`: score captions of one image, a file of rows, or shards (local processes or Ray)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import islice
 from operator import add
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SPEED, option_in
+from msdscore.cli.options import INPUT, OUTPUT, SPEED, option
 from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppable, tell, tell_reasons, visible
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
+    from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import ReferenceFile, RowSource
-    from msdscore.run.rows import RunOptions, ScoredFile
-    from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
+    from msdscore.run.shards import ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
 T = TypeVar("T")
@@ -36,58 +36,38 @@ class RowOptions:
     """Format and columns of the input."""
 
     images: options.Images = None
-    input_format: Annotated[
-        str | None,
-        option_in(
-            INPUT, "--input-format", "--format", help="Format of the rows (jsonl, csv, …); default: by file name."
-        ),
-    ] = None
-    image_column: Annotated[str | None, option_in(INPUT, help="Input column of the images.")] = None
-    caption_column: Annotated[str | None, option_in(INPUT, help="Input column of the captions.")] = None
-    id_column: Annotated[str | None, option_in(INPUT, help="Input column of the row ids.")] = None
-    references: Annotated[
-        Path | None,
-        option_in(INPUT, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."),
-    ] = None
-    reference: Annotated[
-        list[str], option_in(INPUT, help="A caption of the one image by people; adds ref_msd. Repeatable.")
-    ] = field(default_factory=list)
+    input_format: str | None = option(
+        INPUT, None, "--input-format", "--format", help="Format of the rows (jsonl, csv, …); default: by file name."
+    )
+    image_column: str | None = option(INPUT, None, help="Input column of the images.")
+    caption_column: str | None = option(INPUT, None, help="Input column of the captions.")
+    id_column: str | None = option(INPUT, None, help="Input column of the row ids.")
+    references: Path | None = option(
+        INPUT, None, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."
+    )
+    reference: list[str] = option(INPUT, [], help="A caption of the one image by people; adds ref_msd. Repeatable.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
     """Output of the scores."""
 
-    output: Annotated[
-        str | None,
-        option_in(
-            OUTPUT, "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv, .json) or folder; - prints rows."
-        ),
-    ] = None
-    prefix: Annotated[str, option_in(OUTPUT, help="Prefix of the names of added columns.")] = ""
-    excel_safe: Annotated[
-        bool,
-        option_in(
-            OUTPUT, "--excel-safe", help="For .csv and .tsv: prefix text that spreadsheets would evaluate with '."
-        ),
-    ] = False
-    copy_column: Annotated[
-        list[str], option_in(OUTPUT, help="For shards: input column to copy next to the scores. Repeatable.")
-    ] = field(default_factory=list)
-    worst_words: Annotated[
-        int | None,
-        option_in(
-            OUTPUT, min=0, help="Number of least supported words in a column; default: 3 for shards, 0 for files."
-        ),
-    ] = None
+    output: str | None = option(
+        OUTPUT, None, "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv, .json) or folder; - prints rows."
+    )
+    prefix: str = option(OUTPUT, "", help="Prefix of the names of added columns.")
+    excel_safe: bool = option(
+        OUTPUT, False, "--excel-safe", help="For .csv and .tsv: prefix text that spreadsheets would evaluate with '."
+    )
+    copy_column: list[str] = option(OUTPUT, [], help="For shards: input column to copy next to the scores. Repeatable.")
+    worst_words: int | None = option(
+        OUTPUT, None, min=0, help="Number of least supported words in a column; default: 3 for shards, 0 for files."
+    )
     overwrite: options.Overwrite = False
-    retry: Annotated[
-        bool, option_in(OUTPUT, "--retry", help="Score failed rows again, even if their images are unchanged.")
-    ] = False
-    estimate: Annotated[
-        bool,
-        option_in(OUTPUT, "--estimate", help="Score only a sample; print the rows, rate and time for the whole input."),
-    ] = False
+    retry: bool = option(OUTPUT, False, "--retry", help="Score failed rows again, even if their images are unchanged.")
+    estimate: bool = option(
+        OUTPUT, False, "--estimate", help="Score only a sample; print the rows, rate and time for the whole input."
+    )
     json: options.Json = False
 
     def __post_init__(self) -> None:
@@ -99,25 +79,20 @@ class TargetOptions:
 class WorkerOptions:
     """Distribution of shards; only `decoders` also applies to one file."""
 
-    decoders: Annotated[
-        int | None,
-        option_in(SPEED, min=0, help="Processes that decode images; 0: threads; default: one per core on a GPU."),
-    ] = None
-    engine: Annotated[str, option_in(SHARDS, help="local (processes on this machine) or ray (a cluster).")] = "local"
-    workers: Annotated[
-        int | None, option_in(SHARDS, min=1, help="Processes or actors; default: one per GPU, or per two cores.")
-    ] = None
-    part: Annotated[str | None, option_in(SHARDS, help="One of N equal parts, e.g. 3/100, for array jobs.")] = None
-    time_limit: Annotated[
-        float | None, option_in(SHARDS, help="Maximum seconds per shard; then its worker is stopped.")
-    ] = None
-    address: Annotated[
-        str | None, option_in(SHARDS, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
-    ] = None
-    worker_cpus: Annotated[float | None, option_in(SHARDS, help="For --engine ray: cores per actor (1).")] = None
-    worker_gpus: Annotated[
-        float | None, option_in(SHARDS, help="For --engine ray: GPUs per actor; fractions share one.")
-    ] = None
+    decoders: int | None = option(
+        SPEED, None, min=0, help="Processes that decode images; 0: threads; default: one per core on a GPU."
+    )
+    engine: str = option(SHARDS, "local", help="local (processes on this machine) or ray (a cluster).")
+    workers: int | None = option(
+        SHARDS, None, min=1, help="Processes or actors; default: one per GPU, or per two cores."
+    )
+    part: str | None = option(SHARDS, None, help="One of N equal parts, e.g. 3/100, for array jobs.")
+    time_limit: float | None = option(SHARDS, None, help="Maximum seconds per shard; then its worker is stopped.")
+    address: str | None = option(
+        SHARDS, None, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001."
+    )
+    worker_cpus: float | None = option(SHARDS, None, help="For --engine ray: cores per actor (1).")
+    worker_gpus: float | None = option(SHARDS, None, help="For --engine ray: GPUs per actor; fractions share one.")
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -157,77 +132,37 @@ def score(
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.stores import fetched_shard
     from msdscore.io.tar import is_image_name
-    from msdscore.run.rows import RunOptions
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
-    spec = scorer.spec(batch, decoders=workers.decoders)
+    sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
     if target.estimate:
-        shards = estimated_shards([source, *(captions or [])], workers.part)
+        shards = estimated_shards(sources, workers.part)
         with (
             fetched_shard(shards[0]) as path,
             open_rows(path, images=rows.images, format=rows.input_format, columns=names, hashed=False) as opened,
         ):
             print_estimate(spec, opened, shards, workers.workers, as_json=target.json)
         return
-    jobs = shard_jobs([source, *(captions or [])], output, workers.part)
-    if output is not None and jobs is not None:
-        if target.prefix or rows.input_format or target.excel_safe:
-            raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
-        from msdscore.run.shards import ShardOptions
-
-        if rows.references is not None or rows.reference:
-            raise ConfigError("--references is for files of rows; shards have references in their column references")
-        how_to_read = ShardOptions(
-            columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
-            worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
-            overwrite=target.overwrite, verify=scorer.verify,
-        )  # fmt: skip
-        whole = score_shards(spec, jobs, output, how_to_read, workers, as_json=target.json)
-        raise typer.Exit(0 if whole else options.SOME_FAILED)
-    _reject_shards(workers, source, captions)
+    if output is not None and is_folder(output, source):
+        is_complete = score_shards(spec, sources, output, names, rows, target, workers)
+        raise typer.Exit(0 if is_complete else options.SOME_FAILED)
+    _reject_shards(workers, sources)
     file = None if output is None else Path(output)
     known = None if rows.references is None else ReferenceFile(rows.references)
-    own = _references_of_image(rows, known, source, captions)
-    if captions:
-        score_image(
-            spec, source, captions, as_json=target.json, output=file, overwrite=target.overwrite, references=own
-        )
-        return
-    if is_image_name(Path(source)):
-        raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(
-        overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=scorer.verify,
-        excel_safe=target.excel_safe, worst=target.worst_words or 0,
-    )  # fmt: skip
-    with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
-        result = score_file(spec, opened, file, how, as_json=target.json, references=known)
-    options.print_cache_use(batch.cache, result.cache)
-    raise typer.Exit(options.SOME_FAILED if result.failed else 0)
-
-
-def _check_references(known: "ReferenceFile", rows: "RowSource") -> None:
-    """Raise if no row at the beginning has references: the file probably has other names."""
-    first = [row.references for row in islice(rows.read(), _FIRST)]
-    if first and not any(first):
-        name = next(iter(sorted(known.without)), "an image without a name")
-        raise ConfigError(
-            f"{known.path}: no references for the first {len(first)} rows of {rows.name}; expected file names or ids "
-            f"such as {name}, got such as {known.example}"
-        )
-
-
-def _references_of_image(
-    rows: RowOptions, known: "ReferenceFile | None", image: str, captions: Sequence[str] | None
-) -> Sequence[str] | None:
     if rows.reference and (known is not None or not captions):
         raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
-    if known is None or not captions:
-        return rows.reference or None
-    own = known.find({"image": image})
-    if own is None:
-        raise ConfigError(f"{rows.references}: no references for {image}; expected its file name or id as a key")
-    return own
+    if captions:
+        references = rows.reference or None if known is None else known.find({"image": source})
+        if known is not None and references is None:
+            raise ConfigError(f"{known.path}: no references for {source}; expected its file name or id as a key")
+        is_complete = score_image(spec, source, captions, references, file, target)
+    elif is_image_name(Path(source)):
+        raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
+    else:
+        with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
+            is_complete = score_file(spec, opened, known, file, target)
+    raise typer.Exit(0 if is_complete else options.SOME_FAILED)
 
 
 def estimated_shards(sources: list[str], part: str | None) -> list[str]:
@@ -245,7 +180,6 @@ def print_estimate(
     spec: "ScorerSpec", first: "RowSource", shards: list[str], workers: int | None, *, as_json: bool
 ) -> None:
     """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
-    from itertools import islice
     from time import perf_counter
 
     import torch
@@ -306,13 +240,11 @@ def score_image(
     spec: "ScorerSpec",
     image: str,
     captions: list[str],
-    *,
-    as_json: bool,
+    references: Sequence[str] | None,
     output: Path | None,
-    overwrite: bool,
-    references: Sequence[str] | None = None,
-) -> None:
-    """Rank the captions of one image, and print or write the result."""
+    target: TargetOptions,
+) -> bool:
+    """Rank the captions of one image, and print or write the result; return whether all were scored."""
     from msdscore.io.inputs.formats import known_inputs
     from msdscore.io.outputs.files import check_output, text_in_csv, write_table
     from msdscore.scorer import Scorer
@@ -330,46 +262,52 @@ def score_image(
             raise
     if output is not None:
         table = text_in_csv(scores.to_arrow(), "warnings", output.suffix)
-        write_table(table, output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
-    if as_json:
+        write_table(table, output, metadata={"msdscore": scores.signature}, overwrite=target.overwrite)
+        if scores.failed:
+            tell(f"{scores.failed} of {len(captions)} captions failed; see the column error of {output}")
+    if target.json:
         print_json({"image": image, **scores.to_dict()})
     elif output is None:
         typer.echo(visible(str(scores)))
-    if scores.failed:
-        if output is not None:
-            tell(f"{scores.failed} of {len(captions)} captions failed; see the column error of {output}")
-        raise typer.Exit(options.SOME_FAILED)
+    return not scores.failed
 
 
 def score_file(
     spec: "ScorerSpec",
     rows: "RowSource",
+    references: "ReferenceFile | None",
     output: Path | None,
-    how: "RunOptions",
-    *,
-    as_json: bool,
-    references: "ReferenceFile | None" = None,
-) -> "ScoredFile":
-    """Score rows into the output, or as JSON lines to standard output."""
-    from msdscore.run.rows import score_rows
+    target: TargetOptions,
+) -> bool:
+    """Score rows into the output, or as JSON lines to standard output; return whether all were scored."""
+    from msdscore.run.rows import RunOptions, score_rows
 
     if references is not None:
-        _check_references(references, rows)
-    with rows_file(output) as target, bar("scoring") as show:
-        result = score_rows(spec, rows, target, how, progress=show)
+        first = [row.references for row in islice(rows.read(), _FIRST)]
+        if first and not any(first):  # the file probably has other names
+            name = next(iter(sorted(references.without)), "an image without a name")
+            raise ConfigError(
+                f"{references.path}: no references for the first {len(first)} rows of {rows.name}; expected file names "
+                f"or ids such as {name}, got such as {references.example}"
+            )
+    how = RunOptions(
+        overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=spec.verify,
+        excel_safe=target.excel_safe, worst=target.worst_words or 0,
+    )  # fmt: skip
+    with rows_file(output) as path, bar("scoring") as show:
+        result = score_rows(spec, rows, path, how, progress=show)
     if references is not None and (without := sorted(references.without)):
-        some = ", ".join(without[:3])
-        tell(f"{references.path}: no references for {len(without)} images ({some} …); their ref_msd is missing")
+        names = ", ".join(without[:3])
+        tell(f"{references.path}: no references for {len(without)} images ({names} …); their ref_msd is missing")
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
         tell(f"  {shortened(warning, 300)}")
-    where = f" -> {output}" if output else ""
     if result.earlier and not result.scored:
         done = "; already finished, nothing to do"
     else:
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
-    tell(f"{result.rows} rows, {result.failed} failed{where}{done}")
+    tell(f"{result.rows} rows, {result.failed} failed{f' -> {output}' if output else ''}{done}")
     tell_reasons(result.reasons, result.failed, "see the column error of the output")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
@@ -379,16 +317,17 @@ def score_file(
             "a folder (-o DIR) and run select"
         )
     tell(result.signature)
-    if as_json and output is not None:
+    if target.json and output is not None:
         print_json({"output": str(output), **asdict(result)})
-    return result
+    options.print_cache_use(spec, result.cache)
+    return not result.failed
 
 
-def _reject_shards(workers: WorkerOptions, source: str, more: Sequence[str] | None) -> None:
+def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
     """Raise for several shards or options of shards if the output is not a folder."""
     from msdscore.io.stores import expand, is_shard
 
-    several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
+    several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
     if several or workers != WorkerOptions(decoders=workers.decoders):
         raise ConfigError("shards are scored into a folder; pass one: -o DIR (without a suffix)")
 
@@ -414,10 +353,28 @@ def is_folder(output: str, source: str) -> bool:
 
 
 def score_shards(
-    spec: "ScorerSpec", jobs: "Sequence[ShardJob]", folder: str, how: "ShardOptions", workers: WorkerOptions,
-    *, as_json: bool,
-) -> bool:  # fmt: skip
+    spec: "ScorerSpec",
+    sources: Sequence[str],
+    folder: str,
+    names: "ColumnNames",
+    rows: RowOptions,
+    target: TargetOptions,
+    workers: WorkerOptions,
+) -> bool:
     """Score shards into a folder; return whether every row of every shard was scored."""
+    from msdscore.run.shards import ShardOptions
+    from msdscore.run.workers import plan_jobs, score_on_workers
+
+    jobs = part_of(plan_jobs(sources, folder), workers.part)
+    if target.prefix or rows.input_format or target.excel_safe:
+        raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
+    if rows.references is not None or rows.reference:
+        raise ConfigError("--references is for files of rows; shards have references in their column references")
+    how = ShardOptions(
+        columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
+        worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
+        overwrite=target.overwrite, verify=spec.verify,
+    )  # fmt: skip
     results = list["ShardResult"]()
     with stoppable(_KEPT), bar("shards") as show:
         show(0, len(jobs))
@@ -430,12 +387,15 @@ def score_shards(
             )  # fmt: skip
             finished = score_on_ray(spec, jobs, how, cluster)
         else:
-            from msdscore.run.workers import score_on_workers
-
             finished = score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)
         for result in finished:
             results.append(result)
             show(len(results), len(jobs))
+    return print_shards(spec, results, folder, as_json=target.json)
+
+
+def print_shards(spec: "ScorerSpec", results: "Sequence[ShardResult]", folder: str, *, as_json: bool) -> bool:
+    """Print a summary of scored shards; return whether every row of every shard was scored."""
     rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
     earlier = sum(not result.fresh and result.error is None for result in results)
     signature = next((result.signature for result in results if result.signature), "")
@@ -452,21 +412,12 @@ def score_shards(
         tell(f"  {shortened(error, 300)}")
     if signature:
         tell(signature)
-    options.print_cache_use(None if spec.cache is None else Path(spec.cache.folder), cache)
+    options.print_cache_use(spec, cache)
     if as_json:
         tally = {"shards": len(results), "earlier": earlier, "rows": rows, "failed": failed, "signature": signature}
         tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
-
-
-def shard_jobs(sources: Sequence[str], output: str | None, part: str | None) -> "Sequence[ShardJob] | None":
-    """Return the shards to score into a folder, all or one part such as 3/100; None if the output is not a folder."""
-    if output is None or not is_folder(output, sources[0]):
-        return None
-    from msdscore.run.workers import plan_jobs
-
-    return part_of(plan_jobs(sources, output), part)
 
 
 def part_of(shards: list[T], part: str | None) -> list[T]:

@@ -1,13 +1,13 @@
 """`msdscore select`: select the best rows of scored files, in the formats of curation tools."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import OUTPUT, option_in
+from msdscore.cli.options import OUTPUT, option
 from msdscore.cli.progress import bar, print_json, stoppable
 
 if TYPE_CHECKING:
@@ -21,17 +21,11 @@ RULE = "Rule"
 class RuleOptions:
     """Selection rule."""
 
-    keep: Annotated[
-        str | None, option_in(RULE, "--keep", help="Fraction (0.3, 30%) or number (1000) of best rows to keep.")
-    ] = None
-    by: Annotated[str, option_in(RULE, "--by", help="Column to rank rows by.")] = "msd"
-    minimum: Annotated[list[str], option_in(RULE, "--min", help="Lower bound, e.g. match=0.7. Repeatable.")] = field(
-        default_factory=list
-    )
-    maximum: Annotated[list[str], option_in(RULE, "--max", help="Upper bound, e.g. support=2. Repeatable.")] = field(
-        default_factory=list
-    )
-    per: Annotated[str | None, option_in(RULE, "--per", help="Apply --keep to each group of this column.")] = None
+    keep: str | None = option(RULE, None, help="Fraction (0.3, 30%) or number (1000) of best rows to keep.")
+    by: str = option(RULE, "msd", help="Column to rank rows by.")
+    minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.7. Repeatable.")
+    maximum: list[str] = option(RULE, [], "--max", help="Upper bound, e.g. support=2. Repeatable.")
+    per: str | None = option(RULE, None, help="Apply --keep to each group of this column.")
 
     def rule(self) -> "Rule":
         """Return the rule that the options describe."""
@@ -49,23 +43,19 @@ class RuleOptions:
 
 def select(
     scores: Annotated[list[str], typer.Argument(help="Score shards, folders of them, or outputs of `msdscore score`.")],
-    output: Annotated[
-        str,
-        option_in(
-            OUTPUT,
-            "--output",
-            "-o",
-            help="keep.npy (DataComp's sorted uids), keys.txt, kept.parquet or a folder for new shards; - prints keys.",
-        ),
-    ],
+    *,
+    output: str = option(
+        OUTPUT,
+        ...,
+        "--output",
+        "-o",
+        help="keep.npy (DataComp's sorted uids), keys.txt, kept.parquet or a folder for new shards; - prints keys.",
+    ),
     chosen: RuleOptions,
-    report: Annotated[
-        Path | None,
-        option_in(
-            OUTPUT, "--report", help="Page (.html) with histograms, rows near the threshold and agreement with cosine."
-        ),
-    ] = None,
-    show: Annotated[int, option_in(OUTPUT, min=1, help="Number of rows per section of the page.")] = 8,
+    report: Path | None = option(
+        OUTPUT, None, help="Page (.html) with histograms, rows near the threshold and agreement with cosine."
+    ),
+    show: int = option(OUTPUT, 8, min=1, help="Number of rows per section of the page."),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

@@ -1,12 +1,11 @@
 """`msdscore serve`: a web page and an API."""
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import dataclass, replace
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import SPEED, option_in
+from msdscore.cli.options import SPEED, option
 
 SERVICE = "Service"
 
@@ -15,31 +14,18 @@ SERVICE = "Service"
 class ServiceOptions:
     """Address, token and limits of the service."""
 
-    host: Annotated[str, option_in(SERVICE, help="Address to listen on; a token is required unless it is local.")] = (
-        "127.0.0.1"
+    host: str = option(SERVICE, "127.0.0.1", help="Address to listen on; a token is required unless it is local.")
+    port: int = option(SERVICE, 8000, help="Port to listen on; 0 selects a free one.")
+    allow_host: list[str] = option(SERVICE, [], help="Further accepted host name, e.g. of a reverse proxy. Repeatable.")
+    embed: list[str] = option(
+        SERVICE, [], help="Origin, such as http://localhost:8888, that may show the page in a frame. Repeatable."
     )
-    port: Annotated[int, option_in(SERVICE, help="Port to listen on; 0 selects a free one.")] = 8000
-    allow_host: Annotated[
-        list[str], option_in(SERVICE, help="Further accepted host name, e.g. of a reverse proxy. Repeatable.")
-    ] = field(default_factory=list)
-    embed: Annotated[
-        list[str],
-        option_in(
-            SERVICE, help="Origin, such as http://localhost:8888, that may show the page in a frame. Repeatable."
-        ),
-    ] = field(default_factory=list)
-    token: Annotated[
-        str | None, option_in(SERVICE, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
-    ] = None
-    timeout: Annotated[float, option_in(SERVICE, min=1, help="Request timeout in seconds.")] = 60.0
-    max_batch: Annotated[int, option_in(SPEED, min=1, help="Maximum captions per batch.")] = 64
-    max_wait: Annotated[
-        float, option_in(SPEED, min=0, help="Milliseconds to wait for other requests to batch with.")
-    ] = 5.0
-    max_queue: Annotated[
-        int, option_in(SPEED, min=1, help="Maximum queued images; further requests get status 503.")
-    ] = 256
-    cache: Annotated[int, option_in(SPEED, min=0, help="Size of the embedding cache in MiB.")] = 256
+    token: str | None = option(SERVICE, None, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
+    timeout: float = option(SERVICE, 60.0, min=1, help="Request timeout in seconds.")
+    max_batch: int = option(SPEED, 64, min=1, help="Maximum captions per batch.")
+    max_wait: float = option(SPEED, 5.0, min=0, help="Milliseconds to wait for other requests to batch with.")
+    max_queue: int = option(SPEED, 256, min=1, help="Maximum queued images; further requests get status 503.")
+    cache: int = option(SPEED, 256, min=0, help="Size of the embedding cache in MiB.")
 
 
 def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, option_in
+from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.cli.progress import bar, stoppable, tell
 from msdscore.lab.studies.registry import STUDIES
 
@@ -26,24 +26,20 @@ HELP = "Run an experiment; it writes tables, a figure and JSON:\n\n" + "\n\n".jo
 class DataOptions:
     """Data and outputs of a study."""
 
-    root: Annotated[
-        Path, option_in(INPUT, "--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
-    ]
-    option: options.ReaderOption = field(default_factory=list)
-    limit: Annotated[int | None, option_in(INPUT, min=1, help="Maximum number of items.")] = None
-    protocol: Annotated[
-        str,
-        option_in(
-            INPUT, help="Evaluation protocol of the benchmarks that have it, e.g. paper; see `msdscore benchmarks`."
-        ),
-    ] = ""
+    root: Path = option(
+        INPUT, ..., "--root", "--rows", help="Folder of the data (released files or rows), or a rows file."
+    )
+    reader_option: options.ReaderOption = field(default_factory=list)
+    limit: int | None = option(INPUT, None, min=1, help="Maximum number of items.")
+    protocol: str = option(
+        INPUT, "", help="Evaluation protocol of the benchmarks that have it, e.g. paper; see `msdscore benchmarks`."
+    )
     samples: options.Samples = 1000
     control: options.Control = True
     seed: options.Seed = 0
-    output: Annotated[
-        Path | None,
-        option_in(OUTPUT, "--output", "-o", help="JSON file; tables (.md) and a figure (.png) are written next to it."),
-    ] = None
+    output: Path | None = option(
+        OUTPUT, None, "--output", "-o", help="JSON file; tables (.md) and a figure (.png) are written next to it."
+    )
     overwrite: options.Overwrite = False
     json: options.Json = False
 
@@ -52,50 +48,29 @@ class DataOptions:
 class SomeOptions:
     """Options of some studies; a study rejects options that it does not have."""
 
-    benchmark: Annotated[
-        list[str], option_in(SOME, "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
-    ] = field(default_factory=list)
-    metric: Annotated[list[str], option_in(SOME, "--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = field(
-        default_factory=list
+    benchmark: list[str] = option(SOME, [], "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
+    metric: list[str] = option(SOME, [], "--metric", "-m", help="See `msdscore metrics`. Repeatable.")
+    values: str | None = option(SOME, None, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")
+    buckets: int | None = option(SOME, None, min=1, help="direction: number of quantiles of the caption length.")
+    edges: str | None = option(SOME, None, help="direction: bin edges in tokens instead, e.g. '13 15 86 147 227'.")
+    held_out: int | None = option(SOME, None, min=1, help="tune: number of pairs to tune on.")
+    bins: int | None = option(SOME, None, min=1, help="margin, entropy: number of quantiles.")
+    seeds: int | None = option(SOME, None, min=2, help="stability: random starts; references: random draws.")
+    also: list[str] = option(SOME, [], help="backbones, ood: further encoders. Repeatable.")
+    data: list[str] = option(SOME, [], help="reconstruction: captioned images, as `align train` reads.")
+    images: list[str] = option(SOME, [], help="reconstruction: folders of images.")
+    recipe: str | None = option(SOME, None, help="reconstruction: name of a recipe, or a TOML file.")
+    recipe_set: list[str] = option(SOME, [], help="reconstruction: change a setting, e.g. train.steps=100.")
+    every_projection: bool | None = option(SOME, None, "--every-projection", help="faithfulness: try all projections.")
+    marks: str | None = option(
+        SOME, None, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."
     )
-    values: Annotated[str | None, option_in(SOME, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None
-    buckets: Annotated[
-        int | None, option_in(SOME, min=1, help="direction: number of quantiles of the caption length.")
-    ] = None
-    edges: Annotated[
-        str | None, option_in(SOME, help="direction: bin edges in tokens instead, e.g. '13 15 86 147 227'.")
-    ] = None
-    held_out: Annotated[int | None, option_in(SOME, min=1, help="tune: number of pairs to tune on.")] = None
-    bins: Annotated[int | None, option_in(SOME, min=1, help="margin, entropy: number of quantiles.")] = None
-    seeds: Annotated[int | None, option_in(SOME, min=2, help="stability: random starts; references: random draws.")] = (
-        None
+    references: Path | None = option(
+        SOME, None, help="references: file of reference captions by image, as for `bench`."
     )
-    also: Annotated[list[str], option_in(SOME, help="backbones, ood: further encoders. Repeatable.")] = field(
-        default_factory=list
+    synonyms: Path | None = option(
+        SOME, None, help="words: synonyms of object classes, one class per line, separated by commas."
     )
-    data: Annotated[list[str], option_in(SOME, help="reconstruction: captioned images, as `align train` reads.")] = (
-        field(default_factory=list)
-    )
-    images: Annotated[list[str], option_in(SOME, help="reconstruction: folders of images.")] = field(
-        default_factory=list
-    )
-    recipe: Annotated[str | None, option_in(SOME, help="reconstruction: name of a recipe, or a TOML file.")] = None
-    recipe_set: Annotated[
-        list[str], option_in(SOME, help="reconstruction: change a setting, e.g. train.steps=100.")
-    ] = field(default_factory=list)
-    every_projection: Annotated[
-        bool | None, option_in(SOME, "--every-projection", help="faithfulness: try all projections.")
-    ] = None
-    marks: Annotated[
-        str | None,
-        option_in(SOME, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."),
-    ] = None
-    references: Annotated[
-        Path | None, option_in(SOME, help="references: file of reference captions by image, as for `bench`.")
-    ] = None
-    synonyms: Annotated[
-        Path | None, option_in(SOME, help="words: synonyms of object classes, one class per line, separated by commas.")
-    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return the options that were passed."""
@@ -120,7 +95,7 @@ def study(
         output, as_json = None, True
     requested = Study(
         root=data.root, spec=scorer.spec(batch), output=output, overwrite=data.overwrite, limit=data.limit,
-        seed=data.seed, options=dict(options.parsed(data.option)), protocol=data.protocol, samples=data.samples,
+        seed=data.seed, options=dict(options.parsed(data.reader_option)), protocol=data.protocol, samples=data.samples,
         control=data.control, progress=bar, tell=functools.cache(tell),
     )  # fmt: skip
     _check(requested)
