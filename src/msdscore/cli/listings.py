@@ -64,7 +64,7 @@ def items(
     from msdscore.lab.benchmarks.registry import load
 
     folder = root / name if (root / name).is_dir() else root
-    listed = load(name, folder, **dict(map(options.setting, option))).items
+    listed = load(name, folder, **dict(options.parsed(option))).items
     names = image_names(item.image for item in listed)
     for item in listed:
         row = {"id": item.id, "image": names[image_key(item.image)], "captions": item.captions}

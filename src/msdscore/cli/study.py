@@ -3,7 +3,7 @@
 import functools
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,7 +45,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SomeOptions:
+class StudyOptions:
     """Options of some studies; a study rejects options that it does not have."""
 
     benchmark: list[str] = option(SOME, [], "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
@@ -61,7 +61,7 @@ class SomeOptions:
     images: list[str] = option(SOME, [], help="reconstruction: folders of images.")
     recipe: str | None = option(SOME, None, help="reconstruction: name of a recipe, or a TOML file.")
     recipe_set: list[str] = option(SOME, [], help="reconstruction: change a setting, e.g. train.steps=100.")
-    every_projection: bool | None = option(SOME, None, "--every-projection", help="faithfulness: try all projections.")
+    every_projection: bool = option(SOME, False, "--every-projection", help="faithfulness: try all projections.")
     marks: str | None = option(
         SOME, None, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."
     )
@@ -72,18 +72,13 @@ class SomeOptions:
         SOME, None, help="words: synonyms of object classes, one class per line, separated by commas."
     )
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were passed."""
-        values = asdict(self) | {"every_projection": self.every_projection or None}
-        return {name: value for name, value in values.items() if value not in (None, [])}
-
 
 def study(
     name: Annotated[str, typer.Argument(help="Name of a study, listed above.")],
     data: DataOptions,
     scorer: options.ScorerOptions,
     batch: options.BatchOptions,
-    some: SomeOptions,
+    chosen: StudyOptions,
 ) -> None:
     """Run a study, print its tables, and write them to the output."""
     from msdscore.io.outputs.targets import is_standard_output
@@ -100,7 +95,8 @@ def study(
     )  # fmt: skip
     _check(requested)
     with stoppable():
-        tables = run_study(name, requested, **some.given())
+        passed = {option: value for option, value in asdict(chosen).items() if value not in (None, [], False)}
+        tables = run_study(name, requested, **passed)
     _write(name, tables, output, as_json=as_json)
 
 

@@ -41,14 +41,21 @@ def grid_table(grid: "Grid") -> None:
     On a narrow terminal the columns are split into several tables, each with the row names, so that no number is
     wrapped or truncated.
     """
-    screen = console()
-    for number, columns in enumerate(_fitting(grid, screen.width)):
+    screen, rows = console(), [[visible(cell) for cell in row] for row in grid.rows]
+    headers = [column.replace("/", " ") for column in grid.columns]
+    widths = [max(map(cell_len, cells)) + 1 for cells in zip(headers, *rows, strict=True)]
+    tables = [[0]]  # indices of columns; every table has the first
+    for at in range(1, len(widths)):
+        if len(tables[-1]) > 1 and sum(widths[column] for column in tables[-1]) + widths[at] > screen.width:
+            tables.append([0])
+        tables[-1].append(at)
+    for number, columns in enumerate(tables):
         title = grid.title if number == 0 else None
         table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
         for at in columns:
-            table.add_column(_title(grid.columns[at]), justify="right" if at else "left", no_wrap=True)
-        for line, row in enumerate(grid.rows):
-            table.add_row(*(Text(visible(row[at]), style="bold" if (line, at) in grid.best else "") for at in columns))
+            table.add_column(headers[at], justify="right" if at else "left", no_wrap=True)
+        for line, row in enumerate(rows):
+            table.add_row(*(Text(row[at], style="bold" if (line, at) in grid.best else "") for at in columns))
         screen.print(table)
     for note in grid.notes:
         screen.print(visible(note), style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -58,24 +65,6 @@ def console() -> Console:
     """Return the console for tables; lines are not wrapped or truncated unless it is a terminal."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=10_000)
-
-
-def _fitting(grid: "Grid", width: int) -> list[list[int]]:
-    """Return the column indices of each table, all with the first column."""
-    wide = [
-        max(cell_len(text) for text in (_title(column), *(visible(row[at]) for row in grid.rows))) + 1
-        for at, column in enumerate(grid.columns)
-    ]
-    tables: list[list[int]] = [[0]]
-    for at in range(1, len(wide)):
-        if len(tables[-1]) > 1 and sum(wide[number] for number in tables[-1]) + wide[at] > width:
-            tables.append([0])
-        tables[-1].append(at)
-    return tables
-
-
-def _title(column: str) -> str:
-    return column.replace("/", " ")
 
 
 def _text(value: Any) -> str:
