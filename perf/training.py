@@ -19,7 +19,7 @@ from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
 from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average
-from msdscore.lab.align.objective import Setting, objective
+from msdscore.lab.align.objective import Parts, objective
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
 
@@ -116,14 +116,15 @@ def run(recipe, batches, device, steps, *, fixed_order):
         aligner = MiniAligner(recipe, *dims, words=WORDS, classes=CLASSES, trunk=trunk)
     aligner.to(device).train()
     optimiser, average = make_optimiser(aligner, recipe.train), moving_average(aligner, recipe.train.average)
-    setting = Setting(recipe.loss, World(), None, device.type == "cuda")
+    resident = (batches.batches, batches.per_epoch, batches.bad)
+    parts = Parts(recipe, World(), *resident, aligner, TERMS, step_type=MiniStep)
     times = []
     with ordered_sums(device) if fixed_order else nullcontext():
         for step, batch in enumerate(batches.batches(0, steps)):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(step, steps=steps, spec=recipe.train) * group["share"]
             with seeded(draw(0, "step", step), device):
-                objective(aligner, batch, setting, TERMS, MiniStep)[0].backward()
+                objective(parts, batch)[0].backward()
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)

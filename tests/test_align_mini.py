@@ -162,7 +162,7 @@ def test_local_terms_and_negatives_train_separate_paths(rows, tmp_path):
         recipe = frozen_mini(*changes)
         session = Session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
-        objective(session.parts.aligner, batch, session.setting)[0].backward()
+        objective(session.parts, batch)[0].backward()
         for name, parameter in session.parts.aligner.heads.named_parameters():
             moved = parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
             assert not (moved and name.startswith(silent)), name

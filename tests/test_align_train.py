@@ -140,13 +140,13 @@ def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, t
     }
     (again := tmp_path / "again").mkdir()
     session = Session(recipe_, open_pairs(rows), again, CPU, world=World(), device=torch.device("cpu"))
-    aligner, model = session.parts.aligner, session.setting.language
+    aligner, model = session.parts.aligner, session.parts.language
     trained = {name for name, _ in aligner.named_parameters()}
     assert trained == {"heads.image.line.weight", "heads.image.line.bias", "log_scales.contrastive"}
     batch = make_batch(*read_samples(session, rows), device=session.device)
     line, seen = aligner.heads.image.line, []
     monkeypatch.setattr(model, "nll", lambda prefix, *_: (seen.append(prefix), (prefix.sum(), 1))[1])
-    objective(aligner, batch, session.setting)
+    objective(session.parts, batch)
     torch.testing.assert_close(seen[0], line(batch.images.points))
     # Scoring reads only the token embeddings; the language model is not loaded.
     from transformers import AutoTokenizer
@@ -178,13 +178,13 @@ def test_frozen_parameters_do_not_change_and_have_no_gradients(models, rows, tmp
     run = tmp_path / "run"
     run.mkdir()
     session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
-    model = session.setting.language.model
+    model = session.parts.language.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     samples, towers = read_samples(session, rows)
     batch = make_batch(samples, towers, device=session.device)
     features = (batch.images.points, batch.texts.points)
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
-    loss, _ = objective(session.parts.aligner, batch, session.setting)
+    loss, _ = objective(session.parts, batch)
     loss.backward()
     session.optimiser.step()
     assert all(value.grad is None and not value.requires_grad for value in model.parameters())
@@ -206,7 +206,7 @@ def test_microbatches_of_the_language_model_do_not_change_gradients(models, rows
         run.mkdir()
         session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
-        loss, _ = objective(session.parts.aligner, batch, session.setting)
+        loss, _ = objective(session.parts, batch)
         loss.backward()
         gradients.append([parameter.grad for parameter in session.parts.aligner.parameters()])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
@@ -248,7 +248,7 @@ def test_word_loss_uses_only_content_words(rows, tmp_path):
         (run := tmp_path / words).mkdir()
         session = Session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(*read_samples(session, rows), device=session.device)
-        values.append(objective(session.parts.aligner, batch, session.setting)[1]["word"].item())
+        values.append(objective(session.parts, batch)[1]["word"].item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
@@ -492,8 +492,8 @@ def test_average_without_decay_equals_the_weights():
 
 
 def test_nan_loss_stops_the_run(rows, tmp_path, monkeypatch):
-    def broken(aligner, *_):
-        return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
+    def broken(parts, batch):
+        return next(parts.aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
     monkeypatch.setattr("msdscore.lab.align.run.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):

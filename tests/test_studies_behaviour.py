@@ -19,7 +19,7 @@ from msdscore.lab.metrics.base import CaseScores
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
 from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.gaming import KINDS, Material, gaming
+from msdscore.lab.studies.gaming import KINDS, gaming, gaming_texts
 from msdscore.lab.studies.table import to_markdown
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
@@ -144,8 +144,7 @@ def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
 
 
 def test_gaming_texts_are_built_from_probable_words_and_the_caption():
-    material = Material("Two dogs run .", ["dog", "grass", "ball", "sky"], ["ball"], Random(0))
-    texts = {kind: build(material) for kind, build in KINDS.items()}
+    texts = gaming_texts("Two dogs run .", ["dog", "grass", "ball", "sky"], ["ball"], Random(0))
     assert texts["caption and three probable words"] == "Two dogs run grass ball sky"
     assert texts["caption three times"] == "Two dogs run. Two dogs run. Two dogs run."
     assert texts["a photo of a X and a Y …"] == "a photo of a dog and a grass and a ball and a sky"

@@ -8,10 +8,11 @@ import torch
 
 from msdscore.errors import ConfigError
 from msdscore.lab.align.data.formats import Pairs
+from msdscore.lab.align.objective import Parts
 from msdscore.lab.align.processes import World
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
-from msdscore.lab.align.run.parts import Parts, Towers, TrainOptions, tower_dims
+from msdscore.lab.align.run.parts import Towers, TrainOptions, tower_dims
 from msdscore.lab.align.run.train import train as train_heads
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
@@ -34,7 +35,8 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
     words, classes = batches.labels.shape[1], batches.objects.shape[1]
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
-    return Parts(batches.batches, batches.per_epoch, batches.bad, aligner, TERMS, step_type=MiniStep)
+    resident = (batches.batches, batches.per_epoch, batches.bad)
+    return Parts(recipe, world, *resident, aligner, TERMS, step_type=MiniStep)
 
 
 train = partial(train_heads, assemble=assemble)

@@ -1,6 +1,6 @@
 """The loss of one batch: the weighted terms of a recipe, over the pairs of all processes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,35 +18,27 @@ from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.language import FrozenLanguageModel
 from msdscore.lab.align.losses import Scalar, Table
 from msdscore.lab.align.processes import World, gather_embeddings, gather_rows, most, total
-from msdscore.lab.align.recipe import LossSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Inputs that are constant over all steps of a run."""
-
-    loss: LossSpec
-    world: World
-    language: FrozenLanguageModel | None = None
-    half: bool = False  # heads and prefix compute in bfloat16; losses never do
+from msdscore.lab.align.recipe import Recipe
 
 
 class TrainingStep:
     """A batch with both sides projected; values that several terms share are computed once."""
 
-    def __init__(self, aligner: Aligner, batch: TrainingBatch, setting: Setting) -> None:
-        self.aligner, self.batch, self.setting = aligner, batch, setting
-        self.loss, self.world = setting.loss, setting.world
+    def __init__(self, parts: "Parts", batch: TrainingBatch) -> None:
+        self.parts, self.batch = parts, batch
+        self.aligner, self.loss, self.world = parts.aligner, parts.recipe.loss, parts.world
         with self.autocast():
-            self.image_states = aligner.heads.states("image", aligner.image_features(batch))
+            self.image_states = self.aligner.heads.states("image", self.aligner.image_features(batch))
             self.own_images = finished(self.image_states)
-            self.own_texts = aligner.heads.project("text", batch.texts)
+            self.own_texts = self.aligner.heads.project("text", batch.texts)
         self.images = gather_embeddings(self.own_images, self.world)
         self.texts = gather_embeddings(self.own_texts, self.world)
 
     def autocast(self) -> torch.autocast:
-        """Autocast to bfloat16 for heads and prefix, if the run is configured for it."""
-        return torch.autocast(self.batch.items.device.type, torch.bfloat16, enabled=self.setting.half)
+        """Autocast to bfloat16 for heads and prefix, if the recipe says so; losses are never computed in it."""
+        device, precision = self.batch.items.device.type, self.parts.recipe.train.precision
+        half = precision == "bfloat16" or (precision == "auto" and device == "cuda")
+        return torch.autocast(device, torch.bfloat16, enabled=half)
 
     @cached_property
     def excluded(self) -> Bool[Tensor, "images captions"]:
@@ -95,23 +87,36 @@ class TrainingStep:
 Term = Callable[[Any], Scalar]  # of a `TrainingStep`, or of the subclass that a trainer uses
 
 
-def objective(
-    aligner: Aligner,
-    batch: TrainingBatch,
-    setting: Setting,
-    terms: Mapping[str, Term] | None = None,
-    step_type: type[TrainingStep] = TrainingStep,
-) -> tuple[Scalar, dict[str, Tensor]]:
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a training run: batches, the trainable module, and the terms of the loss.
+
+    `batches(start, stop)` yields the batches with these numbers; the same number yields the same batch. `bad` has the
+    errors of the images that could not be read so far.
+    """
+
+    recipe: Recipe
+    world: World
+    batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
+    per_epoch: int
+    bad: Mapping[int, str]
+    aligner: Aligner
+    terms: Mapping[str, Term]
+    language: FrozenLanguageModel | None = None
+    step_type: type[TrainingStep] = TrainingStep
+
+
+def objective(parts: Parts, batch: TrainingBatch) -> tuple[Scalar, dict[str, Tensor]]:
     """Return the weighted sum of all terms of the recipe, and the detached value of each.
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
-    step = step_type(aligner, batch, setting)
-    weights = setting.loss.weights
-    values = {name: term(step) for name, term in (terms or TERMS).items() if weights[name]}
+    step = parts.step_type(parts, batch)
+    weights, world = parts.recipe.loss.weights, parts.world
+    values = {name: term(step) for name, term in parts.terms.items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
     # Some terms only use the pairs of one process: the mean over processes is reported.
-    means = total(torch.stack([value.detach() for value in values.values()]), setting.world) / setting.world.size
+    means = total(torch.stack([value.detach() for value in values.values()]), world) / world.size
     return loss, dict(zip(values, means, strict=True))
 
 
@@ -157,7 +162,7 @@ def _negatives(step: TrainingStep) -> Scalar:
 
 def _reconstruction(step: TrainingStep) -> Scalar:
     """Return the mean over all caption tokens of all processes."""
-    language, linear, each = step.setting.language, step.aligner.prefix, step.batch.each
+    language, linear, each = step.parts.language, step.aligner.prefix, step.batch.each
     if language is None:
         raise AssertionError("reconstruction without a language model")
     with step.autocast():

@@ -41,8 +41,11 @@ def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
     The root is a file of captioned images, NAME.jsonl; NAME.objects.jsonl has the boxes, and `coco_classes.txt` next to
     it the classes. `synonyms` is a file with further names of each class, one line per class.
     """
-    names = _names(study.root.with_name(CLASSES), synonyms)
-    chosen = every_nth(read_boxed(study.root), study.limit)
+    boxed, classes = read_boxed(study.root)
+    names = {stem(name): name for name in classes}  # the class that a word names, by its stem
+    for first, others in (read_synonyms(synonyms) if synonyms else {}).items():
+        names |= {stem(other): first for other in others}
+    chosen = every_nth(boxed, study.limit)
     pipeline = study.pipeline()
     seen = study.rows(
         "boxes", chosen, lambda batch: [row for one in batch for row in _measure(pipeline, *one, names)], pipeline
@@ -52,8 +55,8 @@ def boxes(study: Study, *, synonyms: Path | None = None) -> list[Table]:
     return [_table(level, seen, pipeline.signature) for level in LEVELS]
 
 
-def read_boxed(path: Path) -> list[tuple[CaptionedImage, Boxes]]:
-    """Read captioned images with the boxes of their objects; images without boxes are ignored."""
+def read_boxed(path: Path) -> tuple[list[tuple[CaptionedImage, Boxes]], list[str]]:
+    """Read captioned images with the boxes of their objects, and all classes; images without boxes are ignored."""
     objects, classes = path.with_suffix(".objects.jsonl"), path.with_name(CLASSES)
     for needed in (objects, classes):
         if not needed.is_file():
@@ -65,15 +68,7 @@ def read_boxed(path: Path) -> list[tuple[CaptionedImage, Boxes]]:
         for number, *box in row["objects"]:
             boxes_of.setdefault(row["image"], {}).setdefault(known[int(number)], []).append((*box,))
     named = ((entry, Path(str(getattr(entry.image, "name", entry.image))).name) for entry in captioned_images(path))
-    return [(entry, boxes_of[name]) for entry, name in named if name in boxes_of]
-
-
-def _names(classes: Path, synonyms: Path | None) -> dict[str, str]:
-    """Return the class that each word names, by its stem."""
-    names = {stem(name): name for name in classes.read_text(encoding="utf-8").splitlines() if name.strip()}
-    for first, others in (read_synonyms(synonyms) if synonyms else {}).items():
-        names |= {stem(other): first for other in others}
-    return names
+    return [(entry, boxes_of[name]) for entry, name in named if name in boxes_of], known
 
 
 def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Mapping[str, str]) -> list[Seen]:

@@ -4,8 +4,7 @@ Each kind of text is built for every image, from the words that the scorer finds
 caption. A share that is low with the right image and high with a wrong one comes from the text only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from random import Random
 
@@ -34,46 +33,30 @@ LISTED = 10  # words of a list
 Beaten = tuple[str, str, bool, bool, bool, bool, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """Inputs of the texts: a person's caption, and words of the vocabulary, best first."""
-
-    caption: str
-    probable: Sequence[str]
-    evident: Sequence[str]
-    chance: Random
-
-    @property
-    def bare(self) -> str:
-        """The caption without its full stop."""
-        return self.caption.strip().rstrip(".").rstrip()
-
-    @property
-    def further(self) -> list[str]:
-        """Probable words that the caption does not have."""
-        said = {word.stem for word in segment(self.caption)}
-        return [word for word in self.probable if segment(word)[0].stem not in said]
-
-    @property
-    def spoken(self) -> list[str]:
-        """The words of the caption in lower case."""
-        return [word.text.lower() for word in segment(self.caption) if word.kind == "word"]
+def gaming_texts(caption: str, probable: Sequence[str], evident: Sequence[str], chance: Random) -> dict[str, str]:
+    """Return the text of every kind from a person's caption and words of the vocabulary, best first."""
+    words = segment(caption)
+    bare = caption.strip().rstrip(".").rstrip()
+    spoken = [word.text.lower() for word in words if word.kind == "word"]
+    said = {word.stem for word in words}
+    further = [word for word in probable if segment(word)[0].stem not in said]
+    return {
+        "the caption itself": caption,
+        "ten most probable words": " ".join(probable[:LISTED]),
+        "ten words of most evidence": " ".join(evident[:LISTED]),
+        "ten most probable words, with commas": ", ".join(probable[:LISTED]),
+        "five most probable words": " ".join(probable[:5]),
+        "caption and three probable words": " ".join([bare, *further[:3]]),
+        "caption and five probable words": " ".join([bare, *further[:5]]),
+        "caption three times": " ".join([f"{bare}."] * 3),
+        "a photo of a X and a Y …": "a photo of " + " and ".join(f"a {word}" for word in probable[:6]),
+        "words of the caption sorted": " ".join(sorted(spoken)),
+        "words of the caption shuffled": " ".join(chance.sample(spoken, len(spoken))),
+        "all object names of a list": " ".join(KIND_OF),
+    }
 
 
-KINDS: dict[str, Callable[[Material], str]] = {
-    "the caption itself": lambda given: given.caption,
-    "ten most probable words": lambda given: " ".join(given.probable[:LISTED]),
-    "ten words of most evidence": lambda given: " ".join(given.evident[:LISTED]),
-    "ten most probable words, with commas": lambda given: ", ".join(given.probable[:LISTED]),
-    "five most probable words": lambda given: " ".join(given.probable[:5]),
-    "caption and three probable words": lambda given: " ".join([given.bare, *given.further[:3]]),
-    "caption and five probable words": lambda given: " ".join([given.bare, *given.further[:5]]),
-    "caption three times": lambda given: " ".join([f"{given.bare}."] * 3),
-    "a photo of a X and a Y …": lambda given: "a photo of " + " and ".join(f"a {word}" for word in given.probable[:6]),
-    "words of the caption sorted": lambda given: " ".join(sorted(given.spoken)),
-    "words of the caption shuffled": lambda given: " ".join(given.chance.sample(given.spoken, len(given.spoken))),
-    "all object names of a list": lambda given: " ".join(KIND_OF),
-}
+KINDS = tuple(gaming_texts("", (), (), Random(0)))
 
 
 def gaming(study: Study) -> list[Table]:
@@ -132,9 +115,7 @@ def _beaten(
         right, wrong = shown.index(number), shown.index((number + 1) % len(entries))
         if right not in ranked or wrong not in ranked:
             continue
-        material = Material(entries[number].captions[0], *ranked[right], chance)
-        for kind, build in KINDS.items():
-            text = build(material)
+        for kind, text in gaming_texts(entries[number].captions[0], *ranked[right], chance).items():
             cells += [(number, kind, image == wrong, text, image) for image in (right, wrong)]
     if not cells:
         return
@@ -144,7 +125,7 @@ def _beaten(
     for (number, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
         if not isinstance(numbers, Numbers):
             continue
-        if kind == next(iter(KINDS)):
+        if kind == KINDS[0]:
             own[wrong] = numbers
         yield (entries[number].id, kind, wrong, *_comparison(text, numbers, own[wrong]))
 

@@ -4,10 +4,12 @@ Columns and buckets are those of the paper's table of latency (features, EM/KL, 
 17 to 126 and more tokens, and overall). The last column is the time per pair in a batch.
 """
 
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -23,7 +25,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers, soften
 
 MOST_IMAGES = 50
-BUCKETS = (16, 126)  # largest number of tokens of each bucket but the last, as in the paper's table
+BUCKETS = {"up to 16": 16, "17 to 126": 126, "more than 126": math.inf}  # tokens, as in the paper's table
 STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
 # The paper's columns as sums of stages: CLIPScore is features and a product, Soft-MSD also the uncertainty.
 PAPERS = {
@@ -69,25 +71,14 @@ def timing(study: Study) -> list[Table]:
 
 def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
     """Time every pair by itself, then the pairs of each bucket together; the first pair is also the warm-up."""
-    buckets: dict[int, list[Timed]] = {}
+    buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
     for number, pair in enumerate([pairs[0], *pairs]):
         length, taken = _time(pipeline, pair)
         if number:
-            buckets.setdefault(sum(length > most for most in BUCKETS), []).append((pair, taken))
+            buckets[next(name for name, most in BUCKETS.items() if length <= most)].append((pair, taken))
         progress(number, len(pairs))
-    rows = [_row(pipeline, _range(number), buckets[number]) for number in sorted(buckets)]
-    return [*rows, _row(pipeline, "overall", [timed for own in buckets.values() for timed in own])]
-
-
-def _range(number: int) -> str:
-    """Return the label of a bucket.
-
-    >>> _range(0), _range(1), _range(2)
-    ('up to 16', '17 to 126', 'more than 126')
-    """
-    if number == len(BUCKETS):
-        return f"more than {BUCKETS[-1]}"
-    return f"{BUCKETS[number - 1] + 1} to {BUCKETS[number]}" if number else f"up to {BUCKETS[0]}"
+    buckets["overall"] = list(chain.from_iterable(buckets.values()))
+    return [_row(pipeline, name, timed) for name, timed in buckets.items() if timed]
 
 
 def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:

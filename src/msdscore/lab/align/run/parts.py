@@ -25,8 +25,8 @@ from msdscore.lab.align.features import (
     cache_key,
     make_batch,
 )
-from msdscore.lab.align.language import FrozenLanguageModel, load_language_model
-from msdscore.lab.align.objective import TERMS, Term, TrainingStep
+from msdscore.lab.align.language import load_language_model
+from msdscore.lab.align.objective import TERMS, Parts
 from msdscore.lab.align.processes import World, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import seeded
@@ -79,23 +79,6 @@ def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
     return image.tuned(tensors), text
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of a training run: batches, the trainable module, and the terms of the loss.
-
-    `batches(start, stop)` yields the batches with these numbers; the same number yields the same batch. `bad` has the
-    errors of the images that could not be read so far.
-    """
-
-    batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
-    per_epoch: int
-    bad: Mapping[int, str]
-    aligner: Aligner
-    terms: Mapping[str, Term]
-    language: FrozenLanguageModel | None = None
-    step_type: type[TrainingStep] = TrainingStep
-
-
 Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
 
 
@@ -125,7 +108,7 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
 
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
-    return Parts(batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
+    return Parts(recipe, world, batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
 
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:

@@ -21,7 +21,7 @@ from msdscore.lab.align.aligner import Aligner, learning_rate, make_optimiser, m
 from msdscore.lab.align.data.formats import DataSource, Pairs, open_pairs
 from msdscore.lab.align.evaluate import measure_retrieval
 from msdscore.lab.align.features import TrainingBatch
-from msdscore.lab.align.objective import Setting, objective
+from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World, average_gradients, broadcast, joined, own_device, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
@@ -134,9 +134,7 @@ class Session:
         self.average, self.optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
         saved = checkpoints(out) if options.resume else []
         self.progress = restore(saved[-1], self.average, aligner, self.optimiser) if saved else Progress()
-        half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
         self.steps = spec.steps or max(1, round(spec.epochs * self.parts.per_epoch / spec.accumulate))
-        self.setting = Setting(recipe.loss, world, self.parts.language, half)
         # Only the first process reports.
         self._curves: Callable[[Mapping[str, Any]], None] | None = None
         self._loggers: list[Callable[[Mapping[str, float], int], None]] = []
@@ -159,7 +157,7 @@ class Session:
 
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
         """Run one step of the optimiser over all accumulated batches; values stay on the device."""
-        spec, parts, aligner, optimiser = self.recipe.train, self.parts, self.parts.aligner, self.optimiser
+        spec, aligner, optimiser = self.recipe.train, self.parts.aligner, self.optimiser
         rate = learning_rate(step, steps=self.steps, spec=spec)
         for group in optimiser.param_groups:
             group["lr"] = rate * group["share"]
@@ -167,7 +165,7 @@ class Session:
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with seeded(draw(self.recipe.seed, "step", step, number, self.world.rank), self.device):
-                loss, terms = objective(aligner, batch, self.setting, parts.terms, parts.step_type)
+                loss, terms = objective(self.parts, batch)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate

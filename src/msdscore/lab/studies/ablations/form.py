@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.forms.evidence import Evidence, WordMeasurement, affirmed
-from msdscore.intervals import Resampling
+from msdscore.intervals import Interval, Resampling
 from msdscore.lab.benchmarks.base import Item
 from msdscore.lab.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.lab.benchmarks.run.cases import ItemBatch, item_batches
@@ -226,7 +226,9 @@ def _curve_table(heads: Mapping[str, Mapping[str, Difference]], setting: str) ->
             {"set": name, setting: value, "score": one.scale * one.first, "gain": _scaled(one)}
             for name, one in own.items()
         ]
-        rows.append({"set": "mean", setting: value, "gain": float(np.mean([_gain(one) for one in own.values()]))})
+        rows.append(
+            {"set": "mean", setting: value, "gain": float(np.mean([_scaled(one).value for one in own.values()]))}
+        )
     ends = {"balance": "balance (0: precision, 1: information)", "delta": "delta, the weight of doubt"}
     plot = Plot(x=setting, y=["gain"], series="set", title=f"evidence form along {setting}", level=0.0,
                 x_label=ends[setting], y_label="points above cosine")  # fmt: skip
@@ -239,7 +241,7 @@ def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping
     rows: list[Row] = []
     for setting, values in CURVES.items():
         gains = {
-            name: [_gain(differences[_label(setting, value)]) for value in values]
+            name: [_scaled(differences[_label(setting, value)]).value for value in values]
             for name, differences in heads.items()
         }
         for name, own in gains.items():
@@ -254,13 +256,8 @@ def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping
                  notes=[f"in use: {in_use}"])  # fmt: skip
 
 
-def _gain(difference: Difference) -> float:
-    return difference.scale * (difference.first - difference.second)
-
-
-def _scaled(difference: Difference) -> Value:
-    interval = difference.interval
-    value, low, high = (
-        difference.scale * x for x in (difference.first - difference.second, interval.low, interval.high)
-    )
-    return replace(interval, value=value, low=low, high=high)
+def _scaled(difference: Difference) -> Interval:
+    """Return the difference with its interval, in the unit of the figure."""
+    scale, interval = difference.scale, difference.interval
+    value = scale * (difference.first - difference.second)
+    return replace(interval, value=value, low=scale * interval.low, high=scale * interval.high)
