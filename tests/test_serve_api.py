@@ -17,7 +17,7 @@ from msdscore.explain.look import maps_of, word_limit
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
 from msdscore.serve.service import IMAGE, gather_all
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 from msdscore.text.warnings import text_warnings
 from serving import TOKEN, image_bytes, request_body
 from serving import client as calling
@@ -281,7 +281,9 @@ def test_token_and_security_headers(scorer):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert client.get("/version", headers=given).json()["signature"] == scorer.signature
-        assert "msdscore_requests_total" in client.get("/metrics", headers=given).text
+        metrics = client.get("/metrics", headers=given).text
+        assert "msdscore_requests_total" in metrics
+        assert "msdscore_queue 0.0" in metrics
 
 
 def test_assets_cannot_escape_their_folder(client):
@@ -323,7 +325,6 @@ def test_single_job_is_not_delayed():
 
     async def main():
         batcher = gathering(lambda jobs: batches.append(list(jobs)) or list(jobs), max_wait=0)
-        batcher.start()
         jobs = [batcher.submit(name, size=1, alone=name == "b") for name in "abcd"]
         results = await asyncio.gather(*jobs)
         await batcher.stop()
@@ -342,7 +343,6 @@ def test_jobs_are_batched():
 
     async def main():
         queue = gathering(do, max_wait=0)
-        queue.start()
         answers = await asyncio.gather(*(queue.submit(number, size=1) for number in range(6)))
         await queue.stop()
         return answers
@@ -361,7 +361,6 @@ def test_cancelled_jobs_are_dropped_and_stop_finishes_the_others():
 
     async def main():
         queue = gathering(do, max_batch=1)
-        queue.start()
         first = asyncio.ensure_future(queue.submit("first", size=1))
         await asyncio.sleep(0.1)
         leaver, stayer = (asyncio.ensure_future(queue.submit(name, size=1)) for name in ("leaver", "stayer"))
@@ -369,7 +368,7 @@ def test_cancelled_jobs_are_dropped_and_stop_finishes_the_others():
         leaver.cancel()
         stopping = asyncio.ensure_future(queue.stop())
         await asyncio.sleep(0)
-        with pytest.raises(RefusedError, match="stopping"):
+        with pytest.raises(RequestError, match="stopping"):
             await queue.submit("too late", size=1)
         gate.set()
         await stopping
@@ -389,7 +388,6 @@ def test_urgent_jobs_are_first_and_shorten_batches(monkeypatch):
 
     async def main():
         queue = gathering(do, max_wait=0)
-        queue.start()
         first = asyncio.ensure_future(queue.submit("first", size=1))
         await asyncio.sleep(0.1)
         waiting = [asyncio.ensure_future(queue.submit(name, size=1)) for name in "abc"]
@@ -427,7 +425,6 @@ def test_worker_error_affects_only_its_jobs():
 
     async def main():
         queue = gathering(do, max_batch=1)
-        queue.start()
         answers = await asyncio.gather(*(queue.submit(w, size=1) for w in ("bad", "good")), return_exceptions=True)
         await queue.stop()
         return answers
@@ -540,7 +537,6 @@ def test_batch_size_adapts_to_the_speed_and_images_cost_more(monkeypatch):
 
     async def main():
         queue = gathering(do, max_batch=64, max_wait=0)
-        queue.start()
         await asyncio.gather(*(queue.submit(number, size=1, cost=9) for number in range(20)))
         await queue.stop()
 
@@ -569,7 +565,6 @@ def test_edit_waits_for_at_most_one_new_image(cached):
         return loop.now - started
 
     async def main():
-        queue.start()
         for number in range(cached):
             await queue.submit(f"cached{number}", size=1, cost=9)
         await asyncio.gather(*(queue.submit(f"new{number}", size=1, cost=9) for number in range(64)))
@@ -617,10 +612,10 @@ def test_work_of_a_request_is_cancelled_when_a_part_of_it_fails():
 
     async def fail():
         await asyncio.sleep(0)
-        raise RefusedError(503, "full")
+        raise RequestError(503, "full")
 
     async def main():
-        with pytest.raises(RefusedError, match="full"):
+        with pytest.raises(RequestError, match="full"):
             await gather_all([wait(), fail(), wait()])
         await asyncio.sleep(0)
         assert ended == ["cancelled"] * 2

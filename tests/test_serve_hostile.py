@@ -30,7 +30,7 @@ from msdscore.serve.app import create_app
 from msdscore.serve.reading import Stored, _read_items
 from msdscore.serve.server import bind
 from msdscore.serve.service import PixelBudget
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 from serving import SPEC, client, image_bytes, request_body, served
 
 UPLOAD = (
@@ -267,7 +267,7 @@ def test_stalled_uploads_time_out_without_blocking_others():
             with connection:
                 answer = received(connection)
                 assert b" 408 " in answer.splitlines()[0]
-                assert b"nothing came for 0.5 seconds" in answer
+                assert b"received nothing for 0.5 seconds" in answer
 
 
 def test_number_of_connections_is_limited():
@@ -481,7 +481,7 @@ def test_reading_a_body_does_not_hold_the_gil(name):
 
     def read(clocks):
         clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
-        with suppress(RefusedError):
+        with suppress(RequestError):
             _read_items(body, ServeSettings(), stored)
 
     def longest():

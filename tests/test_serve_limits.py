@@ -473,7 +473,7 @@ def test_a_scored_file_of_exactly_the_limit_is_read_and_a_smaller_limit_rejects_
     with client(**{limit: count - 1}) as calls:
         answer = upload(calls, name, lines)
         assert answer.status_code == 413
-        what = "rows" if limit == "max_rows" else "cells; leave columns out"
+        what = "rows" if limit == "max_rows" else "cells; remove columns"
         assert answer.json()["error"] == f"expected a file of at most {count - 1} {what}"
 
 

@@ -164,13 +164,13 @@ def _score(
     index = {key: number for number, key in enumerate(distinct)}
     owner = [index[source_key(image)] for image in images]
     lists = list[Sequence[str] | None]([None] * len(distinct))
-    for image, own in zip(owner, references, strict=True):
-        lists[image] = lists[image] or own
+    for image, texts in zip(owner, references, strict=True):
+        lists[image] = lists[image] or texts
     scores = shared_scorer(scorer).score_batch(
         list(distinct.values()),
         captions,
         owner=owner,
-        references=lists if any(own is not None for own in lists) else None,
+        references=lists if any(texts is not None for texts in lists) else None,
         progress=_progress(),
     )
     failed = [f"{sample}: {error}" for sample, error in zip(ids, scores.errors, strict=True) if error]

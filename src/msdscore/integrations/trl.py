@@ -35,7 +35,6 @@ _AGAIN = frozenset((429, 500, 502, 503, 504))  # statuses that are retried
 _BODY = 16 << 20  # characters of images per request; the service accepts 64 MiB
 _LARGEST = 31 << 20  # characters of one image; it must fit in a request
 _IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service accepts 64 of each
-_THINKING, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,9 @@ def completions_of(
     sources: list[ImageSource] = []
     judged: list[tuple[int, str, int]] = []
     reasons: dict[int, str] = {}
-    for number, (completion, own) in enumerate(zip(completions, images, strict=True)):
+    for number, (completion, image) in enumerate(zip(completions, images, strict=True)):
         try:
-            source = _single_image(own)
+            source = _single_image(image)
         except ValueError as error:
             reasons[number] = str(error)
             continue
@@ -117,7 +116,7 @@ def after_thinking(text: str) -> str:
     >>> after_thinking("<think>a dog, I guess</think> a dog on a beach "), after_thinking("<think>a dog, I")
     ('a dog on a beach', '')
     """
-    return text.rpartition(_THOUGHT)[2].partition(_THINKING)[0].strip()
+    return text.rpartition("</think>")[2].partition("<think>")[0].strip()
 
 
 def _single_image(given: Any) -> ImageSource:
@@ -346,24 +345,24 @@ def _log_numbers(given: Mapping[str, Any], judged: Mapping[int, Numbers], total:
 
 
 def _bodies(
-    read: Completions, references: Sequence[Sequence[str] | None] | None = None
+    read: Completions, references: Sequence[Sequence[str] | None] | None
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Yield requests within the limits of the service, each with the indices of its captions."""
     chosen: list[tuple[str, list[int]]] = []
-    for content, own in chain(_parts(read, references), [("", [])]):
+    for content, part in chain(_parts(read, references), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
-        if chosen and (full or not own):
-            captions = [caption for _, part in chosen for caption in part]
+        if chosen and (full or not part):
+            captions = [caption for _, own in chosen for caption in own]
             body: dict[str, Any] = {
                 "images": [data for data, _ in chosen],
                 "completions": [read.captions[caption] for caption in captions],
-                "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
+                "image_of": [number for number, (_, own) in enumerate(chosen) for _ in own],
             }
             if references is not None:
-                body["references"] = [references[part[0]] or [] for _, part in chosen]
+                body["references"] = [references[own[0]] or [] for _, own in chosen]
             yield captions, body
             chosen = []
-        chosen.append((content, own))
+        chosen.append((content, part))
 
 
 def _parts(read: Completions, references: Sequence[Sequence[str] | None] | None) -> Iterator[tuple[str, list[int]]]:
@@ -373,8 +372,8 @@ def _parts(read: Completions, references: Sequence[Sequence[str] | None] | None)
     """
     groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for caption, image in enumerate(read.owner):
-        own = () if references is None else tuple(references[caption] or ())
-        groups.setdefault((image, own), []).append(caption)
+        texts = () if references is None else tuple(references[caption] or ())
+        groups.setdefault((image, texts), []).append(caption)
     for (image, _), captions in groups.items():
         try:
             content = b64encode(_file_of(read.images[image])).decode()

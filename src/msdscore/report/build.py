@@ -12,7 +12,7 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import css, in_words, maps_of, overlay, thumbnail
+from msdscore.explain.look import in_words, maps_of, overlay, thumbnail
 from msdscore.forms.base import Role
 from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
@@ -39,13 +39,6 @@ MEANINGS = {
     "coverage": "divergence, nats: what is not mentioned",
     "support": "divergence, nats: what is invented",
 }
-_COLOURS: dict[str, Role] = {
-    "similarity": "support",
-    "precision": "penalty",
-    "information": "leaning",
-    "doubt": "penalty",
-}
-_COLOURS |= {"coverage": "omission", "support": "penalty"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +228,7 @@ def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, l
     labels = {name: NAMES.get(name, name) for name in results.metrics}
     values = {
         "title": title,
-        "signature": results.signature or "unknown: the file carries no signature",
+        "signature": results.signature or "unknown: the file has no signature",
         "plots": [
             (name, MEANINGS[name], "↓" if name in LOWER_IS_BETTER else "↑")
             for name in ("similarity", *results.parts, *(["doubt"] if "doubt" in results.numbers else []))
@@ -260,8 +253,6 @@ def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, l
             },
             "lower": sorted(LOWER_IS_BETTER),
             "galleries": galleries,
-            "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},
-            "mark": css("penalty", 1.0),
         },
     }
     return whole_page("msdscore.report", "report.html", values, styles=["base.css", "report.css"], script="report.js")

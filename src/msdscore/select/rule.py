@@ -91,11 +91,6 @@ class Rule:
             raise ConfigError(f"--per {self.per} needs --keep: a bound is the same for every group")
 
     @property
-    def lower_is_better(self) -> bool:
-        """Whether the lowest values are the best."""
-        return self.by in LOWER_IS_BETTER
-
-    @property
     def numbers(self) -> tuple[str, ...]:
         """The numeric columns that the rule uses."""
         return tuple(dict.fromkeys([self.by, *(name for name, _ in (*self.minima, *self.maxima))]))
@@ -183,10 +178,10 @@ def choose(table: ScoreTable, rule: Rule, into: str = "kept") -> tuple[int, int,
     """
     _require_columns(table, rule)
     value, among, threshold = number(rule.by), f"scores WHERE {rule.valid}", None
-    direction, better = ("ASC", "<") if rule.lower_is_better else ("DESC", ">")
+    direction, better = ("ASC", "<") if rule.by in LOWER_IS_BETTER else ("DESC", ">")
     valid = table.count(among)
     if table.rows and not valid:
-        _refuse_unknown(table, rule)
+        _reject_unknown(table, rule)
     wanted = valid if rule.keep is None else rule.keep.of(valid)
     if rule.per is not None and rule.keep is not None:
         # Rows without a group form one group.
@@ -232,7 +227,7 @@ def holds_numbers(table: ScoreTable, name: str) -> bool:
     return table.ask(f"SELECT 1 FROM scores WHERE {wrong} LIMIT 1").fetchone() is None
 
 
-def _refuse_unknown(table: ScoreTable, rule: Rule) -> None:
+def _reject_unknown(table: ScoreTable, rule: Rule) -> None:
     """Raise for a column without values although rows were scored: a bound on it would silently drop all rows."""
     scored = [_SCORE] if all(_SCORE in file.schema.names for file in table.files) else []
     known = [name for name in (*rule.numbers, *scored) if table.count(f"scores WHERE NOT isnan({number(name)})")]

@@ -158,7 +158,7 @@ def _write_uids(table: ScoreTable, file: IO[bytes]) -> int:
 
 def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     """Write one key per line, in the order of the scores; captions of one tar sample share a key, written once."""
-    _refuse_shared_keys(table)
+    _reject_shared_keys(table)
     duplicates = 0
     for number, scores in enumerate(table.files):
         keys = scores.texts(scores.key_name, table.kept_of(number))
@@ -173,11 +173,11 @@ def _write_keys(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
     return duplicates
 
 
-def _refuse_shared_keys(table: ScoreTable) -> None:
+def _reject_shared_keys(table: ScoreTable) -> None:
     """Raise for ambiguous keys: in several files, of several samples, or repeated in a file of rows."""
     names = list(dict.fromkeys(file.key_name for file in table.files))
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
-    rows = [number for number, file in enumerate(table.files) if not file.is_of_tar]
+    rows = [number for number, file in enumerate(table.files) if file.facts is None or not file.facts.is_of_tar]
     warned = any("warnings" in file.schema.names for file in table.files)
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
     alone += f" OR bool_or(warnings::VARCHAR LIKE '%{SHARED_KEY}%')" if warned else ""
@@ -234,7 +234,7 @@ def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool
             rows = table.kept_of(number)
             assert file.facts is not None, "checked by `_shard_names`"
             with scored_source(file.facts) as source, stores.writing(target) as out:
-                (copy_samples if file.is_of_tar else copy_rows)(file, source, rows, out)
+                (copy_samples if file.facts.is_of_tar else copy_rows)(file, source, rows, out)
         progress(number + 1, len(table.files))
 
 

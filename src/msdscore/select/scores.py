@@ -52,11 +52,6 @@ class ScoreFile:
             raise InputError(f"{self.name}: expected a column {expected}, got {', '.join(self.schema.names)}")
         return names[0]
 
-    @property
-    def is_of_tar(self) -> bool:
-        """Whether a tar was scored."""
-        return self.facts is not None and self.facts.is_of_tar
-
     def texts(self, name: str, rows: Positions) -> list[Any]:
         """Return a column of the rows at these positions as text."""
         batches = parquet_rows(self.path, rows, [name])

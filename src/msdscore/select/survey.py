@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.scoring.results import SHOWN
 from msdscore.select.rule import COSINE, FILE, Quota, Rule, ScoreTable, choose, holds_numbers, literal, number, quoted
 
@@ -63,7 +64,7 @@ def survey(table: ScoreTable, rule: Rule, kept: int, show: int) -> Survey:
     sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
     sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
     histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
-    order, cosine = f"{number(rule.by)}{' * -1' if rule.lower_is_better else ''}", number(COSINE)
+    order, cosine = f"{number(rule.by)}{' * -1' if rule.by in LOWER_IS_BETTER else ''}", number(COSINE)
     kinds = {
         "last kept": ("kept.row IS NOT NULL", order),
         "first dropped": (f"kept.row IS NULL AND {rule.valid}", f"-1 * {order}"),

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations
@@ -27,7 +27,7 @@ from msdscore.serve.reading import (
     validate,
 )
 from msdscore.serve.service import Service
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 from msdscore.text.warnings import guard_reward
 from msdscore.version import __version__
 
@@ -51,7 +51,6 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
 
     @asynccontextmanager
     async def lifespan(app: "FastAPI") -> AsyncIterator[None]:
-        await service.start()
         yield
         await service.stop()
 
@@ -82,8 +81,8 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
 def _add_api(app: "FastAPI", service: Service) -> None:
     """Add score, rank, explain, reward, figure, images and rows, each under `/v1`."""
     routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
-        ("score", partial(_score, kind="alone"), schema.ScoreAnswer, "Score captions separately"),
-        ("rank", partial(_score, kind="set"), schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
+        ("score", partial(_score, together=False), schema.ScoreAnswer, "Score captions separately"),
+        ("rank", partial(_score, together=True), schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
         ("explain", _explain, schema.ExplainAnswer, "Explain a score by words and regions"),
         ("reward", _reward, schema.RewardAnswer, "Compute rewards for the completions of a trainer"),
         ("figure", _figure, None, "Render an explanation as a figure or a page"),
@@ -107,7 +106,7 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
     """Add health, readiness, version and metrics."""
     from fastapi import Response
 
-    refused: dict[int | str, dict[str, Any]] = {401: {"model": schema.Problem}}
+    denied: dict[int | str, dict[str, Any]] = {401: {"model": schema.Problem}}
     busy: dict[int | str, dict[str, Any]] = {503: {"model": schema.Problem}}
     text: dict[int | str, dict[str, Any]] = {
         200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -120,17 +119,16 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None
     @app.get("/readyz", summary="Whether the service accepts requests", responses=busy)
     async def readyz() -> schema.Status:
         if service.problem is not None:
-            raise RefusedError(503, service.problem)
+            raise RequestError(503, service.problem)
         return schema.Status(status="ready")
 
-    @app.get("/version", summary="Version and signature", responses=refused)
+    @app.get("/version", summary="Version and signature", responses=denied)
     async def version() -> schema.VersionAnswer:
         return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer)
 
-    @app.get("/metrics", summary="Counters for Prometheus", responses=refused | text, response_class=Response)
+    @app.get("/metrics", summary="Counters for Prometheus", responses=denied | text, response_class=Response)
     async def metrics() -> Response:
-        body, kind = service.metrics.text(service.queue.waiting)
-        return Response(body, media_type=kind)
+        return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
 
 def _limited(handler: Handler, service: Service, parameters: Collection[str]) -> Callable[..., Awaitable[Any]]:
@@ -148,16 +146,16 @@ def _limited(handler: Handler, service: Service, parameters: Collection[str]) ->
                 return await handler(request, service)
         except TimeoutError:
             reason = f"timed out after {service.settings.timeout:g} seconds; send fewer captions"
-            raise RefusedError(504, reason) from None
+            raise RequestError(504, reason) from None
         except ClientDisconnect:
             return Response(status_code=GONE)
 
     return route
 
 
-async def _score(request: "Request", service: Service, *, kind: Literal["alone", "set"]) -> dict[str, Any]:
+async def _score(request: "Request", service: Service, *, together: bool) -> dict[str, Any]:
     requested = await read_items(request, service.settings, service.images)
-    results = await _unless_gone(request, service.score(requested, kind=kind))
+    results = await _unless_gone(request, service.score(requested, together=together))
     sets = [score_rows(scores) for scores in results]
     # All rows have the same keys, also those of an image without references or with an error.
     added = references.NAMES if any(item.references for item in requested) else ()
@@ -185,7 +183,7 @@ async def _explain(request: "Request", service: Service) -> Any:
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
     read = await read_completions(request, service.settings, service.images)
-    results = await _unless_gone(request, service.score(read.items, kind="alone"))
+    results = await _unless_gone(request, service.score(read.items))
     rows = [row for scores in results for row in score_rows(scores)]
     # In a thread: the guard reads every completion.
     rewards = await asyncio.to_thread(_rewards, read, rows)
@@ -211,31 +209,31 @@ async def _figure(request: "Request", service: Service) -> Any:
 
     kind = request.query_params.get("kind", "png")
     if kind not in schema.FIGURES:
-        raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
+        raise RequestError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
     together = _flag(request, "set")
     requested = await read_items(request, service.settings, service.images)
     if len(requested) != 1:
-        raise RefusedError(422, f"items: a figure shows one image, got {len(requested)}")
+        raise RequestError(422, f"items: a figure shows one image, got {len(requested)}")
 
     def draw(explanations: Explanations | None, reasons: dict[int, str]) -> bytes:
         if explanations is None:
-            raise RefusedError(422, next(iter(reasons.values())))
+            raise RequestError(422, next(iter(reasons.values())))
         try:
             return encoded(explanations.items, kind)
         except MissingExtraError as error:
-            raise RefusedError(501, str(error)) from error
+            raise RequestError(501, str(error)) from error
 
     try:
         content = await _unless_gone(request, service.figure(requested[0], draw, together=together))
     except RowError as error:
-        raise RefusedError(422, str(error)) from error
+        raise RequestError(422, str(error)) from error
     return Response(content, media_type=schema.FIGURES[kind])
 
 
 async def _images(request: "Request", service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
-        raise RefusedError(422, "expected a file named image")
+        raise RequestError(422, "expected a file named image")
     return {"image": await service.images.add(file[1], file[1], len(file[1]))}
 
 
@@ -244,23 +242,15 @@ async def _rows(request: "Request", service: Service) -> dict[str, Any]:
     texts = {name: values[0] for name, values in fields.items() if values[0]}
     query = validate(schema.RowsQuery, texts)
     if upload is None and "file" not in texts:
-        raise RefusedError(422, "expected a file named file, or the name of an uploaded one")
-
-    async def answer() -> dict[str, Any]:
-        name = texts["file"] if upload is None else await service.read_rows(*upload)
-        try:
-            return await service.rows(name, query)
-        except ValueError as error:
-            raise RefusedError(422, f"file: {error}") from error
-
-    return await _unless_gone(request, answer())
+        raise RequestError(422, "expected a file named file, or the name of an uploaded one")
+    return await _unless_gone(request, service.rows(query, upload, texts.get("file", "")))
 
 
 def _flag(request: "Request", name: str) -> bool:
     """Parse a boolean query parameter."""
     value = request.query_params.get(name, "false").lower()
     if value not in ("true", "false", "1", "0"):
-        raise RefusedError(422, f"{name}: expected true or false, got {value[:40]!r}")
+        raise RequestError(422, f"{name}: expected true or false, got {value[:40]!r}")
     return value in ("true", "1")
 
 
@@ -274,8 +264,8 @@ def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterabl
 def score_rows(scores: Scores) -> list[dict[str, Any]]:
     """Return one row per caption; one with an error has no numbers, not even counts of 0."""
     rows = [{"caption": score.caption, **score.row(), "readable": score.readable} for score in scores]
-    kept = ("caption", "warnings", "error")
-    return [row if row["error"] is None else dict.fromkeys(row) | {name: row[name] for name in kept} for row in rows]
+    texts = ("caption", "warnings", "error")
+    return [row if row["error"] is None else dict.fromkeys(row) | {name: row[name] for name in texts} for row in rows]
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
-from msdscore.serve.settings import RefusedError
+from msdscore.serve.settings import RequestError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -50,6 +50,7 @@ class Batcher(Generic[Job, Result]):
         self._run, self._max_batch, self._max_wait, self._observe = run, max_batch, max_wait, observe
         self._spent = spent
         self._queue: asyncio.PriorityQueue[_Entry[Job, Result]] = asyncio.PriorityQueue()
+        self.waiting = self._queue.qsize  # number of jobs in the queue
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msdscore-worker")
         self._task: asyncio.Task[None] | None = None
         self._numbers = count()
@@ -59,18 +60,9 @@ class Batcher(Generic[Job, Result]):
         self._closing = False
 
     @property
-    def waiting(self) -> int:
-        """Number of jobs in the queue."""
-        return self._queue.qsize()
-
-    @property
     def busy_seconds(self) -> float:
         """Time since the start of the current batch; 0 if there is none."""
         return 0.0 if self._started is None else asyncio.get_running_loop().time() - self._started
-
-    def start(self) -> None:
-        """Start the worker; call it inside the event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
         """Reject new jobs, finish the accepted ones, and end the worker thread."""
@@ -83,15 +75,16 @@ class Batcher(Generic[Job, Result]):
     async def submit(
         self, job: Job, *, size: int, cost: int | None = None, alone: bool = False, urgent: bool = False
     ) -> Result:
-        """Queue one job and wait for its result; raise `RefusedError` if the service is stopping.
+        """Queue one job and wait for its result; raise `RequestError` if the service is stopping.
 
         `size` is its number of captions, and `cost` (by default the same) its share of a batch's time. A job that runs
         `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one precedes all that
         have not waited long.
         """
         if self._closing:
-            raise RefusedError(503, "the service is stopping")
+            raise RequestError(503, "the service is stopping")
         loop = asyncio.get_running_loop()
+        self._task = self._task or loop.create_task(self._work())
         due, future = loop.time() + PATIENCE, loop.create_future()
         if urgent:
             self._urgent = due = loop.time()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from msdscore.serve.settings import RefusedError, ServeSettings, is_loopback
+from msdscore.serve.settings import RequestError, ServeSettings, is_loopback
 
 if TYPE_CHECKING:
     from msdscore.serve.service import Service
@@ -70,15 +70,15 @@ class Guard:
             check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length()
             await self._app(scope, exchange.receive, exchange.send)
-        except RefusedError as error:
-            await exchange.refuse(error.status, error.reason)
+        except RequestError as error:
+            await exchange.reject(error.status, error.reason)
         except asyncio.CancelledError:
             if not self._service.closing.is_set():
                 raise
-            await exchange.refuse(503, "the service is stopping")
+            await exchange.reject(503, "the service is stopping")
         except Exception:  # noqa: BLE001, the caller gets a response and the log the traceback
             log.error(json.dumps({"request": exchange.request_id, "error": traceback.format_exc()}))
-            await exchange.refuse(500, "internal error; see the log of the service for this request id")
+            await exchange.reject(500, "internal error; see the log of the service for this request id")
         finally:
             self._service.body_bytes -= exchange.received
             seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "none")
@@ -94,18 +94,18 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
     name, allowed = hostname(host), {name.lower() for name in settings.allow_hosts}
     if is_loopback(settings.host) and not (is_loopback(name) or name in allowed):
         # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
-        raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
+        raise RequestError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
     # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
     # so an allowed name is accepted with any port.
     site = None if origin is None else origin.partition("://")[2]
     if site is not None and site != host and hostname(site) not in allowed:
-        raise RefusedError(403, "requests from pages of other sites are not answered")
+        raise RequestError(403, "requests from pages of other sites are not answered")
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
     scheme, _, token = headers.get("authorization", "").partition(" ")
     # Compared in constant time, so that the response time reveals nothing about the token.
     if scheme.lower() != "bearer" or not compare_digest(token.strip().encode(), settings.token.encode()):
-        raise RefusedError(401, "expected the header Authorization: Bearer TOKEN")
+        raise RequestError(401, "expected the header Authorization: Bearer TOKEN")
 
 
 def hostname(host: str) -> str:
@@ -132,13 +132,13 @@ class _Exchange:
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun, self.received, self._complete = 500, False, 0, False
         self.silent = False  # the response has no body
-        self._too_large = RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
+        self._too_large = RequestError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
     def check_length(self) -> None:
         """Reject a body whose content length exceeds the limit."""
         announced = self._headers.get("content-length", "0")
         if not (announced.isascii() and announced.isdigit()):
-            raise RefusedError(400, "expected a content length in digits")
+            raise RequestError(400, "expected a content length in digits")
         # Memory is counted on arrival: a large announced length with little data must not block others.
         if len(announced) > 18 or int(announced) > self._service.settings.max_body:
             raise self._too_large
@@ -156,7 +156,7 @@ class _Exchange:
         if self.received > self._service.settings.max_body:
             raise self._too_large
         if self._service.body_bytes > max(self._service.settings.max_held, self._service.settings.max_body):
-            raise RefusedError(503, "too much is being sent at one time; try again in a second")
+            raise RequestError(503, "the memory for requests is full; try again in a second")
         return message
 
     async def _next(self) -> Message:
@@ -167,8 +167,8 @@ class _Exchange:
             if message.done():
                 return message.result()
             if closing.done():
-                raise RefusedError(503, "the service is stopping")
-            raise RefusedError(408, f"expected the rest of the body, and nothing came for {waits:g} seconds")
+                raise RequestError(503, "the service is stopping")
+            raise RequestError(408, f"expected the rest of the body, received nothing for {waits:g} seconds")
         finally:
             message.cancel()
             closing.cancel()
@@ -184,13 +184,13 @@ class _Exchange:
                 added |= {"www-authenticate": "Bearer"}
             if not self._complete:  # the rest of the body is not read
                 added |= {"connection": "close"}
-            own = [(name.encode(), value.encode()) for name, value in added.items()]
-            message["headers"] = [*message.get("headers", []), *own]
+            encoded = [(name.encode(), value.encode()) for name, value in added.items()]
+            message["headers"] = [*message.get("headers", []), *encoded]
         elif self.silent:
             message = {**message, "body": b""}
         await self._send(message)
 
-    async def refuse(self, status: int, reason: str) -> None:
+    async def reject(self, status: int, reason: str) -> None:
         """Respond with a status and one line, unless a response has started."""
         if self._begun:
             return

@@ -74,7 +74,7 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
     items = () if explanations is None else explanations.items
     limit, maps = word_limit(items), maps_of(items) if items else []
     documents = iter(
-        [item.to_dict() | {"look": _look_of(item, limit, own)} for item, own in zip(items, maps, strict=True)]
+        [item.to_dict() | {"look": _look_of(item, limit, drawn)} for item, drawn in zip(items, maps, strict=True)]
     )
     return {
         "error": None,
@@ -107,9 +107,9 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
             for patch in range(len(layout.boxes))
         ],
         "maps": {
-            role: {name: getattr(own, name) for name in ("title", "limit", "low", "high", "below")}
-            | {"strength": own.strength.ravel().round(4).tolist()}
-            for role, own in maps.items()
+            role: {name: getattr(drawn, name) for name in ("title", "limit", "low", "high", "below")}
+            | {"strength": drawn.strength.ravel().round(4).tolist()}
+            for role, drawn in maps.items()
         },
         "cells": {"columns": np.round(across, 6).tolist(), "rows": np.round(down, 6).tolist()},
         "sum": [{"name": step.name, "size": step.size, "role": step.role} for step in waterfall(item)[1:]],

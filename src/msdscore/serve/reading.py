@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from msdscore.errors import ImageError, unknown_name
 from msdscore.forms.references import NO_REFERENCES
 from msdscore.serve.schema import FORM, JSON, Item, Items, RewardRequest
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,14 +36,14 @@ PIECE = 1 << 16  # bytes that are counted or decoded at once
 class RequestItem:
     """One image as the bytes of its file, and its captions; `error` is set if it has no bytes.
 
-    `name` is that of the upload, if the request refers to one; `refused` is the error of captions that are too long.
+    `name` is that of the upload, if the request refers to one; `too_long` is the error of captions that are too long.
     """
 
     image: bytes
     captions: tuple[str, ...]
     error: str | None = None
     name: str = ""
-    refused: str | None = None
+    too_long: str | None = None
     references: tuple[str, ...] = ()  # human captions; those without words are left out
 
     @property
@@ -98,7 +98,7 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
         file, fields = await read_form(request, "image", settings, fields=("caption", "captions", "reference"))
         captions = [*fields.get("caption", ()), *fields.get("captions", ())]
         if file is None or not captions:
-            raise RefusedError(422, "expected a file named image and at least one field named caption")
+            raise RequestError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
         return [RequestItem(file[1], tuple(captions), references=_references(fields.get("reference", ()), settings))]
     # In a thread: the event loop answers others while a large body is read.
@@ -118,12 +118,12 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
             item.captions,
             stored,
             references=_references(item.references, settings),
-            refused=_too_long(item.captions, settings),
+            too_long=_too_long(item.captions, settings),
         )
         for item in items
     ]
     if not many and requested[0].error:
-        raise RefusedError(422, requested[0].error)
+        raise RequestError(422, requested[0].error)
     return requested
 
 
@@ -139,20 +139,20 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored[by
     body = validate(RewardRequest, given)
     texts, count = [text or "" for text in body.completions], len(body.images)
     if body.image_of is None and len(texts) != count:
-        raise RefusedError(422, f"expected one image per completion or `image_of`, got {count} for {len(texts)}")
+        raise RequestError(422, f"expected one image per completion or `image_of`, got {count} for {len(texts)}")
     image_of = list(range(len(texts))) if body.image_of is None else body.image_of
     if len(image_of) != len(texts):
-        raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
+        raise RequestError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
     if max(image_of) >= count:
-        raise RefusedError(422, f"image_of refers to image {max(image_of)}, expected an index below {count}")
+        raise RequestError(422, f"image_of refers to image {max(image_of)}, expected an index below {count}")
     by = body.by or ("msd" if body.references is None else "ref_msd")
     references: list[tuple[str, ...]] = [()] * count
     if by == "ref_msd":
         if body.references is None:
-            raise RefusedError(422, "by: ref_msd needs references, a list of human captions per image")
-        references = [_references(own, settings) for own in body.references]
+            raise RequestError(422, "by: ref_msd needs references, a list of human captions per image")
+        references = [_references(texts, settings) for texts in body.references]
         if len(references) != count:
-            raise RefusedError(422, f"expected one list of references per image, got {len(references)} for {count}")
+            raise RequestError(422, f"expected one list of references per image, got {len(references)} for {count}")
     reasons = [_too_long([text], settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
@@ -161,8 +161,8 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored[by
         if reasons[number] is None:
             completions.setdefault(image, []).append(number)
     items = [
-        _item(body.images[image], [texts[number] for number in own], stored, references=references[image])
-        for image, own in completions.items()
+        _item(body.images[image], [texts[number] for number in numbers], stored, references=references[image])
+        for image, numbers in completions.items()
     ]
     for item in items:
         check_captions(item.captions, settings)
@@ -182,7 +182,7 @@ async def read_form(
     _content_type(request, FORM)
     charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
     if charset and not charset.startswith("utf-8"):
-        raise RefusedError(415, "expected multipart/form-data in UTF-8")
+        raise RequestError(415, "expected multipart/form-data in UTF-8")
     most = {"max_files": 1, "max_fields": settings.max_captions + 8, "max_part_size": settings.max_body}
     parser = MultiPartParser(request.headers, request.stream(), **most)
     # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
@@ -190,7 +190,7 @@ async def read_form(
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        raise RefusedError(422, f"the multipart body cannot be read ({error.message})") from error
+        raise RequestError(422, f"the multipart body cannot be read ({error.message})") from error
     try:
         reject_unknown("form field", form, (name, *fields))
         file: UploadFile | str | None = form.get(name)
@@ -235,10 +235,10 @@ def _decoded_pieces(text: str) -> Iterator[bytes]:
 def check_captions(captions: Sequence[str], settings: ServeSettings, kind: str = "captions") -> None:
     """Raise for too many captions of one image, and for captions that are too long; `kind` names them in the error."""
     if len(captions) > settings.max_captions:
-        raise RefusedError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(captions)}")
+        raise RequestError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(captions)}")
     reason = _too_long(captions, settings)
     if reason is not None:
-        raise RefusedError(413, reason.replace("captions", kind))
+        raise RequestError(413, reason.replace("captions", kind))
 
 
 def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ def _item(
     stored: Stored[bytes],
     *,
     references: tuple[str, ...],
-    refused: str | None = None,
+    too_long: str | None = None,
 ) -> RequestItem:
     """Build one item; an image that cannot be decoded from base64 affects only its captions."""
     item = RequestItem(b"", tuple(captions), references=references)
@@ -268,8 +268,8 @@ def _item(
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return replace(item, image=stored.get(image), name=image, refused=refused)
-        return replace(item, image=decode_image(image), refused=refused)
+            return replace(item, image=stored.get(image), name=image, too_long=too_long)
+        return replace(item, image=decode_image(image), too_long=too_long)
     except ValueError as error:
         return replace(item, error=f"image: {error}")
 
@@ -278,25 +278,25 @@ def _content_type(request: "Request", *known: str) -> str:
     """Return the content type; raise unless it is one of these."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in known:
-        raise RefusedError(415, f"expected {' or '.join(known)}, got {kind[:80] or 'no content type'}")
+        raise RequestError(415, f"expected {' or '.join(known)}, got {kind[:80] or 'no content type'}")
     return kind
 
 
 def _parse(body: bytes) -> Any:
     if any(count > SIGNS for count in _signs(body)):
-        raise RefusedError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
+        raise RequestError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
     escapes = wide = 0
     for start in range(0, len(body), PIECE):
         piece = body[start : start + PIECE]
         escapes, wide = escapes + piece.count(b"\\"), wide + (0 if piece.isascii() else len(piece))
     if escapes > ESCAPES:
-        raise RefusedError(413, f"expected a JSON body of at most {ESCAPES} escapes; send base64 in one line")
+        raise RequestError(413, f"expected a JSON body of at most {ESCAPES} escapes; send base64 in one line")
     if wide > WIDE:
-        raise RefusedError(413, f"expected a JSON body with at most {WIDE >> 20} MiB of text outside ASCII; send less")
+        raise RequestError(413, f"expected a JSON body with at most {WIDE >> 20} MiB of text outside ASCII; send less")
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise RefusedError(422, f"the body is not valid JSON ({error})") from error
+        raise RequestError(422, f"the body is not valid JSON ({error})") from error
 
 
 def _signs(body: bytes) -> Iterator[int]:
@@ -329,7 +329,7 @@ def reject_unknown(kind: str, names: Iterable[str], known: Collection[str], *, w
     """Raise for the first name that is not known, with the nearest known one: a misspelt one must not be ignored."""
     for name in names:
         if name not in known:
-            raise RefusedError(422, f"{where}{unknown_name(kind, name, known)}")
+            raise RequestError(422, f"{where}{unknown_name(kind, name, known)}")
 
 
 def _check_shape(body: Any, known: Collection[str], settings: ServeSettings, *, where: str = "") -> None:
@@ -346,7 +346,7 @@ def _check_shape(body: Any, known: Collection[str], settings: ServeSettings, *, 
     }
     for name, (most, noun) in limits.items():
         if isinstance(values := body.get(name), list) and len(values) > most:
-            raise RefusedError(413, f"expected at most {most} {noun}, got {len(values)}")
+            raise RequestError(413, f"expected at most {most} {noun}, got {len(values)}")
     items = body.get("items")
     for number, item in enumerate(items if isinstance(items, list) else ()):
         _check_shape(item, Item.model_fields, settings, where=f"items.{number}: ")
@@ -362,4 +362,4 @@ def validate(model: type[Model], body: Any) -> Model:
             f"{('.'.join(map(str, fault['loc'])) or 'body')[:200]}: {fault['msg']}" for fault in faults[:_FAULTS]
         ]
         more = f"; and {len(faults) - _FAULTS} more" if len(faults) > _FAULTS else ""
-        raise RefusedError(422, "; ".join(messages) + more) from error
+        raise RequestError(422, "; ".join(messages) + more) from error

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from msdscore.core.evidence import READINGS
 from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.serve.schema import RowsQuery
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
@@ -35,20 +35,20 @@ async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.T
 
     format_name = name.rpartition(".")[2].lower()
     if format_name not in FORMATS:
-        raise RefusedError(415, f"expected a scored file that ends in one of {', '.join(FORMATS)}")
+        raise RequestError(415, f"expected a scored file that ends in one of {', '.join(FORMATS)}")
     numbers = [name for name in ALL_COLUMNS if name not in ("reading", "warnings", "error")]
     options = {limit: getattr(settings, limit) for limit in ("max_rows", "max_cells", "max_expanded")}
     answer = await _read_elsewhere(content, options | {"format": format_name, "numbers": numbers})
     if answer[:1] == b"{":
-        refusal = json.loads(answer)
-        raise RefusedError(refusal["status"], refusal["error"])
+        problem = json.loads(answer)
+        raise RequestError(problem["status"], problem["error"])
     try:
         table = pa.ipc.open_stream(answer).read_all()
     except pa.ArrowInvalid:  # the process was killed by the system
         raise expanded(settings.max_expanded) from None
     columns = [name for name in numbers if name in table.column_names and table[name].null_count < table.num_rows]
     if not columns:
-        raise RefusedError(422, f"expected a scored file with {' or '.join(ORDER_BY)}; run msdscore score first")
+        raise RequestError(422, f"expected a scored file with {' or '.join(ORDER_BY)}; run msdscore score first")
     return table.select([*TEXTS, *columns])
 
 
@@ -92,7 +92,7 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
     columns = [name for name in table.column_names if name not in TEXTS]
     by = query.by or next((name for name in ORDER_BY if name in columns), columns[0])
     if by not in columns:
-        raise RefusedError(422, f"by: the file has no numbers {by[:40]!r}, only {', '.join(columns)}")
+        raise RequestError(422, f"by: the file has no numbers {by[:40]!r}, only {', '.join(columns)}")
     order = "descending" if by in LOWER_IS_BETTER else "ascending"
     matching = table.append_column("row", pa.array(np.arange(table.num_rows)))
     if query.low is not None:

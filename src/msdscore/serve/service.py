@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import torch
@@ -28,7 +28,7 @@ from msdscore.serve.page import explanation_documents
 from msdscore.serve.reading import RequestItem, Stored
 from msdscore.serve.rows import read_table, worst_rows
 from msdscore.serve.schema import RowsQuery
-from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.settings import RequestError, ServeSettings
 
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
@@ -69,6 +69,7 @@ class Service:
             observe=observe,
             spent=self._encoded,
         )
+        self.metrics.waiting.set_function(self.queue.waiting)
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
         # Matplotlib's settings are global: figures are drawn one at a time.
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
@@ -77,7 +78,7 @@ class Service:
         self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
         self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
         self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
-        self._accepted, self._started = 0, False
+        self._accepted = 0  # images that wait or are processed
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; updated by the guard
         self.closing = asyncio.Event()
@@ -86,8 +87,8 @@ class Service:
     def problem(self) -> str | None:
         """Return the reason why the next request would be rejected; None if it would be accepted."""
         settings = self.settings
-        if not self._started or self.closing.is_set():
-            return "starting or stopping"
+        if self.closing.is_set():
+            return "the service is stopping"
         if self._accepted >= settings.max_queue:
             return "the queue is full"
         if self.body_bytes >= max(settings.max_held, settings.max_body):
@@ -95,11 +96,6 @@ class Service:
         if self.queue.busy_seconds > settings.timeout:
             return f"the worker has been busy for more than {settings.timeout:g} seconds"
         return None
-
-    async def start(self) -> None:
-        """Start accepting requests."""
-        self.queue.start()
-        self._started = True
 
     async def stop(self) -> None:
         """Finish accepted requests, then end all threads."""
@@ -110,22 +106,21 @@ class Service:
         self._decoders.shutdown(wait=True)
         self._drawer.shutdown(wait=True)
 
-    async def score(self, items: Sequence[RequestItem], *, kind: Literal["alone", "set"]) -> list[Scores]:
-        """Return the scores of every image's captions; if the image cannot be read, each has that error."""
-        with self._accept(len(items)):
-            return await gather_all(self._score(item, kind) for item in items)
+    async def score(self, items: Sequence[RequestItem], *, together: bool = False) -> list[Scores]:
+        """Return the scores of every image's captions, separately or `together` as one candidate set.
 
-    async def explain(self, items: Sequence[RequestItem], *, together: bool = False) -> list[dict[str, Any]]:
+        If an image cannot be read, each of its captions has that error.
+        """
+        with self._accept(len(items)):
+            return await gather_all(self._score(item, together) for item in items)
+
+    async def explain(self, items: Sequence[RequestItem], *, together: bool) -> list[dict[str, Any]]:
         """Explain every image's captions as plain values, with errors for those that cannot be read."""
         with self._accept(len(items)):
             return await gather_all(self._explain(item, together) for item in items)
 
     async def figure(
-        self,
-        item: RequestItem,
-        draw: Callable[[Explanations | None, dict[int, str]], bytes],
-        *,
-        together: bool = False,
+        self, item: RequestItem, draw: Callable[[Explanations | None, dict[int, str]], bytes], *, together: bool
     ) -> bytes:
         """Draw the explanations of an image's captions with `draw`; raises `RowError` for an unreadable image."""
         with self._accept(1):
@@ -134,21 +129,22 @@ class Service:
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
-    async def read_rows(self, name: str, content: bytes) -> str:
-        """Read a scored file, one at a time; returns its name for `rows`."""
-        with self._accept(1):
-            async with self._files:
-                table = await read_table(name, content, self.settings)
-                return await self._tables.add(content, table, table.nbytes)
-
-    async def rows(self, name: str, query: RowsQuery) -> dict[str, Any]:
-        """Return the worst rows of a scored file that was read before; raises `ValueError` for an unknown one."""
-        return await asyncio.to_thread(worst_rows, self._tables.get(name), query) | {"file": name}
+    async def rows(self, query: RowsQuery, upload: tuple[str, bytes] | None, name: str) -> dict[str, Any]:
+        """Return the worst rows of an uploaded scored file, or of the one that an earlier response has named."""
+        if upload is not None:
+            with self._accept(1):
+                async with self._files:
+                    table = await read_table(*upload, self.settings)
+                    name = await self._tables.add(upload[1], table, table.nbytes)
+        try:
+            return await asyncio.to_thread(worst_rows, self._tables.get(name), query) | {"file": name}
+        except ValueError as error:
+            raise RequestError(422, f"file: {error}") from error
 
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:
         if self._accepted >= self.settings.max_queue:
-            raise RefusedError(503, "the queue is full; try again in a second")
+            raise RequestError(503, "the queue is full; try again in a second")
         if self._idle is not None:
             self._idle.cancel()
         self._accepted += images
@@ -159,12 +155,12 @@ class Service:
             if not self._accepted and not self.closing.is_set():
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
-    async def _score(self, item: RequestItem, kind: Literal["alone", "set"]) -> Scores:
+    async def _score(self, item: RequestItem, together: bool) -> Scores:
         captions = item.captions
         numbers: list[Any]
         try:
-            if item.refused is not None:
-                raise RowError(item.refused)
+            if item.too_long is not None:
+                raise RowError(item.too_long)
             async with self._decoded(item) as image:
                 # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
                 jobs = [Job(image, (caption,), references=item.references) for caption in captions]
@@ -175,14 +171,14 @@ class Service:
         except RowError as error:
             self.metrics.failed.inc(len(captions))
             numbers = [error] * len(captions)
-        sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
+        sets = [0] * len(captions) if together else list(range(len(captions)))
         return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 
     async def _explain(self, item: RequestItem, together: bool) -> dict[str, Any]:
         count = len(item.captions)
         try:
-            if item.refused is not None and item.error is None:
-                return explanation_documents(None, dict.fromkeys(range(count), item.refused), count)
+            if item.too_long is not None and item.error is None:
+                return explanation_documents(None, dict.fromkeys(range(count), item.too_long), count)
             explained = await self._explanations(item, together)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count)
@@ -204,7 +200,7 @@ class Service:
         )
         items = [item for explanations, _ in parts for item in explanations]
         reasons = {
-            step * part + number: reason for part, (_, own) in enumerate(parts) for number, reason in own.items()
+            step * part + number: error for part, (_, errors) in enumerate(parts) for number, error in errors.items()
         }
         return Explanations(tuple(items)) if items else None, reasons
 
@@ -253,14 +249,14 @@ class Service:
         try:
             with _one_thread() if item.name in self._latest else nullcontext():
                 image, embedded = self._embedded(item)
-                refused = self._pipeline.embed_texts(job.captions).reasons
-                good = [caption for number, caption in enumerate(job.captions) if number not in refused]
+                errors = self._pipeline.embed_texts(job.captions).reasons
+                good = [caption for number, caption in enumerate(job.captions) if number not in errors]
                 sets = [good] if job.together and good else [[caption] for caption in good]
                 known = item.references or None
                 explained = [explain_embedded(self._pipeline, image, embedded, captions, known) for captions in sets]
         except RowError as error:
             return error
-        reasons = {number: str(reason) for number, reason in refused.items()}
+        reasons = {number: str(error) for number, error in errors.items()}
         return [item for explanations in explained for item in explanations], reasons
 
     def _embedded(self, item: RequestItem) -> tuple[Image, Embedded]:
@@ -337,16 +333,11 @@ class Metrics:
         kinds: Any = require("prometheus_client", extra="serve")
         registry = kinds.CollectorRegistry()
         counter, histogram = partial(kinds.Counter, registry=registry), partial(kinds.Histogram, registry=registry)
+        self.text, self.content_type = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
         self.requests = counter("msdscore_requests", "Requests answered.", ["path", "status"])
         self.seconds = histogram("msdscore_request_seconds", "Time to answer.", ["path"])
         sizes = (1, 2, 4, 8, 16, 32, 64)
         self.batch = histogram("msdscore_batch_captions", "Captions per call of the encoder.", buckets=sizes)
         self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
         self.failed = counter("msdscore_captions_failed", "Captions without a score.")
-        self._waiting = kinds.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)
-        self._text, self._kind = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
-
-    def text(self, waiting: int) -> tuple[bytes, str]:
-        """Return all metrics in Prometheus text format, and its content type."""
-        self._waiting.set(waiting)
-        return self._text(), self._kind
+        self.waiting = kinds.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)

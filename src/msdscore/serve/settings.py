@@ -11,8 +11,8 @@ _ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-class RefusedError(Exception):
-    """Rejected request, with a status and one line."""
+class RequestError(Exception):
+    """Error that rejects a request, with an HTTP status and a one-line message."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class ServeSettings:
     max_held: int = 256 << 20  # bytes of all bodies in memory at a time; further ones are answered 503
     max_items: int = 64  # images per request
     max_captions: int = 64  # captions per image
-    max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer makes more tokens than bytes
+    max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer returns more tokens than bytes
     max_pixels: int = 50_000_000  # per image
     max_decoded: int = 150_000_000  # pixels in memory over all requests; further images wait
     max_rows: int = 1_000_000  # of a scored file

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
-from msdscore.serve.settings import RefusedError
+from msdscore.serve.settings import RequestError
 
 if TYPE_CHECKING:
     from msdscore.io.inputs.formats import Records
@@ -42,21 +42,21 @@ def main() -> None:
         table = _read_columns(options)
         sys.stdout.buffer.write(_read_records(options) if table is None else _written(table.schema, table.to_batches()))
         return
-    except RefusedError as error:
-        refused = error
+    except RequestError as error:
+        rejected = error
     except MemoryError:
-        refused = expanded(most)
+        rejected = expanded(most)
     except InputError as error:
         # The message begins with the path, which means nothing to the caller.
         head, colon, rest = str(error).partition(": ")
         reason = rest if colon and ("/fd/" in head or "msdscore-" in head) else str(error)
-        refused = expanded(most) if isinstance(error.__cause__, MemoryError) else RefusedError(422, reason)
-    sys.stdout.write(json.dumps({"status": refused.status, "error": refused.reason}))
+        rejected = expanded(most) if isinstance(error.__cause__, MemoryError) else RequestError(422, reason)
+    sys.stdout.write(json.dumps({"status": rejected.status, "error": rejected.reason}))
 
 
-def expanded(limit: int) -> RefusedError:
+def expanded(limit: int) -> RequestError:
     """Create the error for a file that needs too much memory."""
-    return RefusedError(413, f"expected a file that can be read in {limit >> 20} MiB of memory; send fewer rows")
+    return RequestError(413, f"expected a file that can be read in {limit >> 20} MiB of memory; send fewer rows")
 
 
 def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
@@ -82,8 +82,8 @@ def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
             given = [name for name in table.column_names if table[name].null_count < table.num_rows]
             _check_limits(table.num_rows, table.num_rows * len(given), options)
             for names in (CAPTION_NAMES, IMAGE_NAMES):  # rows may have that text under different names
-                own = [name for name in table.column_names if name.casefold() in names]
-                if len(own) > 1 and table[first_of(table.column_names, names)].null_count:
+                synonyms = [name for name in table.column_names if name.casefold() in names]
+                if len(synonyms) > 1 and table[first_of(table.column_names, names)].null_count:
                     return None
         else:
             return None
@@ -118,9 +118,9 @@ def _columns(table: pa.Table, numbers: Sequence[str]) -> dict[str, pa.ChunkedArr
 
 def _check_limits(rows: int, cells: int, options: Mapping[str, Any]) -> None:
     if rows > options["max_rows"]:
-        raise RefusedError(413, f"expected a file of at most {options['max_rows']} rows")
+        raise RequestError(413, f"expected a file of at most {options['max_rows']} rows")
     if cells > options["max_cells"]:
-        raise RefusedError(413, f"expected a file of at most {options['max_cells']} cells; leave columns out")
+        raise RequestError(413, f"expected a file of at most {options['max_cells']} cells; remove columns")
 
 
 def _read_records(options: Mapping[str, Any]) -> pa.Buffer:

@@ -4,7 +4,7 @@ const TOKEN = "msdscore-token"; // its key in this tab's storage
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
 // Error of a failed request; `status` is 0 if the service could not be reached.
-export class Refusal extends Error {
+export class RequestError extends Error {
   constructor(message, status, options) {
     super(message, options);
     this.status = status;
@@ -40,7 +40,7 @@ async function call(path, { body, json, signal } = {}) {
       answer = await fetch(path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refusal("The service cannot be reached.", 0, { cause: error });
+      throw new RequestError("The service cannot be reached.", 0, { cause: error });
     }
     if (answer.ok) return answer;
     if (answer.status === 503 && tries < BUSY_TRIES) {
@@ -49,10 +49,10 @@ async function call(path, { body, json, signal } = {}) {
     }
     if (answer.status === 401) {
       const wrong = "The service does not accept this token: check it below.";
-      throw new Refusal(token ? wrong : "This service needs a token: enter it below.", 401);
+      throw new RequestError(token ? wrong : "This service needs a token: enter it below.", 401);
     }
-    const refusal = await answer.json().catch(() => ({}));
-    throw new Refusal(refusal.error || `The service answered ${answer.status}.`, answer.status);
+    const problem = await answer.json().catch(() => ({}));
+    throw new RequestError(problem.error || `The service answered ${answer.status}.`, answer.status);
   }
 }
 
