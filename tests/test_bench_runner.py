@@ -455,7 +455,7 @@ def test_unreadable_results_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 3"):
         read_result(tmp_path / "other.json")
     (tmp_path / "half.json").write_text('{"format": 3, "metrics": []}')
-    with pytest.raises(InputError, match=r"half.json: is damaged \('length'\); run the same `msdscore bench` again"):
+    with pytest.raises(InputError, match=r"half.json: is damaged \('benchmark'\); run the same `msdscore bench` again"):
         read_result(tmp_path / "half.json")
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from msdscore.errors import InputError, unknown_name
 from msdscore.forms.registry import LOWER_IS_BETTER, heading
-from msdscore.intervals import Interval, Resampling, bootstrap_mean
+from msdscore.intervals import DEFAULT, Interval, Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
-from msdscore.lab.benchmarks.results.result import plain
+from msdscore.lab.benchmarks.results.result import plain, restored
 from msdscore.lab.captioners.contest import Contest
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
@@ -114,28 +114,11 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
             tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
             ("",) * values["images"], values["left_out"], none, none, (), (), {},
         )  # fmt: skip
-        people = None if values["people"] is None else _stored_metric(values["people"])
-        agreements = tuple(
-            PeopleAgreement(**own | {"same_winner": own["same_winner"] and _stored_interval(own["same_winner"])})
-            for own in values["agreements"]
-        )
-        return Ranking(contest, tuple(map(_stored_metric, values["metrics"])), people, agreements)
+        metrics = restored(tuple[MetricRanking, ...], values["metrics"])
+        people = restored(MetricRanking | None, values["people"])
+        return Ranking(contest, metrics, people, restored(tuple[PeopleAgreement, ...], values["agreements"]))
     except (KeyError, TypeError) as error:
         raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
-
-
-def _stored_metric(values: Mapping[str, Any]) -> MetricRanking:
-    placed = [
-        CaptionerRank(own["captioner"], _stored_interval(own["mean"]), _stored_interval(own["rank"]))
-        for own in values["placed"]
-    ]
-    duels = [Duel(**own | {"difference": _stored_interval(own["difference"])}) for own in values["duels"]]
-    return MetricRanking(values["metric"], values["lower_is_better"], tuple(placed), tuple(duels))
-
-
-def _stored_interval(values: Mapping[str, Any]) -> Interval:
-    known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in values.items()}
-    return Interval(**known)
 
 
 def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
@@ -155,15 +138,14 @@ def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, chosen)]
 
 
-def rank(contest: Contest, *, people: str | None = None, how: Resampling | None = None) -> Ranking:
+def rank(contest: Contest, *, people: str | None = None, how: Resampling = DEFAULT) -> Ranking:
     """Rank the captioners by every metric that all captions have."""
-    chosen = how or Resampling()
     names = [name for name in METRICS if name in contest.numbers and not np.isnan(contest.means(name)).any()]
-    metrics = tuple(_metric(contest, name, chosen) for name in names)
+    metrics = tuple(_metric(contest, name, how) for name in names)
     if people is None:
         return Ranking(contest, metrics, None, ())
-    agreements = [_agreement(contest, name, people, chosen) for name in (*RANKED_BY, "similarity") if name in names]
-    return Ranking(contest, metrics, _metric(contest, people, chosen), tuple(agreements))
+    agreements = [_agreement(contest, name, people, how) for name in (*RANKED_BY, "similarity") if name in names]
+    return Ranking(contest, metrics, _metric(contest, people, how), tuple(agreements))
 
 
 def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:

@@ -13,10 +13,9 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import PRESETS
+from msdscore.intervals import Floats, Ints
 from msdscore.scoring.references import ReferenceComparison
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Need = Literal["encoder", "mixtures", "images", "references", "pairs"]
 Scope = Literal["part", "corpus"]
 Compare = Callable[

@@ -11,7 +11,8 @@ from torch import Tensor
 from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.forms.references import WEIGHTS
-from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
+from msdscore.intervals import Floats
+from msdscore.lab.metrics.base import Cases, CaseScores, Loaded, Vectors
 from msdscore.lab.metrics.registry import choice, number
 from msdscore.scoring.results import soften
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from msdscore.encoders.backbone import place
 from msdscore.errors import WeightsError, require
+from msdscore.intervals import Floats
 from msdscore.io.hashing import file_key
-from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded
+from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore.lab.metrics.encoded import PREFIX, harmonic, nearest_reference
 from msdscore.lab.metrics.registry import choice
 

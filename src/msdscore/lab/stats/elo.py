@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from msdscore.errors import InputError, require
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
+from msdscore.intervals import Floats, Ints
 
 # CapArena's Elo: k, the scale and base of the odds, the first rating, and the seed of the resamples.
 K, _SCALE, _BASE, _START, SEED = 4.0, 400.0, 10.0, 1000.0, 42

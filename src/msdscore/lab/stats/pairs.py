@@ -3,13 +3,12 @@
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from msdscore.errors import InputError, require
+from msdscore.intervals import Floats, Ints
 from msdscore.lab.stats.resample import Test
 
-Floats = NDArray[np.float64]
-Signs = NDArray[np.int64]
 TieRule = Literal["wrong", "half"]
 
 
@@ -27,7 +26,7 @@ def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wro
     return values
 
 
-def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
+def decide_beyond(differences: ArrayLike, epsilon: float) -> Ints:
     """Return the sign of each difference, 0 (a tie) if its size does not exceed `epsilon`.
 
     >>> decide_beyond([0.2, -0.2, 0.1], 0.1).tolist()
@@ -37,7 +36,7 @@ def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
     return np.where(np.abs(d) > epsilon, np.sign(d), 0).astype(np.int64)
 
 
-def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
+def decide_matched(differences: ArrayLike, n_ties: int) -> Ints:
     """Return the sign of each difference with about `n_ties` ties: those below the (n_ties + 1)-th smallest size.
 
     Differences at the threshold are not ties, as in CapArena and PoSh, except a difference of exactly zero.
@@ -52,49 +51,41 @@ def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
     return np.where(np.abs(d) >= threshold, np.sign(d), 0).astype(np.int64)
 
 
-def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:
+def mcnemar(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike | None = None) -> Test:
     r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the discordant pairs.
+
+    For pairs that come in `clusters` it is :math:`(\sum_k d_k)^2/\sum_k d_k^2`, d = b − c of cluster k, without the
+    correction (Yang, Sun and Hardin, Statistics in Medicine 29, 2010). The plain test takes pairs of one image for
+    independent and rejects too often.
 
     >>> round(mcnemar([1] * 10 + [0] * 2, [0] * 10 + [1] * 2).statistic, 4)
     4.0833
     """
-    b, c = _discordant(first_right, second_right)
-    return _chi_square(max(abs(b - c) - 1, 0) ** 2, b + c, "McNemar, Edwards", b + c)
-
-
-def mcnemar_clustered(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike) -> Test:
-    r"""McNemar's test for pairs that come in clusters, :math:`(\sum_k d_k)^2/\sum_k d_k^2`, d = b − c of cluster k.
-
-    With one pair per cluster it is McNemar's test without correction (Yang, Sun and Hardin, Statistics in Medicine 29,
-    2010). The plain test takes pairs of one image for independent and rejects too often.
-    """
-    a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
-    if a.shape != b.shape or len(np.asarray(clusters)) != len(a):
-        raise InputError(f"expected two columns and clusters over the same pairs, got {a.shape} and {b.shape}")
-    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
-    gains = np.bincount(codes, weights=a.astype(np.float64) - b)
-    return _chi_square(float(gains.sum() ** 2), float((gains**2).sum()), "McNemar, clustered", int((gains != 0).sum()))
+    gains = _gains(first_right, second_right, clusters)
+    n, lead = int((gains != 0).sum()), abs(float(gains.sum()))
+    method = "McNemar, Edwards" if clusters is None else "McNemar, clustered"
+    if n == 0:
+        return Test(0.0, 1.0, method, 0)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    statistic = (max(lead - 1, 0) if clusters is None else lead) ** 2 / float((gains**2).sum())
+    return Test(statistic, float(scipy_stats.chi2.sf(statistic, 1)), method, n)
 
 
 def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
     """McNemar's test in its exact form; the statistic is the share of discordant pairs that the first wins."""
-    b, c = _discordant(first_right, second_right)
-    if b + c == 0:
+    gains = _gains(first_right, second_right)
+    b, n = int((gains > 0).sum()), int((gains != 0).sum())
+    if n == 0:
         return Test(0.5, 1.0, "McNemar, exact", 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")
-    return Test(b / (b + c), float(scipy_stats.binomtest(b, b + c).pvalue), "McNemar, exact", b + c)
+    return Test(b / n, float(scipy_stats.binomtest(b, n).pvalue), "McNemar, exact", n)
 
 
-def _discordant(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
+def _gains(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike | None = None) -> Floats:
+    """Return b − c of every pair, or of every cluster."""
     a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
-    if a.shape != b.shape:
-        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
-    return int((a & ~b).sum()), int((b & ~a).sum())
-
-
-def _chi_square(above: float, below: float, method: str, n: int) -> Test:
-    """Return the test of a chi-square quotient with one degree of freedom; p is 1 without discordant pairs."""
-    if n == 0:
-        return Test(0.0, 1.0, method, 0)
-    scipy_stats: Any = require("scipy.stats", extra="stats")
-    return Test(above / below, float(scipy_stats.chi2.sf(above / below, 1)), method, n)
+    labels = np.arange(len(a)) if clusters is None else np.asarray(clusters)
+    if a.shape != b.shape or len(labels) != len(a):
+        raise InputError(f"expected two columns and clusters over the same pairs, got {a.shape} and {b.shape}")
+    codes = np.unique(labels, return_inverse=True)[1]
+    return np.bincount(codes, weights=a.astype(np.float64) - b).astype(np.float64)

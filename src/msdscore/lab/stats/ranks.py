@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from msdscore.errors import InputError, require
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from msdscore.intervals import Floats, Ints
 
 # Above this many cells the dense table of counts is slower than sorting.
 _TABLE_CELLS = 400_000
@@ -60,8 +58,9 @@ def kendall_b(columns: Columns, weights: Floats | None = None) -> float:
     0.9128709291752769
     """
     balance, pairs, (ties_x, ties_y), _ = _pair_counts(columns, weights)
+    # Rounding may exceed 1, here and below.
     scale = np.sqrt(pairs - ties_x) * np.sqrt(pairs - ties_y)
-    return _clipped(balance / scale) if scale > 0 else float("nan")
+    return float(np.clip(balance / scale, -1, 1)) if scale > 0 else float("nan")
 
 
 def kendall_c(columns: Columns, weights: Floats | None = None) -> float:
@@ -73,7 +72,7 @@ def kendall_c(columns: Columns, weights: Floats | None = None) -> float:
     balance, _, _, (total, classes) = _pair_counts(columns, weights)
     if classes < 2:
         return float("nan")
-    return _clipped(2 * balance / (total**2 * (classes - 1) / classes))
+    return float(np.clip(2 * balance / (total**2 * (classes - 1) / classes), -1, 1))
 
 
 def spearman(columns: Columns, weights: Floats | None = None) -> float:
@@ -119,11 +118,6 @@ MEASURES: dict[str, Measure] = {
     "pearson": pearson,
     "auc": auc,
 }
-
-
-def _clipped(value: float) -> float:
-    """Clip to [−1, 1], which rounding may exceed."""
-    return float(min(1.0, max(-1.0, value)))
 
 
 def rank_groups(values: Floats) -> Ints:
@@ -186,4 +180,4 @@ def _linear(x: Floats, y: Floats, weights: Floats) -> float:
         return float("nan")
     x, y = x - (weights @ x) / total, y - (weights @ y) / total
     scale = float(np.sqrt((weights @ (x * x)) * (weights @ (y * y))))
-    return _clipped(float(weights @ (x * y)) / scale) if scale > 0 else float("nan")
+    return float(np.clip(weights @ (x * y) / scale, -1, 1)) if scale > 0 else float("nan")

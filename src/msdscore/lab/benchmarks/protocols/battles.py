@@ -6,17 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from msdscore.intervals import Interval
+from msdscore.intervals import Floats, Interval, Ints
 from msdscore.lab.benchmarks.base import Battle
-from msdscore.lab.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Floats, Sheet
+from msdscore.lab.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Sheet
 from msdscore.lab.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
 from msdscore.lab.stats.elo import SEED, Ratings, bootstrap_elo, bradley_terry, games, replay
 from msdscore.lab.stats.pairs import decide_beyond, decide_matched
 from msdscore.lab.stats.ranks import MEASURES, prepare
-
-Signs = NDArray[np.int64]
 
 # The paper's threshold, also of the authors' script: a difference up to 1e-4 is a tie.
 PAPER_EPSILON = 1e-4
@@ -31,8 +28,8 @@ class Decided:
     """Battles that count in a protocol, people's choices and the metric's, and the numbers of excluded battles."""
 
     sheet: Sheet[Battle]
-    human: Signs
-    metric: Signs
+    human: Ints
+    metric: Ints
     missing: int
     skipped: int
 
@@ -46,17 +43,23 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     less, people's ties count, without the human writer; `with human/...` are the same figures with that writer.
     authors: without people's ties, with the human writer, a fixed tie threshold, Elo with K 32.
     """
-    decided = _decide_by_protocol(sheet)
-    figures = (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
-    if sheet.protocol != "paper":
-        return figures
-    both = _agreements(_decide_by_protocol(sheet, human_writer=True))
-    return (*figures, *(replace(credit.figure(), name=f"with human/{credit.name}") for credit in both))
+    figures = [*(credit.figure() for credit in caparena_credits(sheet)), *_system_figures(_decide_by_protocol(sheet))]
+    if sheet.protocol == "paper":
+        both = caparena_credits(sheet, human_writer=True)
+        figures += [replace(credit.figure(), name=f"with human/{credit.name}") for credit in both]
+    return tuple(figures)
 
 
-def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+def caparena_credits(sheet: Sheet[Battle], *, human_writer: bool = False) -> list[Credit[Battle]]:
     """Return the agreement with people in each battle that counts, over all and by level."""
-    return _agreements(_decide_by_protocol(sheet))
+    decided = _decide_by_protocol(sheet, human_writer=human_writer)
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
+    same, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
+    agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
+    for level in sorted({*levels.tolist()} - {""}):
+        at = levels == level
+        agreements.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+    return agreements
 
 
 def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
@@ -84,7 +87,7 @@ def _margin(decided: Decided, at: Flags, name: str, share: int) -> Figure:
     return replace(figure, scale=1)
 
 
-def _winners(sheet: Sheet[Battle]) -> Signs:
+def _winners(sheet: Sheet[Battle]) -> Ints:
     """Return people's choices; 0 for a tie, or without a judgement."""
     return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
 
@@ -100,7 +103,7 @@ def _decide_by_protocol(sheet: Sheet[Battle], *, human_writer: bool = False) -> 
     return _decide(sheet, _winners(sheet), np.array(eligible, dtype=bool), epsilon)
 
 
-def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon: float | None) -> Decided:
+def _decide(sheet: Sheet[Battle], human: Ints, eligible: Flags | None, epsilon: float | None) -> Decided:
     """Return the metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
     difference = sheet.scores[:, 0] - sheet.scores[:, 1]
     counted = np.ones(len(human), dtype=bool) if eligible is None else eligible
@@ -112,16 +115,6 @@ def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon:
     else:
         metric = decide_beyond(difference, threshold)
     return Decided(sheet.take(kept), human, metric, int((counted & ~kept).sum()), int((~counted).sum()))
-
-
-def _agreements(decided: Decided) -> list[Credit[Battle]]:
-    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    same, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
-    agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
-    for level in sorted({*levels.tolist()} - {""}):
-        at = levels == level
-        agreements.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
-    return agreements
 
 
 def _system_figures(decided: Decided) -> Figures:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.intervals import DEFAULT, Interval, Resampling
+from msdscore.intervals import DEFAULT, Floats, Interval, Resampling
 from msdscore.lab.benchmarks.base import Benchmark, Item, ItemT, clusters
 from msdscore.lab.stats.resample import bootstrap, bootstrap_share
 from msdscore.registry import resolve
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 

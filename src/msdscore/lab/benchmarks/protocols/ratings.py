@@ -9,12 +9,12 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from msdscore.intervals import Floats, Ints
 from msdscore.lab.benchmarks.base import Rated, image_key
-from msdscore.lab.benchmarks.protocols.counting import Floats, Measured, Statistic
+from msdscore.lab.benchmarks.protocols.counting import Measured, Statistic
 from msdscore.lab.benchmarks.readers.ratings import HUMAN
 from msdscore.lab.stats.ranks import MEASURES, prepare, rank_groups
 
-Ints = NDArray[np.int64]
 Items = Sequence[Rated]
 _WORDS_APART = 5  # largest difference in words of long captions of matched length, by the benchmark's protocol
 

@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import DEFAULT, Interval, Resampling
+from msdscore.intervals import DEFAULT, Floats, Interval, Resampling
 from msdscore.lab.benchmarks.base import Benchmark, Item, clusters
 from msdscore.lab.benchmarks.protocols.counting import (
     MEAN,
     Credit,
     Flags,
-    Floats,
     Sheet,
     Statistic,
     make_sheet,
@@ -30,7 +28,7 @@ from msdscore.lab.benchmarks.results.result import (
     read_result,
     score_matrix,
 )
-from msdscore.lab.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
+from msdscore.lab.stats.pairs import mcnemar, mcnemar_exact
 from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
 from msdscore.registry import resolve
 
@@ -185,18 +183,17 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
         # Permutations are cheap, and Holm's correction needs precise small p-values.
         often = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
         permuted = permutation_test(ours, theirs, clusters=names, how=often)
-        tests = (permuted, _mcnemar(ours == 1, theirs == 1, names))
+        right, other_right = ours == 1, theirs == 1
+        if len(np.unique(names)) < len(names):
+            discordance = mcnemar(right, other_right, names)
+        else:
+            exact = int((right != other_right).sum()) < _EXACT_BELOW
+            discordance = (mcnemar_exact if exact else mcnemar)(right, other_right)
         interval = paired_difference(ours, theirs, clusters=names, how=first.how)
         means = float(ours.mean()), float(theirs.mean())
+        tests = (permuted, discordance)
         differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(ours)))
     return differences
-
-
-def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
-    """Return McNemar's test: clustered if images have several items, exact with few discordant pairs."""
-    if len(np.unique(names)) < len(names):
-        return mcnemar_clustered(first, second, names)
-    return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
 
 
 def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:

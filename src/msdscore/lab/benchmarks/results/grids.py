@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from msdscore.errors import InputError
-from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.intervals import DEFAULT, Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
 from msdscore.lab.benchmarks.results.result import MetricResult, Result
@@ -234,7 +234,7 @@ def _column(result: Result) -> Column:
 
 
 def overview(
-    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling | None = None
+    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling = DEFAULT
 ) -> Grid:
     """Return one row per metric and encoder, one column per benchmark with its headline figure.
 
@@ -246,7 +246,7 @@ def overview(
     cells, marked = _headlines(results), dict[str, set[str]]()
     for result, folder in opened:
         if any(against in (metric.label, metric.title) and metric.figures for metric in result.metrics):
-            comparisons = compare_all(result, folder, against, how=how or Resampling())
+            comparisons = compare_all(result, folder, against, how=how)
             differing = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
             marked[result.benchmark] = {result.metric(label).title for label in differing}
     rows = []
@@ -316,7 +316,7 @@ def _title(result: Result) -> str:
     return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
 
 
-def mean_ranks(results: Sequence[Result], *, how: Resampling | None = None) -> Grid:
+def mean_ranks(results: Sequence[Result], *, how: Resampling = DEFAULT) -> Grid:
     """Return ranks of the headline figures (1 is best, ties share) and their mean, with intervals over benchmarks.
 
     Only metrics with a figure on every benchmark are ranked.
@@ -333,7 +333,7 @@ def mean_ranks(results: Sequence[Result], *, how: Resampling | None = None) -> G
     values = np.array([[own[column].value for column in columns] for own in whole.values()])
     ones, falling = np.ones(len(values)), -np.nan_to_num(values, nan=-np.inf)
     ranks = np.stack([mid_ranks(rank_groups(column), ones) for column in falling.T], axis=1)
-    means = [bootstrap_mean(own, how=how or Resampling()) for own in ranks]
+    means = [bootstrap_mean(own, how=how) for own in ranks]
     ranked = sorted(zip(_names(whole), means, ranks, strict=True), key=lambda row: row[1].value)
     rows = tuple(
         (name, f"{mean.value:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", *(f"{rank:g}" for rank in own))

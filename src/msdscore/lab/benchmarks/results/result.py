@@ -3,20 +3,20 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, heading
-from msdscore.intervals import Interval
-from msdscore.io.atomic import write_bytes
+from msdscore.intervals import Floats, Interval
 from msdscore.lab.benchmarks.base import Battle, Item, Kind, Pair, Rated, image_key, image_names
 from msdscore.lab.benchmarks.protocols.counting import Figure, Figures
-from msdscore.lab.metrics.base import Cases, Floats, Metric
+from msdscore.lab.metrics.base import Cases, Metric
 
 FORMAT = 3
 _SCORES = ("msd", "soft-msd", "ref-msd")  # metrics that each form defines
@@ -123,11 +123,6 @@ class Result:
         raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {known}")
 
 
-def write_result(result: Result, path: Path) -> None:
-    """Write the result atomically."""
-    write_bytes(path, to_json(result).encode() + b"\n", folder=path.parent)
-
-
 def to_json(result: Result) -> str:
     """Return the result as JSON; NaN becomes null."""
     content = {"format": FORMAT, **plain(asdict(result))}
@@ -135,7 +130,7 @@ def to_json(result: Result) -> str:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result written by `write_result`."""
+    """Read a result that `to_json` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -145,13 +140,8 @@ def read_result(path: Path) -> Result:
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
     try:
-        content |= {
-            "metrics": tuple(map(_metric, content["metrics"])),
-            "length": content["length"] and _metric(content["length"]),
-            "made": Provenance(**content["made"]),
-            "failures": tuple(content["failures"]),
-        }
-        return Result(**content)
+        result: Result = restored(Result, content)
+        return result
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
 
@@ -163,23 +153,6 @@ def is_result(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
-
-
-def _metric(content: dict[str, Any]) -> MetricResult:
-    figures, control = (tuple(map(_figure, content[name])) for name in ("figures", "control"))
-    matched = content["matched"] and _figure(content["matched"])
-    return MetricResult(**content | {"figures": figures, "control": control, "matched": matched})
-
-
-def _figure(content: dict[str, Any]) -> Figure:
-    interval = content["interval"] and Interval(**_with_nan(content["interval"]))
-    return Figure(**_with_nan(content) | {"interval": interval})
-
-
-def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
-    """Convert nulls of JSON back to NaN."""
-    nulls = [name for name in ("value", "low", "high") if content.get(name, 0) is None]
-    return content | dict.fromkeys(nulls, math.nan)
 
 
 def plain(value: Any) -> Any:
@@ -195,6 +168,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """Convert JSON that `plain` wrote back by type hints: objects to dataclasses, lists to tuples, null to NaN.
+
+    >>> restored(tuple[float, ...], [1.0, None])
+    (1.0, nan)
+    """
+    if get_origin(kind) is UnionType:  # with None
+        return None if value is None else restored(get_args(kind)[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(restored(get_args(kind)[0], item) for item in value)
+    if is_dataclass(kind):
+        return kind(**{name: restored(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
+    return math.nan if value is None and kind is float else value
 
 
 WRONG = "@wrong"  # suffix of a metric's label: its scores with the wrong images

@@ -14,6 +14,7 @@ import torch
 from msdscore.core.paper import total
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
+from msdscore.intervals import Floats
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
 from msdscore.lab.benchmarks.base import (
@@ -26,7 +27,7 @@ from msdscore.lab.benchmarks.base import (
     image_source,
     stranger_of,
 )
-from msdscore.lab.metrics.base import Cases, Compare, Floats, Need, Vectors
+from msdscore.lab.metrics.base import Cases, Compare, Need, Vectors
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline

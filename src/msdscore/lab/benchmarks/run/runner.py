@@ -23,12 +23,13 @@ import pyarrow.parquet as pq
 from msdscore.encoders.registry import domains_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.references import count_fact
-from msdscore.intervals import Resampling
+from msdscore.intervals import Floats, Resampling
+from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.io.outputs.targets import REMEDY
 from msdscore.lab.benchmarks.base import image_key, image_names
 from msdscore.lab.benchmarks.protocols import counting
-from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, Flags, Floats
+from msdscore.lab.benchmarks.protocols.counting import Figure, Figures, Flags
 from msdscore.lab.benchmarks.registry import reader_options
 from msdscore.lab.benchmarks.results import result as tables
 from msdscore.lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
@@ -88,7 +89,7 @@ def run_benchmark(
             draw = prepare_work(replace(plan, options={**plan.options, "seed": seed}))
             results.append(run(draw, output.with_name(f"{output.stem}.seed-{seed}.parquet")))
         result = average(results)
-    tables.write_result(result, target)
+    write_bytes(target, tables.to_json(result).encode() + b"\n", folder=target.parent)
     return result
 
 
@@ -119,9 +120,10 @@ def _run_once(
     encodes = any(metric.needs("encoder") for metric in work.metrics)
     scorer = recorded_scorer(scores, stamp) if encodes else None
     earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources) if scorer else None
-    loaded = pipeline() if encodes and (earlier is None or earlier.tasks) else None
+    loaded = None
     if earlier is None or earlier.tasks:
-        if loaded is not None:
+        if encodes:
+            loaded = pipeline()
             scorer = ScorerRecord(loaded.signature, loaded.encoder.signature, str(loaded.encoder.device))
         earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
     signatures = _signatures(work, scorer)
@@ -314,31 +316,30 @@ def average(results: Sequence[Result]) -> Result:
     first, metrics = results[0], []
     for metric in first.metrics:
         drawn = [result.metric(metric.label) for result in results]
-        matched = [own.matched for own in drawn if own.matched is not None]
+        matched = _mean_figures([[own.matched] for own in drawn if own.matched is not None])
         facts = metric.signature.split("|")
         metrics.append(replace(
             metric,
             signature="|".join([*(fact for fact in facts if not fact.startswith("draw:")), f"draws:{len(drawn)}"]),
             figures=_mean_figures([own.figures for own in drawn]),
             control=_mean_figures([own.control for own in drawn]),
-            matched=_mean_figure(matched) if matched else None,
+            matched=matched[0] if matched else None,
         ))  # fmt: skip
     run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
     return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
 
 
-def _mean_figures(drawn: Sequence[Figures]) -> Figures:
-    every = [figure for figures in drawn for figure in figures]
-    return tuple(_mean_figure([other for other in every if other.name == figure.name]) for figure in drawn[0])
-
-
-def _mean_figure(figures: Sequence[Figure]) -> Figure:
-    values = [figure.value for figure in figures]
-    intervals = [figure.interval for figure in figures if figure.interval is not None]
-    if len(figures) < 2 or any(map(math.isnan, values)):
-        return figures[0]
-    interval = None
-    if len(intervals) == len(figures):
-        low, high = (fmean(getattr(drawn, end) for drawn in intervals) for end in ("low", "high"))
-        interval = replace(intervals[0], value=fmean(values), low=low, high=high)
-    return replace(figures[0], value=fmean(values), interval=interval, spread=stdev(values))
+def _mean_figures(drawn: Sequence[Sequence[Figure]]) -> Figures:
+    """Return the figures of the first draw, averaged over all draws that have them."""
+    means = []
+    for figure in drawn[0] if drawn else ():
+        same = [other for figures in drawn for other in figures if other.name == figure.name]
+        values, intervals = [other.value for other in same], [other.interval for other in same if other.interval]
+        if len(same) > 1 and not any(map(math.isnan, values)):
+            interval = None
+            if len(intervals) == len(same):
+                low, high = (fmean(getattr(own, end) for own in intervals) for end in ("low", "high"))
+                interval = replace(intervals[0], value=fmean(values), low=low, high=high)
+            figure = replace(figure, value=fmean(values), interval=interval, spread=stdev(values))
+        means.append(figure)
+    return tuple(means)

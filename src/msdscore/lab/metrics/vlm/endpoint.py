@@ -18,7 +18,7 @@ from msdscore.version import __version__
 _EXTRA = "judge"
 _AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 _REFUSED = frozenset((400, 413, 415, 422))  # errors of one request: a content filter, an image that is too large
-_LONGEST_WAIT = 60.0
+_LONGEST_WAIT, _TIMEOUT = 60.0, 120.0  # seconds
 
 
 class RefusedQuestionError(RunError):
@@ -33,7 +33,6 @@ class Endpoint:
     model: str
     key_env: str = "OPENAI_API_KEY"
     retries: int = 5
-    timeout: float = 120.0
 
     def __post_init__(self) -> None:
         if urlsplit(self.url).scheme not in ("http", "https"):
@@ -73,7 +72,7 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
         try:
-            reply = httpx.post(address, json=payload, headers=headers, timeout=self.timeout)
+            reply = httpx.post(address, json=payload, headers=headers, timeout=_TIMEOUT)
         except httpx.TransportError as error:
             raise _PassingError(str(error) or type(error).__name__) from error
         if reply.is_success:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from msdscore.errors import ConfigError
-from msdscore.lab.metrics.base import Cases, CaseScores, Floats, Loaded
+from msdscore.intervals import Floats
+from msdscore.lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore.lab.metrics.vlm.model import load_local, read_prompt
 
 PROMPT = (

@@ -14,7 +14,7 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.lab.benchmarks.results.result import items_of
-from msdscore.lab.stats.pairs import credits_of, mcnemar, mcnemar_clustered
+from msdscore.lab.stats.pairs import credits_of, mcnemar
 from msdscore.lab.stats.resample import bootstrap_share, paired_difference, permutation_test
 from msdscore.lab.studies.ablations.sweep import PAIRS, VariantResult, named_variants, run_once, run_sweep, sweep_table
 from msdscore.lab.studies.context import PAPER, Study
@@ -209,7 +209,7 @@ def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
         ours, theirs = pairs.right(first), pairs.right(second)
         tests = (
             mcnemar(ours == 1, theirs == 1),
-            mcnemar_clustered(ours == 1, theirs == 1, pairs.cluster),
+            mcnemar(ours == 1, theirs == 1, pairs.cluster),
             permutation_test(ours, theirs, clusters=pairs.cluster, how=how),
         )
         difference, plain = (
