@@ -10,9 +10,9 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.explain.figure import (
     NO_GLYPH,
-    any_letters,
     figure,
-    lacks_letters,
+    lacks_glyphs,
+    missing_glyphs_allowed,
     ruler,
     set_lines,
     sheet_pixels,
@@ -42,7 +42,7 @@ def boxes(drawn):
     """Left, top, right and bottom of every text and image in inches from the top left corner of the page."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with any_letters():
+    with missing_glyphs_allowed():
         FigureCanvasAgg(drawn).draw()
         items = [(text.get_text(), text) for text in drawn.texts] + [("", axes) for axes in drawn.axes]
         extents = [(name, item.get_window_extent()) for name, item in items]
@@ -270,7 +270,7 @@ def test_a_caption_of_more_than_twelve_lines_is_cut_with_a_note():
 
 def test_wide_letters_without_a_font_get_the_space_that_another_viewer_needs():
     measure = ruler(9.0, ["DejaVu Sans"])
-    if lacks_letters(["狗"]):
+    if lacks_glyphs(["狗"]):
         assert 9.0 / 72 <= measure("狗") <= 2 * 9.0 / 72
         assert measure("狗狗") == pytest.approx(2 * measure("狗"), rel=0.1)
     assert measure("n" * 10) == pytest.approx(10 * measure("n"), rel=0.1)

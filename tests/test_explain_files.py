@@ -16,7 +16,7 @@ from hostile import Tags
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
-from msdscore.explain.figure import lacks_letters, ruler, set_lines
+from msdscore.explain.figure import lacks_glyphs, ruler, set_lines
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
 
@@ -196,9 +196,9 @@ def test_right_to_left_text_is_right_aligned():
 
 
 def test_missing_glyphs_are_noted(tmp_path):
-    assert not lacks_letters(["a dog", "кот"])
+    assert not lacks_glyphs(["a dog", "кот"])
     missing = "\U000f0000"  # a private-use character that no font has
-    assert lacks_letters([f"a {missing} dog"])
+    assert lacks_glyphs([f"a {missing} dog"])
     Scorer("toy").explain(two_coloured("green", "red"), f"green {missing} dog").save(tmp_path / "f.svg")
 
 

@@ -161,7 +161,7 @@ def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
     mixture = fit(points[None], mask, keys, FitSettings(components=3, kappa=5.0, iterations=200))
     means, log_weights = mixture.means[0].numpy(), mixture.log_weights[0].numpy()
     x, y = points.numpy(), tokens.numpy()
-    shares = maps.shares_of(x, means, log_weights, 5.0)
+    shares = maps.responsibilities(x, means, 5.0, log_weights)
 
     def log_density(weights):  # with fixed responsibilities and lower patch weights
         mass = (weights[:, None] * shares).sum(axis=0)

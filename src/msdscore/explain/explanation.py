@@ -14,16 +14,18 @@ from msdscore.errors import ConfigError, MissingExtraError, RowError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import in_words
 from msdscore.explain.maps import check_projection
-from msdscore.explain.references import missing_with_references, units_with_references
-from msdscore.explain.save import document, encoded, save
+from msdscore.explain.save import KINDS, document, encoded
 from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Measurement, Unit
+from msdscore.forms.references import agreed_words, p_value_with_references
 from msdscore.io.images import ImageSource
+from msdscore.io.outputs.targets import check_target, put
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.references import compare_texts
+from msdscore.scoring.references import ReferenceComparison, compare_texts
 from msdscore.scoring.results import Scores, numbers
-from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
+from msdscore.scoring.vocabulary import MISSING, NamedWord, Namer, Suggestion
+from msdscore.text.words import Word
 
 
 class Explanation(Attribution):
@@ -77,7 +79,8 @@ class Explanations:
 
     def save(self, path: str | Path) -> None:
         """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
-        save(self.items, Path(path))
+        check_target(Path(path), KINDS)
+        put(Path(path), encoded(self.items, Path(path).suffix), overwrite=True)
 
     def __str__(self) -> str:
         return "\n\n".join(f"{item.score.caption}\n{item}" for item in self)
@@ -93,7 +96,7 @@ class Explanations:
 
 
 def joined_explanations(parts: Iterable[Explanations]) -> Explanations:
-    """Explanations of one image by several encoders as one, to show on one scale."""
+    """Merge explanations of one image by several encoders, to show them on one scale."""
     items = tuple(item for part in parts for item in part)
     forms = dict.fromkeys(item.form.name for item in items)
     if len(forms) > 1:
@@ -138,14 +141,14 @@ def explain_pairs(
             row = embedded.row(number)
             alone = Embedded(take(embedded.vectors, [row]), (0,), {}, embedded.keys[row : row + 1])
             try:
-                own = references[start + number] if references else None
-                yield explain_embedded(pipeline, image_of(item), alone, [caption], own, doubt=doubt)[0]
+                known = references[start + number] if references else None
+                yield explain_embedded(pipeline, image_of(item), alone, [caption], known, doubt=doubt)[0]
             except RowError as error:
                 yield error
 
 
 def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
-    """An image in full size and its vectors."""
+    """Return an image in full size and its embedding."""
     (decoded,) = pipeline.decode([image], keep=True)
     embedded = pipeline.embed_images([decoded]).require()
     return image_of(decoded), embedded
@@ -174,16 +177,17 @@ def explain_embedded(
     rows = numbers(measured, form)
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
-        rows = tuple(own.added_to(row) for own, row in zip(compared, rows, strict=True))
+        rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))
     scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)
     terms = terms_of(form, images, texts, measured)
     units = [form.units(measured, number) for number in range(len(captions))]
     words = [form.words(measured, number) for number in range(len(captions))] if compared else []
-    units = [units_with_references(*own) for own in zip(units, words, compared, strict=True)] if compared else units
+    for number, comparison in enumerate(compared):
+        units[number] = _with_references(units[number], words[number], comparison)
     named = _named(pipeline, images, texts, measured, units, doubt)
-    for number, own in enumerate(compared):
+    for number, comparison in enumerate(compared):
         missing, suggestions = named[number]
-        named[number] = missing_with_references(missing, words[number], own), suggestions
+        named[number] = _missing_words(missing, words[number], comparison), suggestions
     for number, score in enumerate(scores):
         if not score.readable:
             units[number], named[number] = _not_judged(units[number]), ((), ())
@@ -198,6 +202,27 @@ def explain_embedded(
             for number, score in enumerate(scores)
         )
     )  # fmt: skip
+
+
+def _with_references(units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison) -> tuple[Unit, ...]:
+    """Return the words of a caption with the number of references that have each, and p-values based on both."""
+    counted, total = list(units), len(compared.references)
+    for number, (unit, count) in enumerate(zip(units, compared.count_words(words), strict=True)):
+        if count is not None:
+            p_value = None if unit.p_value is None else p_value_with_references(unit.p_value, count, total)
+            counted[number] = replace(unit, references=count, p_value=p_value)
+    return tuple(counted)
+
+
+def _missing_words(
+    missing: Sequence[NamedWord], words: Sequence[Word], compared: ReferenceComparison
+) -> tuple[NamedWord, ...]:
+    """Return missing words of a caption: first those of several references, then those that the image shows."""
+    said, total = {word.stem for word in words}, len(compared.references)
+    agreed = agreed_words(compared.references) if total else []
+    named = [NamedWord(word, round(count / total, 4), count) for stem, word, count in agreed if stem not in said]
+    known = {word.word for word in named}
+    return tuple([*named, *(word for word in missing if word.word not in known)][:MISSING])
 
 
 def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:

@@ -1,6 +1,7 @@
-"""Explanations as Matplotlib figures at the width of a paper's column: words, maps, and the score as a sum.
+"""Matplotlib figures of explanations, one column of a paper wide: words, maps, and the score as a sum.
 
-Captions are broken into lines of positioned words, measured with fonts that have their letters.
+Captions are broken into lines of separately positioned words, whose widths are measured in fonts that have their
+glyphs.
 """
 
 import unicodedata
@@ -25,25 +26,25 @@ from msdscore.explain.terms import Attribution
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Inches, but for points and pixels.
+# Lengths are in inches, font sizes in points.
 COLUMN = 3.4  # one column of a two-column paper
 MARGIN = 0.06
-INDENT = 0.02  # room for the box of a line's first word
+INDENT = 0.02  # padding for the box of the first word of a line
 GAP = 0.08
 CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS, KEY_POINTS = 9.0, 7.0, 6.0, 5.2
-LINE, SMALL_LINE = 0.2, 0.115  # a line of the caption, and of a remark
-FOOT = 0.16  # a note under all captions
-LETTERS = 76  # of a remark that fit a line
+LINE, SMALL_LINE = 0.2, 0.115  # height of a line of the caption, and of a remark
+FOOT = 0.16  # height of the note below all captions
+LETTERS = 76  # characters per line of a remark
 MOST_ACROSS = 2  # captions per row: the width of a page of a two-column paper
-IMAGE_PIXELS = 480  # longest side of a panel's image: 400 dpi at a third of a column
-SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of a sheet, as loggers show it
+IMAGE_PIXELS = 480  # longest side of the image of a panel: 400 dpi at a third of a column
+SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of `sheet_pixels`
 GREY = "#555"
-WIDER = 0.4  # of the height of a letter, by which a wide one exceeds its placeholder box
-MOST_LINES = 12  # a paragraph longer than this is better read as a page
+WIDER = 0.4  # fraction of the font size by which a wide character exceeds its placeholder box
+MOST_LINES = 12  # longer captions are truncated; the HTML page shows them in full
 INCH = 72.0
 Line = list[tuple[float, look.TextPiece]]  # parts of a caption with their offsets in inches from the start of the line
 BASE = "DejaVu Sans"  # comes with Matplotlib: Latin, Greek, Cyrillic, Hebrew, Arabic
-# Families with further scripts, if they are installed; the first that has a letter is used.
+# Fonts for other scripts, used if installed; the first one that has a character is chosen.
 FURTHER = (
     "Noto Sans CJK", "Noto Sans", "Noto Emoji", "Arial Unicode", "PingFang", "Hiragino Sans", "Microsoft YaHei",
     "Malgun Gothic", "Nirmala UI", "Segoe UI", "Symbola", "WenQuanYi", "Droid Sans Fallback",
@@ -52,24 +53,23 @@ NO_GLYPH = "some letters are in no installed font; install Noto fonts, or save a
 
 
 class Page:
-    """A white figure with positions in inches from the top left corner."""
+    """A white figure; positions are in inches from the top left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         make: Any = require("matplotlib.figure", extra="figures").Figure
         self.figure, self.width, self.height = make(figsize=(width, height), facecolor="white"), width, height
 
     def axes(self, left: float, top: float, width: float, height: float) -> Any:
-        """Add axes without decoration at a position."""
-        low = self.height - top - height
-        axes = self.figure.add_axes((left / self.width, low / self.height, width / self.width, height / self.height))
+        """Add axes without decoration."""
+        bottom = self.height - top - height
+        axes = self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
         axes.set_axis_off()
         return axes
 
     def text(self, left: float, top: float, text: str, points: float = LABEL_POINTS, **style: Any) -> None:
-        """Add text with its top left corner (or as set in `style`) at a position; dollar signs are literal."""
+        """Add text, by default with its top left corner at the position; dollar signs are literal."""
         style = {"va": "top", "ha": "left", "color": "#111"} | style
-        where = (left / self.width, 1 - top / self.height)
-        self.figure.text(*where, text, fontsize=points, parse_math=False, **style)
+        self.figure.text(left / self.width, 1 - top / self.height, text, fontsize=points, parse_math=False, **style)
 
     def image(self, left: float, top: float, width: float, height: float, pixels: Any) -> None:
         """Add an image that fills a box."""
@@ -79,7 +79,7 @@ class Page:
 def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
     """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks.
 
-    A last line says if no font has some letter, unless `warn` is false.
+    With `warn`, a note at the bottom says if some characters are in no installed font.
     """
     across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), look.maps_of(items)
     span = look.waterfall_span(items)
@@ -88,154 +88,157 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
         [line for remark in look.remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
         for item in items
     ]
-    panel = _panel(len(maps[0]))
-    high = panel * _shape(items[0].image)
-    # Each row of cells is as high as its longest caption and its longest remarks need.
+    width = _panel_width(len(maps[0]))
+    height = width * _aspect(items[0].image)
+    # The longest caption and the longest remarks of a row determine its height.
     starts = range(0, len(items), across)
-    captions = [LINE * max(map(len, lines[at : at + across])) for at in starts]
-    below = [SMALL_LINE * max(map(len, remarks[at : at + across])) for at in starts]
-    heights = [MARGIN + own + 0.39 + high + 0.20 + 0.48 + under for own, under in zip(captions, below, strict=True)]
+    captions = [LINE * max(map(len, lines[start : start + across])) for start in starts]
+    below = [SMALL_LINE * max(map(len, remarks[start : start + across])) for start in starts]
+    heights = [
+        MARGIN + above + 0.39 + height + 0.20 + 0.48 + under for above, under in zip(captions, below, strict=True)
+    ]
     tops = list(accumulate(heights, initial=0.0))
-    foot = FOOT if warn and lacks_letters(item.score.caption for item in items) else 0.0
+    foot = FOOT if warn and lacks_glyphs(item.score.caption for item in items) else 0.0
     page = Page(across * COLUMN, tops[-1] + foot)
     for number, item in enumerate(items):
         row, column = divmod(number, across)
         left, top = column * COLUMN + MARGIN, tops[row] + MARGIN
         _draw_caption(page, (left, top), lines[number], font_families(item.score.caption))
         top += captions[row] + 0.02
-        _draw_word_key(page, left, top, items, KEY_POINTS)
+        _draw_word_legend(page, left, top, items, KEY_POINTS)
         small = look.thumbnail(item.image, IMAGE_PIXELS)
         for index, drawn in enumerate(maps[number].values()):
-            at = left + index * (panel + GAP)
-            page.text(at, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
-            page.image(at, top + 0.37, panel, high, look.overlay(small, item.patches, drawn))
-            _draw_legend(page, at, top + 0.40 + high, panel, drawn)
-        _draw_sum(page, left, top + 0.40 + high + 0.20, item, span)
+            x = left + index * (width + GAP)
+            page.text(x, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
+            page.image(x, top + 0.37, width, height, look.overlay(small, item.patches, drawn))
+            _draw_legend(page, x, top + 0.40 + height, width, drawn)
+        _draw_sum(page, left, top + 0.40 + height + 0.20, item, span)
         for index, line in enumerate(remarks[number]):
-            page.text(left, top + 0.40 + high + 0.20 + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
+            page.text(left, top + 0.40 + height + 0.20 + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
 
 
 def word_figure(item: Attribution, columns: int = 4) -> "Figure":
-    """Draw small maps of the regions of each judged word, the least supported word first."""
-    units, panel = item.ranked, _panel(columns)
-    step = panel * _shape(item.image) + 0.2
+    """Draw a small map of the regions of each judged word, the least supported word first."""
+    units, width = item.ranked, _panel_width(columns)
+    step = width * _aspect(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
     page = Page(COLUMN, rows * step + 0.36)
     limit, image = look.word_limit([item]), look.thumbnail(item.image, IMAGE_PIXELS)
     for number, unit in enumerate(units):
-        left = MARGIN + (number % columns) * (panel + GAP)
-        top = MARGIN + (number // columns) * step
+        row, column = divmod(number, columns)
+        left, top = MARGIN + column * (width + GAP), MARGIN + row * step
         role, strength = look.word_colour(unit, limit, item.doubt)
         name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
         colour = look.css(role, max(strength, 0.7)) if strength else GREY
-        known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
-        page.text(left, top, f"{name}  {known}", weight="bold", family=font_families(unit.text), color=colour)
-        page.image(left, top + 0.15, panel, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
-    notes = f"number: {item.form.word_note}"
-    for number, note in enumerate((notes, "green: where the word looks, each image to its own maximum")):
+        value = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
+        page.text(left, top, f"{name}  {value}", weight="bold", family=font_families(unit.text), color=colour)
+        page.image(left, top + 0.15, width, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
+    notes = (f"number: {item.form.word_note}", "green: where the word looks, each image to its own maximum")
+    for number, note in enumerate(notes):
         page.text(MARGIN, rows * step + 0.1 + 0.11 * number, note, SMALL_POINTS - 0.5, color=GREY)
     return page.figure
 
 
 def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
-    """Captions of several images, one row per explanation, the image next to its caption, MSD and match.
+    """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match.
 
-    As pixels, height by width by three, for loggers that take images.
+    Returns RGB pixels (height, width, 3), for experiment loggers.
     """
     limit = look.word_limit(items)
     lines = [set_lines(look.spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
     images = [look.thumbnail(item.image, SHEET_PIXELS) for item in items]
-    tall = [SHEET_IMAGE * _shape(image) for image in images]
-    heights = [max(high, len(own) * LINE + FOOT) + GAP for high, own in zip(tall, lines, strict=True)]
-    tops = [MARGIN, *(MARGIN + height for height in accumulate(heights))]
+    heights = [SHEET_IMAGE * _aspect(image) for image in images]
+    steps = [max(height, len(text) * LINE + FOOT) + GAP for height, text in zip(heights, lines, strict=True)]
+    tops = [MARGIN, *(MARGIN + total for total in accumulate(steps))]
     page = Page(SHEET_IMAGE + SHEET_TEXT + 2 * MARGIN + GAP, tops[-1] + 0.3)
     left = MARGIN + SHEET_IMAGE + GAP
-    for item, own, top, high, image in zip(items, lines, tops, tall, images, strict=False):
-        page.image(MARGIN, top, SHEET_IMAGE, high, image)
-        _draw_caption(page, (left, top), own, font_families(item.score.caption))
+    for item, text, top, height, image in zip(items, lines, tops, heights, images, strict=False):
+        page.image(MARGIN, top, SHEET_IMAGE, height, image)
+        _draw_caption(page, (left, top), text, font_families(item.score.caption))
         match = "" if item.score.match is None else f"match {item.score.match:.2f}, {item.score.reading}; "
-        page.text(left + INDENT, top + len(own) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
-    _draw_word_key(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
+        page.text(left + INDENT, top + len(text) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
+    _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
     buffer = BytesIO()
-    with any_letters():
+    with missing_glyphs_allowed():
         page.figure.savefig(buffer, format="png", dpi=SHEET_DPI)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
 
-def _panel(count: int) -> float:
-    """Return the width of one of several panels in a row."""
+def _panel_width(count: int) -> float:
+    """Return the width of each of `count` panels in a row."""
     return (COLUMN - 2 * MARGIN - (count - 1) * GAP) / count
 
 
-def _shape(image: Image.Image) -> float:
-    """Height by width as it is drawn; extreme formats are squeezed."""
+def _aspect(image: Image.Image) -> float:
+    """Return the height of an image relative to its width as drawn; extreme formats are squeezed."""
     return float(np.clip(image.height / image.width, 0.4, 1.6))
 
 
 def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line], family: list[str]) -> None:
     left, top = corner
     for number, line in enumerate(lines):
-        for at, own in line:
-            box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": own.back, "linewidth": 0}
-            style = {"va": "center", "family": family, "color": own.ink or "#111", "bbox": box if own.back else None}
-            page.text(left + INDENT + at, top + (number + 0.5) * LINE, own.text, CAPTION_POINTS, **style)
+        for offset, piece in line:
+            box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": piece.back, "linewidth": 0}
+            style = {
+                "va": "center",
+                "family": family,
+                "color": piece.ink or "#111",
+                "bbox": box if piece.back else None,
+            }
+            page.text(left + INDENT + offset, top + (number + 0.5) * LINE, piece.text, CAPTION_POINTS, **style)
 
 
-def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
-    """Draw the legend of word colours."""
-    measure = ruler(points, font_families(""))
-    at = left + 0.03
+def _draw_word_legend(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
+    measure, left = ruler(points, [BASE]), left + 0.03
     for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
-        page.text(at, top + 0.085, text, points, va="center", color=ink, bbox=box)
-        at += measure(text) + 0.09
+        page.text(left, top + 0.085, text, points, va="center", color=ink, bbox=box)
+        left += measure(text) + 0.09
 
 
 def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.Map) -> None:
     page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
     page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
-    # The unit is under the other maps; with two signs there is no space for it.
+    # A legend with two signs has no space for the unit, which is below the other maps.
     high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
     page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
 def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
-    """The headline, and a bar from zero to the score with a lane for each part."""
+    """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
-    head = total if score.match is None else f"{100 * score.match:.0f} %: {score.reading} match"
-    if not item.readable:
-        head = "cannot be judged"
-    page.text(left, top, head, LABEL_POINTS + 1, weight="bold")
-    right = look.equation(item) if score.match is None else total
-    page.text(left + width, top + 0.015, right, SMALL_POINTS, ha="right", color=GREY)
+    headline = total if score.match is None else f"{100 * score.match:.0f} %: {score.reading} match"
+    page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
+    formula = look.equation(item) if score.match is None else total
+    page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)
     steps = look.waterfall(item)
     axes = page.axes(left, top + 0.16, width, 0.15)
     axes.set_xlim(*span)
     axes.set_ylim(len(steps), 0)
-    for lane, step in enumerate(steps):
-        axes.barh(lane + 0.5, step.size, left=step.start, height=1.0, color=step.colour, linewidth=0)
+    for number, step in enumerate(steps):
+        axes.barh(number + 0.5, step.size, left=step.start, height=1.0, color=step.colour, linewidth=0)
     axes.axvline(0, color="#111", linewidth=0.6)
     axes.axvline(score.soft_msd, color="#111", linewidth=1.6)
     for number, step in enumerate(steps):
         side = "left" if number == 0 else "right" if number == len(steps) - 1 else "center"
-        at = left + width * number / max(1, len(steps) - 1)
+        x = left + width * number / max(1, len(steps) - 1)
         colour = "#666" if number == 0 else step.colour
-        page.text(at, top + 0.34, f"{step.name} {_signed(step.size)}", KEY_POINTS, ha=side, color=colour, weight="bold")
+        page.text(x, top + 0.34, f"{step.name} {_signed(step.size)}", KEY_POINTS, ha=side, color=colour, weight="bold")
 
 
 def _signed(value: float) -> str:
-    """A number with its sign, typeset."""
+    """Format a number with its sign, with a typographic minus."""
     return f"{value:+.3f}".replace("-", "−")
 
 
 def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> list[Line]:
-    """The words and marks of a caption on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
+    """Break the words and marks of a caption into lines of `width` inches; truncate after `MOST_LINES`.
 
-    A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
+    A word that is longer than a line is split. Captions in right-to-left scripts are aligned to the right.
     """
     caption = "".join(piece.text for piece in pieces)
     measure = ruler(points, font_families(caption))
@@ -252,74 +255,65 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
                 parts.append("")
             parts[-1] += char
         for number, text in enumerate(parts):
-            wide = measure(text)
-            if lines[-1] and (number or cursor + gap + wide > width):
+            length = measure(text)
+            if lines[-1] and (number or cursor + gap + length > width):
                 lines.append([])
                 cursor = gap = 0.0
             gap = gap if lines[-1] else 0.0
             lines[-1].append((cursor + gap, replace(piece, text=text)))
-            cursor, gap = cursor + gap + wide, 0.0
+            cursor, gap = cursor + gap + length, 0.0
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the page form shows all)"))]]
-    if runs_from_the_right(caption):
+    # The first character with a direction decides, as in the Unicode algorithm for paragraphs.
+    directions = (unicodedata.bidirectional(char) for char in caption)
+    if next((way for way in directions if way in ("L", "R", "AL")), "L") != "L":
         lines = [[(width - left - measure(piece.text), piece) for left, piece in line] for line in lines]
     return lines
 
 
-def runs_from_the_right(text: str) -> bool:
-    """Whether the first letter with a direction belongs to a script that runs from right to left.
-
-    >>> runs_from_the_right("12 dogs"), runs_from_the_right("كلب dog")
-    (False, True)
-    """
-    directions = (unicodedata.bidirectional(char) for char in text)
-    return next((way != "L" for way in directions if way in ("L", "R", "AL")), False)
-
-
 def font_families(text: str) -> list[str]:
-    """Return font families for a text: the base, and one more for every letter that the previous ones lack."""
+    """Return font families for a text: the base, and one more for every character that the previous ones lack."""
     chosen = [BASE]
-    for char in _letters(text):
-        if not any(ord(char) in _letters_of(family) for family in chosen):
-            holder = next((family for family in _further() if ord(char) in _letters_of(family)), None)
-            chosen += [] if holder is None else [holder]
+    for char in _characters(text):
+        if not any(char in _glyphs(family) for family in chosen):
+            chosen += [family for family in _installed() if char in _glyphs(family)][:1]
     return chosen
 
 
-def lacks_letters(texts: Iterable[str]) -> bool:
-    """Return whether a letter is in none of the installed fonts."""
+def lacks_glyphs(texts: Iterable[str]) -> bool:
+    """Return whether a character is in none of the installed fonts."""
     return any(
-        all(ord(char) not in _letters_of(family) for family in font_families(text))
+        all(char not in _glyphs(family) for family in font_families(text))
         for text in texts
-        for char in _letters(text)
+        for char in _characters(text)
     )
 
 
 @contextmanager
-def any_letters() -> Iterator[None]:
-    """Allow letters that no font has: they are drawn as boxes, and the figure says so."""
+def missing_glyphs_allowed() -> Iterator[None]:
+    """Ignore Matplotlib's warnings of missing glyphs: they are drawn as boxes, and the figure has a note."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
         yield
 
 
-def _letters(text: str) -> list[str]:
-    """Characters that need a glyph; joiners and variation selectors do not."""
-    return [
-        char for char in dict.fromkeys(text) if not char.isspace() and unicodedata.category(char) not in ("Cf", "Mn")
-    ]
+def _characters(text: str) -> list[int]:
+    """Return the code points that need a glyph; spaces, joiners and variation selectors do not."""
+    distinct = dict.fromkeys(text)
+    return [ord(char) for char in distinct if not char.isspace() and unicodedata.category(char) not in ("Cf", "Mn")]
 
 
 @cache
-def _further() -> tuple[str, ...]:
+def _installed() -> tuple[str, ...]:
+    """Return the installed families of `FURTHER`."""
     fonts: Any = require("matplotlib.font_manager", extra="figures")
     names = sorted({entry.name for entry in fonts.fontManager.ttflist})
     return tuple(name for start in FURTHER for name in names if name.startswith(start))
 
 
 @cache
-def _letters_of(family: str) -> frozenset[int]:
-    """Return the characters of a family."""
+def _glyphs(family: str) -> frozenset[int]:
+    """Return the code points that a family has glyphs for."""
     fonts: Any = require("matplotlib.font_manager", extra="figures")
     return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
 
@@ -330,9 +324,9 @@ def ruler(points: float, family: list[str]) -> Callable[[str], float]:
     font = require("matplotlib.font_manager", extra="figures").FontProperties(size=points, family=family)
 
     def measure(text: str) -> float:
-        # The viewer's font draws letters that are not installed here; wide ones need more space than their boxes.
-        wide = [char for char in text if unicodedata.east_asian_width(char) in "WF" and lacks_letters([char])]
-        with any_letters():
+        # Missing glyphs are drawn by the viewer's font; wide ones need more space than their placeholder boxes.
+        wide = [char for char in text if unicodedata.east_asian_width(char) in "WF" and lacks_glyphs([char])]
+        with missing_glyphs_allowed():
             drawn = float(path.get_text_width_height_descent(text, font, ismath=False)[0])
         return (drawn + WIDER * points * len(wide)) / INCH
 

@@ -93,7 +93,7 @@ def legend_html(items: Sequence[Attribution]) -> Markup:
 
 
 def _parts() -> Any:
-    """The macros that all pages share."""
+    """Return the macros that all pages share."""
     return _environment().get_template("parts.html").module
 
 

@@ -17,7 +17,6 @@ from PIL import Image
 from msdscore.core.evidence import TYPICAL, ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
-from msdscore.explain.references import reference_lines
 from msdscore.explain.terms import Attribution
 from msdscore.forms.base import BLUEST, Floats, Role, Unit, p_text
 from msdscore.forms.registry import facts_of
@@ -91,7 +90,7 @@ def ink(role: Role, strength: float, paper: Colour = WHITE) -> str:
 
 
 def oklab(rgb: npt.NDArray[np.generic]) -> Floats:
-    """OKLab coordinates of sRGB values from 0 to 255."""
+    """Return the OKLab coordinates of sRGB values from 0 to 255."""
     lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
     return lab
 
@@ -178,13 +177,13 @@ def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
 
 
 def remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
-    """The lines of `in_words`, after the encoder's name if the explanations shown together have several."""
+    """Return the lines of `in_words`, after the encoder's name if several encoders are shown together."""
     several = len({facts_of(other.score.signature)["enc"] for other in items}) > 1
     return [*([f"encoder {facts_of(item.score.signature)['enc']}"] if several else []), *in_words(item)]
 
 
 def signatures(items: Sequence[Attribution]) -> str:
-    """The signature of explanations shown together; those of several encoders one after the other."""
+    """Return the signatures of explanations that are shown together, separated by spaces."""
     return " ".join(dict.fromkeys(item.score.signature for item in items))
 
 
@@ -195,11 +194,18 @@ def in_words(item: Attribution) -> list[str]:
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
-    missing = ", ".join(word.word for word in item.missing if word.references is None)
-    also = [f"probably also there: {missing}"] if missing else []
-    count = int(item.score.values.get("reference_count") or 0)
-    people = reference_lines(item.units, item.missing, count) if count else []
-    return [*item.form.remarks(item.units, item.ranked, instead, item.doubt), *people, *also]
+    lists: dict[str, list[str]] = {}
+    if count := int(item.score.values.get("reference_count") or 0):
+        counted = [unit for unit in item.units if unit.references is not None]
+        lists["people say it too"] = [
+            f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references
+        ]
+        lists["in no reference"] = [unit.text for unit in counted if not unit.references]
+        named = [word for word in item.missing if word.references]
+        lists["references also say"] = [f"{word.word} ({word.references} of {count})" for word in named]
+    lists["probably also there"] = [word.word for word in item.missing if word.references is None]
+    lines = [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
+    return [*item.form.remarks(item.units, item.ranked, instead, item.doubt), *lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +240,10 @@ def _strength(values: npt.ArrayLike, limit: float) -> Floats:
 
 
 def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
-    """The maps of captions, on one scale up to the largest value of any of them; by default of all roles.
+    """Return the maps of each caption, by default of all roles, scaled by the largest value of all captions.
 
-    Omissions without weight in any score are informative but not part of it, and have a separate scale; values below
-    zero are regions that a caption mentions.
+    Omissions that have no weight in any score have a separate scale; values below zero are regions that a caption
+    mentions.
     """
     betas = [item.terms.beta for item in items]
     scored = any(beta > 0 for beta in betas)
@@ -245,25 +251,22 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
     values: list[dict[Role, Floats]] = [
         {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
     ]
-    tells = [bool(own["omission"].min() < 0) for own in values]
+    has_mentions = [bool(own["omission"].min() < 0) for own in values]
     maps: list[dict[Role, Map]] = [{} for _ in items]
     for role in roles or shown:
-        omits = role == "omission"
-        together = shown if scored else (role,) if omits else ("support", "penalty")
+        is_omission = role == "omission"
+        together = shown if scored else (role,) if is_omission else ("support", "penalty")
         limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
-        signed = omits and any(tells)
+        signed = is_omission and any(has_mentions)
         carried = items[0].projection == "carried"
         unit = "MSD" if carried and not items[0].form.text_fit else "nats"
         low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} {unit}")
         for number in range(len(items)):
-            odd = (
-                "not mentioned (unscored)"
-                if betas[number] == 0
-                else "mentioned or not"
-                if tells[number]
-                else TITLES[role]
-            )
-            title = odd if omits else TITLES[role] if carried else _EFFECTS[role]
+            title = TITLES[role] if carried or is_omission else _EFFECTS[role]
+            if is_omission and betas[number] == 0:
+                title = "not mentioned (unscored)"
+            elif is_omission and has_mentions[number]:
+                title = "mentioned or not"
             below: Role | None = "support" if signed else None
             maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)
     return maps

@@ -1,4 +1,4 @@
-"""MapTerms projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
+"""Terms of a score projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,23 +11,25 @@ from msdscore.errors import unknown_name
 from msdscore.forms.base import Floats
 
 
-def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
-    r"""Return the affinities of tokens to patches, :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
+def responsibilities(points: Floats, means: Floats, kappa: float, log_weights: Floats | float = 0.0) -> Floats:
+    r"""Return the probability of each component for each point, rows adding up to 1.
 
-    >>> affinities(np.eye(2), np.array([[1.0, 0.0]]), kappa=2.0).round(3).tolist()
+    Tokens with every patch as a component of equal weight have the affinities
+    :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
+
+    >>> responsibilities(np.array([[1.0, 0.0]]), np.eye(2), kappa=2.0).round(3).tolist()
     [[0.881, 0.119]]
     """
-    logits = kappa * tokens @ patches.T
-    logits -= logits.max(axis=1, keepdims=True)
-    weights = np.exp(logits)
-    spread: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return spread
+    logits = kappa * points @ means.T + log_weights
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return shares
 
 
 def sharpened(affinity: Floats, times: float) -> Floats:
     """Return the affinities of `times` the concentration.
 
-    >>> sharpened(affinities(np.eye(2), np.array([[1.0, 0.0]]), kappa=1.0), 2).round(3).tolist()
+    >>> sharpened(responsibilities(np.array([[1.0, 0.0]]), np.eye(2), kappa=1.0), 2).round(3).tolist()
     [[0.881, 0.119]]
     """
     weights = (affinity / affinity.max(axis=1, keepdims=True)) ** times
@@ -44,7 +46,7 @@ def removals(patches: Floats, tokens: Floats, means: Floats, log_weights: Floats
     with :math:`\gamma, r` the shares of patches and tokens in the components, :math:`S_k = \sum_i \gamma_{ik} x_i`: the
     patch takes its weight from its components, and turns their means. The mixture has unit `means`.
     """
-    shares, reach = (shares_of(points, means, log_weights, kappa) for points in (patches, tokens))
+    shares, reach = (responsibilities(points, means, kappa, log_weights) for points in (patches, tokens))
     sums = shares.T @ patches
     length = np.maximum(np.linalg.norm(sums, axis=1), 1e-12)
     turned = sums / length[:, None]
@@ -55,14 +57,6 @@ def removals(patches: Floats, tokens: Floats, means: Floats, log_weights: Floats
     along = (reach * (tokens @ turned.T)) @ (turn * (patches @ turned.T)).T
     change: Floats = -(reach @ weight.T + straight - along)
     return change
-
-
-def shares_of(points: Floats, means: Floats, log_weights: Floats, kappa: float) -> Floats:
-    """Return the responsibility of every component for every point, rows adding up to 1."""
-    logits = kappa * points @ means.T + log_weights
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return shares
 
 
 @dataclass(frozen=True, slots=True)

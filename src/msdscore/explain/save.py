@@ -1,20 +1,19 @@
-"""Write explanations to files, in the format of the file name, and convert them to plain values for JSON."""
+"""Explanations as bytes of a file format (figure, page, JSON), and as plain values."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
-from msdscore.explain.figure import any_letters, figure, lacks_letters
+from msdscore.explain.figure import figure, lacks_glyphs, missing_glyphs_allowed
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution
 from msdscore.forms import references
 from msdscore.forms.base import Unit
-from msdscore.io.outputs.targets import MARK, check_target, put
+from msdscore.io.outputs.targets import MARK
 from msdscore.scoring.results import known
 from msdscore.scoring.vocabulary import NamedWord
 
@@ -29,12 +28,6 @@ _FIRST = ("msd", "soft_msd", "similarity")  # of the score of an explanation; th
 _LAST = ("match", "reading", "uncertainty", "length", "candidates")
 
 
-def save(items: Sequence[Attribution], path: Path) -> None:
-    """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
-    check_target(path, KINDS)
-    put(path, encoded(items, path.suffix), overwrite=True)
-
-
 def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     """Return the bytes of a file of a format: png, svg, pdf, html or json, by name or suffix."""
     kind = kind.lower().removeprefix(".")
@@ -43,7 +36,7 @@ def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     if kind == "json":
         return to_json(items)
     # Letters that no installed font has are written as text, for the fonts of the viewer.
-    as_text = kind == "svg" and lacks_letters(item.score.caption for item in items)
+    as_text = kind == "svg" and lacks_glyphs(item.score.caption for item in items)
     return rendered(figure(items, warn=not as_text), kind, as_text=as_text)
 
 
@@ -59,7 +52,10 @@ def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
     quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
     # Names inside an SVG are drawn at random unless salted.
-    with any_letters(), rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": "none" if as_text else "path"}):
+    with (
+        missing_glyphs_allowed(),
+        rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": "none" if as_text else "path"}),
+    ):
         drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
     return buffer.getvalue()
 

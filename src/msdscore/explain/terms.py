@@ -95,18 +95,18 @@ class Attribution:
 
     @cached_property
     def regions(self) -> maps.Regions:
-        """For each patch, one number for the caption and one against it; the maps show those above zero."""
+        """Support and contradiction of the caption by each patch; the maps show the positive values."""
         regions = maps.project(self.terms, self.projection)
         return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
 
     @property
     def support_map(self) -> Floats:
-        """What each patch has of the side for the caption, rows by columns; never below zero."""
+        """Support of the caption by each patch, rows by columns; never negative."""
         return np.maximum(self.regions.support, 0).reshape(self.patches.grid)
 
     @property
     def penalty_map(self) -> Floats:
-        """What each patch has of the side against the caption, rows by columns; never below zero."""
+        """Contradiction of the caption by each patch, rows by columns; never negative."""
         return np.maximum(self.regions.penalty, 0).reshape(self.patches.grid)
 
     @property
@@ -135,7 +135,7 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = seen.mask[image], read.mask[text]
         x, y = _floats(seen.points[image][patches]), _floats(read.points[text][tokens])
-        affinity = maps.affinities(x, y, form.kappa)
+        affinity = maps.responsibilities(y, x, form.kappa)
         if form.image_fit.mixture != "vmf":
             # First-order removals assume one fixed concentration; for other mixtures every patch is separate.
             removal = 1 / len(x) - affinity

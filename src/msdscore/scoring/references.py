@@ -17,11 +17,13 @@ from msdscore.forms.references import (
     Background,
     background_captions,
     measure_references,
+    said_in,
     split_references,
 )
 from msdscore.scoring.embedder import Embedded, Embedder
 from msdscore.scoring.results import Numbers
 from msdscore.text.normal import clean
+from msdscore.text.words import Word
 
 _MOST = 4  # backgrounds that are cached
 _TEXTS = 64  # sentences per batch
@@ -53,6 +55,23 @@ class ReferenceComparison:
         if self.values is None:
             return RowError("no image, and no reference to compare the caption with")
         return Numbers({"length": length, "windows": windows, **self.values}, (*warnings, *self.warnings, TEXT_ONLY))
+
+    def count_words(self, words: Sequence[Word]) -> list[int | None]:
+        """Return the number of references that say or mean each word of the caption.
+
+        None for punctuation, for negated words, and without references.
+        """
+        said, meant = said_in(self.references), self.meant
+        return [
+            sum(
+                word.stem in stems
+                or (meant is not None and bool(word.tokens) and bool(meant[number, list(word.tokens)].all()))
+                for number, stems in enumerate(said)
+            )
+            if said and word.content and not word.denied
+            else None
+            for word in words
+        ]
 
 
 def compare_texts(

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 
 from msdscore.errors import InputError
-from msdscore.explain.references import references_with
 from msdscore.forms.references import log_shares, p_value_with_references
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.run.plan import pipeline_for, prepare_work
@@ -114,7 +113,7 @@ def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Judge
     for pair, row in enumerate(good):
         at, own, _ = texts[row]
         words = pipeline.config.words(measured, pair)
-        counts = references_with(words, compared[row])
+        counts = compared[row].count_words(words)
         for unit, word, count in zip(pipeline.config.units(measured, pair), words, counts, strict=True):
             if unit.p_value is not None and count is not None and (own or word.stem not in known[at]):
                 rows.append((shown[at][0], own, unit.p_value, count, len(compared[row].references)))
