@@ -1,4 +1,4 @@
-"""How the documentation is built: Markdown pages, notebooks, the library's own docstrings and the commands' own help."""
+"""Sphinx configuration: Markdown pages, notebooks, docstrings and the help of the commands."""
 
 import sys
 from pathlib import Path
@@ -25,9 +25,9 @@ html_title = f"msdscore {__version__}"
 html_static_path = ["images"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # notebooks are stored executed; the tests execute them again
+nb_execution_mode = "off"  # notebooks are stored with outputs; tests execute them
 autodoc_typehints = "description"
-highlight_language = "bash"  # what is not marked as Python is typed into a shell
+highlight_language = "bash"  # code blocks without a language are shell commands
 copybutton_prompt_text = "$ "
-exclude_patterns = ["build", "decisions.md"]  # notes for developers; CONTRIBUTING.md links them
+exclude_patterns = ["build", "decisions.md"]  # for developers; linked from CONTRIBUTING.md
 suppress_warnings = ["myst.header"]

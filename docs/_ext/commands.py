@@ -1,22 +1,22 @@
-"""The page of commands: what `--help` says, written where the page has `<!-- commands -->`."""
+"""Sphinx extension that replaces `<!-- commands -->` with the help of all commands."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
-_PLACE = "<!-- commands -->"
+_PLACEHOLDER = "<!-- commands -->"
 _MARKUP = re.compile(r"\[/?(?:bold|italic|dim|cyan|green|yellow|red|blue)\]")
 
 
 def _rows(command: Any, context: Any) -> Iterator[str]:
-    """Yield one line per argument and option (spelling, meaning, default), grouped by panel as in the help."""
+    """Yield one line per argument and option (name, description, default), grouped by panel as in the help."""
     panels: dict[str, list[str]] = {"": []}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context) if not getattr(parameter, "hidden", False) else None
         if record is not None:
-            written, meaning = (" ".join(_MARKUP.sub("", part).split()).replace("|", "\\|") for part in record)
+            name, description = (" ".join(_MARKUP.sub("", part).split()).replace("|", "\\|") for part in record)
             panel = getattr(parameter, "rich_help_panel", None) or ""
-            panels.setdefault(panel, []).append(f"| `{written}` | {meaning} |")
+            panels.setdefault(panel, []).append(f"| `{name}` | {description} |")
     for panel, rows in panels.items():
         yield from ([f"| **{panel}** | |"] if panel and rows else [])
         yield from rows
@@ -29,15 +29,15 @@ def _sections(command: Any, path: str, parent: Any = None) -> Iterator[str]:
         yield f"## {path}" if len(path.split()) == 2 else f"### {path}"
         yield (command.help or "").strip()
     if nested is None:
-        pieces = " ".join(command.collect_usage_pieces(context))
-        yield f"```text\n{path} {pieces}\n```"
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield f"```text\n{path} {usage}\n```"
         yield "\n".join(["| | |", "|---|---|", *_rows(command, context)])
     for name in sorted(nested or ()):
         yield from _sections(command.get_command(context, name), f"{path} {name}", context)
 
 
 def reference() -> str:
-    """All commands as Markdown, in the order of the alphabet."""
+    """Return the help of all commands as Markdown, in alphabetical order."""
     from typer.main import get_command
 
     from msdscore.cli.app import app
@@ -46,11 +46,11 @@ def reference() -> str:
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    if _PLACE in source[0]:
-        source[0] = source[0].replace(_PLACE, reference())
+    if _PLACEHOLDER in source[0]:
+        source[0] = source[0].replace(_PLACEHOLDER, reference())
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Hook into Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _read)
     return {"parallel_read_safe": True}

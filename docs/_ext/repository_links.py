@@ -1,6 +1,6 @@
-"""Links from pages to files of the repository outside docs/ (`../CITATION.cff`), which the site does not have.
+"""Sphinx extension that renders links to files outside of docs/ (`../CITATION.cff`) as plain text.
 
-They stay links on a code host and become plain text here, so that a broken link between pages is an error of the build.
+The site does not contain these files; on a code host the links work. Broken links between pages remain build errors.
 """
 
 import re
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    inside = name.count("/")  # pages in a folder reach their neighbours through ../ as well
+    depth = name.count("/")  # pages in a subfolder also use ../ for links to other pages
     if not name.startswith("notebooks/"):
-        pattern = re.compile(r"\[([^\]]+)\]\(" + r"\.\./" * (inside + 1) + r"[^)]*\)")
+        pattern = re.compile(r"\[([^\]]+)\]\(" + r"\.\./" * (depth + 1) + r"[^)]*\)")
         source[0] = pattern.sub(r"`\1`", source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Hook into Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _read)
     return {"parallel_read_safe": True}
