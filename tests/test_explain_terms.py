@@ -219,15 +219,14 @@ def test_influence_on_coverage_equals_leave_one_out():
 def test_projections_have_one_value_per_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
     terms = maps.MapTerms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
-    regions = maps.project(terms, name)
+    regions = maps.PROJECTIONS[name](terms)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2
 
 
 def test_unknown_projection_gets_a_suggestion():
-    terms = maps.MapTerms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5, np.ones(1))
     with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
-        maps.project(terms, "influense")
+        maps.check_projection("influense")
 
 
 def test_json_contains_all_values(scorer):

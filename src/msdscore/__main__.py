@@ -4,7 +4,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while its modules are loaded ends it without a word."""
+    """Run the command line; Ctrl-C during the import of its modules ends it silently."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from msdscore.cli.app import main as run
 

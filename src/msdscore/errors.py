@@ -86,12 +86,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[s
 
 def require(module: str, *, extra: str) -> ModuleType:
     """Import an optional library, or raise an error that names the extra to install."""
+    package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if error.name != package:
             raise
-        package = module.partition(".")[0]
         raise MissingExtraError(
             f"{package} is needed here; install it with: pip install 'msdscore[{extra}]'"
         ) from error

@@ -57,7 +57,7 @@ DEFAULT = Resampling()
 
 
 def bootstrap_mean(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
-    """Expanded percentile interval of a mean; with `clusters`, whole clusters are drawn.
+    """Return the expanded percentile interval of a mean; with `clusters`, whole clusters are drawn.
 
     Plain percentiles are too narrow for few units; they are taken further out, as a t-interval is wider than a normal
     one (Hesterberg, The American Statistician 69, 2015). One unit has no interval: its ends are NaN.
@@ -73,7 +73,7 @@ def bootstrap_mean(values: ArrayLike, *, clusters: Clusters = None, how: Resampl
 
 
 def cluster_codes(n: int, clusters: Clusters) -> tuple[Ints, int]:
-    """The cluster number of every item, and how many clusters there are."""
+    """Return the cluster index of every item, and the number of clusters."""
     if n == 0:
         raise InputError("nothing to resample: expected at least one item, got none")
     if clusters is None:
@@ -86,7 +86,7 @@ def cluster_codes(n: int, clusters: Clusters) -> tuple[Ints, int]:
 
 
 def weight_draws(units: int, how: Resampling) -> Iterator[Floats]:
-    """Blocks of weight vectors, each the counts of `units` draws with replacement."""
+    """Yield blocks of weight vectors: how often each unit is drawn in `units` draws with replacement."""
     rng = np.random.default_rng(how.seed)
     block = max(1, BLOCK // units)
     for start in range(0, how.samples, block):
@@ -97,7 +97,7 @@ def weight_draws(units: int, how: Resampling) -> Iterator[Floats]:
 
 
 def percentile_interval(value: float, draws: Floats, method: str, units: int, how: Resampling) -> Interval:
-    """Interval from the resampled values; NaN ends for a single unit."""
+    """Return the interval of the resampled values; its ends are NaN for a single unit."""
     finite = draws[~np.isnan(draws)]
     low = high = float("nan")
     if len(finite) and units > 1:
@@ -108,7 +108,7 @@ def percentile_interval(value: float, draws: Floats, method: str, units: int, ho
 
 
 def _expanded(tail: float, units: int) -> float:
-    r"""The tail whose normal quantile is that of a t-interval, :math:`\Phi(-\sqrt{n/(n-1)}\,t_{n-1})`."""
+    r"""Return the tail whose normal quantile is that of a t-interval, :math:`\Phi(-\sqrt{n/(n-1)}\,t_{n-1})`."""
     freedom, z = units - 1, NormalDist().inv_cdf(1 - tail)
     # Cornish and Fisher's expansion of the t quantile: within 0.5 % from three degrees of freedom on.
     t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
@@ -117,5 +117,5 @@ def _expanded(tail: float, units: int) -> float:
 
 
 def method_name(method: str, clusters: Clusters) -> str:
-    """Name of a method, marked if whole clusters are resampled."""
+    """Return the name of a method, prefixed if whole clusters are resampled."""
     return method if clusters is None else f"cluster {method}"

@@ -5,11 +5,10 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
+from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -64,11 +63,11 @@ class Registry(Generic[Row]):
         self._added[row.name] = row
 
     def own(self) -> dict[str, Row]:
-        """Rows by name, without those of plugins."""
+        """Return the rows by name, without those of plugins."""
         return {row.name: row for row in self._built_in()} | self._added
 
     def rows(self) -> dict[str, Row]:
-        """All rows by name; a plugin that cannot be loaded, or whose name is taken, is skipped with a warning."""
+        """Return all rows by name; plugins that fail to load, or whose name is taken, are skipped with a warning."""
         known = self.own()
         for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
             try:
@@ -97,7 +96,7 @@ class Registry(Generic[Row]):
         return row
 
     def imported(self, name: str) -> Row | None:
-        """The row of a name such as `module:attribute`; None if the name has another form or no such module exists.
+        """Return the row of a name such as `module:attribute`; None for other names, and if no such module exists.
 
         Raises:
             ConfigError: the module cannot be imported, or the attribute is missing or of another type.
@@ -148,7 +147,7 @@ def import_object(name: str, kind: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # the installed command starts without it, python -m with it
     try:
-        return reduce(getattr, path.split("."), import_module(module))
+        return resolve_name(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             return None
@@ -156,14 +155,14 @@ def import_object(name: str, kind: str) -> Any:
             f"the {kind} {name!r} cannot be imported ({error}); install the packages that its module imports"
         ) from error
     except Exception as error:
-        raise ConfigError(f"the {kind} {name!r} cannot be imported ({described(error)})") from error
+        raise ConfigError(f"the {kind} {name!r} cannot be imported ({error_summary(error)})") from error
 
 
-def described(error: Exception) -> str:
+def error_summary(error: Exception) -> str:
     """Return type, message and line of an error in a user's module."""
     frames = extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    location = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{location}"
 
 
 def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:
@@ -181,9 +180,8 @@ def resolve(target: str, owner: str) -> Callable[..., Any]:
     Raises:
         ConfigError: no such callable exists.
     """
-    module, _, path = target.partition(":")
     try:
-        loaded: Any = reduce(getattr, path.split("."), import_module(module))
+        loaded = resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, MSDScoreError):
             raise

@@ -74,8 +74,8 @@ class Explanations:
         Raises:
             UnknownNameError: `projection` is not one of `msdscore.explain.maps.PROJECTIONS`.
         """
-        chosen = check_projection(projection)
-        return Explanations(tuple(replace(item, projection=chosen) for item in self.items))
+        check_projection(projection)
+        return Explanations(tuple(replace(item, projection=projection) for item in self.items))
 
     def save(self, path: str | Path) -> None:
         """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""

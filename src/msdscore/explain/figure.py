@@ -120,9 +120,10 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
     return page.figure
 
 
-def word_figure(item: Attribution, columns: int = 4) -> "Figure":
+def word_figure(item: Attribution) -> "Figure":
     """Draw a small map of the regions of each judged word, the least supported word first."""
-    units, width = item.ranked, _panel_width(columns)
+    units, columns = item.ranked, 4
+    width = _panel_width(columns)
     step = width * _aspect(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
     page = Page(COLUMN, rows * step + 0.36)

@@ -25,11 +25,6 @@ MOST_WORDS = 60  # words with a map each, so that a page is not larger than a fe
 _HOMES = ("msdscore.explain", "msdscore.report")
 
 
-def render(name: str, values: Mapping[str, Any]) -> Markup:
-    """Render a template of `explain/assets` or `report/assets`."""
-    return Markup(_environment().get_template(name).render(values))
-
-
 def whole_page(
     home: str, template: str, values: Mapping[str, Any], *, styles: Sequence[str], script: str | None = None
 ) -> str:
@@ -39,7 +34,7 @@ def whole_page(
         return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
 
     inlined = {"style": Markup("").join(map(asset, styles)), "script": asset(script) if script else ""}
-    return str(render(template, {**inlined, **values})) + "\n"
+    return _environment().get_template(template).render({**inlined, **values}) + "\n"
 
 
 def script_json(value: Any) -> Markup:
@@ -67,7 +62,7 @@ def snippet(items: Sequence[Attribution]) -> str:
         panels = [(drawn, data_uri(look.overlay(small, item.patches, drawn))) for drawn in maps.values()]
         blocks.append(summary(item, items) | {"panels": panels})
     values = {"items": blocks, "legend": look.legend(items), "signature": look.signatures(items)}
-    return str(render("snippet.html", values))
+    return _environment().get_template("snippet.html").render(values)
 
 
 def page(items: Sequence[Attribution]) -> str:

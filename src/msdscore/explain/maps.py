@@ -129,16 +129,10 @@ PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
 }
 
 
-def project(terms: MapTerms, projection: str) -> Regions:
-    """Return terms as regions, by the named projection."""
-    return PROJECTIONS[check_projection(projection)](terms)
-
-
-def check_projection(name: str) -> str:
-    """Return the name of a projection; raise `UnknownNameError` if there is none of that name."""
+def check_projection(name: str) -> None:
+    """Raise `UnknownNameError` unless the name is that of a projection."""
     if name not in PROJECTIONS:
         raise unknown_name("projection", name, PROJECTIONS)
-    return name
 
 
 def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:

@@ -96,7 +96,7 @@ class Attribution:
     @cached_property
     def regions(self) -> maps.Regions:
         """Support and contradiction of the caption by each patch; the maps show the positive values."""
-        regions = maps.project(self.terms, self.projection)
+        regions = maps.PROJECTIONS[self.projection](self.terms)
         return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
 
     @property

@@ -116,8 +116,8 @@ def page(shown: Sequence[Shown]) -> str:
             "photograph": entry.photograph,
             "image": data_uri(thumbnail(entry.explained[0].image, IMAGE_PIXELS)),
             "rows": [
-                summary(item, items) | {"kind": kind, "best": place == 0}
-                for place, (kind, item) in enumerate(entry.ranked)
+                summary(item, items) | {"kind": kind, "best": rank == 0}
+                for rank, (kind, item) in enumerate(entry.ranked)
             ],
         }
         for entry in shown

@@ -10,7 +10,7 @@ import numpy as np
 
 from msdscore.errors import ConfigError, RunError, UnknownNameError, shortened, unknown_name
 from msdscore.lab.metrics.base import Cases, CaseScores, Loaded, Metric, MetricRow
-from msdscore.registry import Registry, described, import_object, read_table, resolve
+from msdscore.registry import Registry, error_summary, import_object, read_table, resolve
 
 _OPTION = re.compile(r",(?=[a-z_]+=)")
 
@@ -56,7 +56,7 @@ def load_function(name: str) -> Loaded:
                     values[case, place] = float(function(image, caption, **known))
                 except Exception as error:
                     where = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
-                    raise RunError(f"metric {name} failed on {where}: {described(error)}") from error
+                    raise RunError(f"metric {name} failed on {where}: {error_summary(error)}") from error
         return CaseScores(values)
 
     try:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import PROJECTIONS, MapTerms, project, sharpened
+from msdscore.explain.maps import PROJECTIONS, MapTerms, sharpened
 from msdscore.explain.terms import terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import bootstrap_mean
@@ -90,7 +90,7 @@ def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Map
             ("word", word_maps(terms, unit), cover) for unit, cover in zip(named.values(), covers, strict=True)
         ]
         if covers:
-            drawn = {name: project(terms, name).support for name in PROJECTIONS}
+            drawn = {name: project(terms).support for name, project in PROJECTIONS.items()}
             levels.append(("caption", drawn, np.max(covers, axis=0)))
         for level, maps, cover in levels:
             baselines = {"even": np.ones(rows * columns), "centre": centre(rows, columns)}

@@ -17,7 +17,7 @@ from PIL import Image
 
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
-from msdscore.explain.maps import PROJECTIONS, Regions, project
+from msdscore.explain.maps import PROJECTIONS, Regions
 from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import bootstrap_mean
@@ -169,7 +169,7 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
         texts,
         owner,
         measured.patches,
-        tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
+        tuple(PROJECTIONS[projection](terms) for terms in terms_of(pipeline.config, images, texts, measured)),
         _local(measured, pipeline),
     )
 
