@@ -68,7 +68,7 @@ def select(
     """Write the rows that a rule selects: uids (.npy), keys (.txt), scores (.parquet), or a folder of new shards.
 
     A folder gets one shard per scored tar or Parquet file, with its name and, for Parquet, its schema. Scores and
-    output may be paths or addresses (s3://…). With `show`, a survey with that many rows of each kind is made.
+    output may be paths or addresses (s3://…). With `show`, the result has a survey with that many rows of each kind.
 
     Raises:
         InputError: the scores cannot be read, or keys are not unique.

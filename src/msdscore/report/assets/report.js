@@ -22,6 +22,9 @@ const show = (name, value, digits = 4) => {
   if (value === null || Number.isNaN(value)) return "";
   return name === "match" ? `${Math.round(100 * value)} %` : value.toFixed(digits);
 };
+// A mean with its interval, whose ends are null if they are unknown.
+const showMean = (name, [value, low, high], digits) =>
+  show(name, value, digits) + (low === null ? "" : ` [${show(name, low, digits)}, ${show(name, high, digits)}]`);
 const READINGS = { good: [0.7, 1], doubtful: [0.3, 0.7], poor: [0, 0.3] };
 // A colour of the palette in the current colour scheme.
 const probe = document.createElement("i");
@@ -557,12 +560,7 @@ function captioners() {
   ])
     head.append(make("th", "", name));
   document.querySelector("#captioners thead").replaceChildren(head);
-  const number = (value) => show(state.metric, value);
-  const text = (interval) =>
-    interval
-      ? number(interval[0]) +
-        (interval[1] === null ? "" : " [" + number(interval[1]) + ", " + number(interval[2]) + "]")
-      : "";
+  const text = (interval) => (interval ? showMean(state.metric, interval) : "");
   document.querySelector("#captioners tbody").replaceChildren(
     ...list.map((one) => {
       const row = make("tr"),
@@ -635,38 +633,19 @@ function refresh() {
 
 function start() {
   const failed = data.texts.error.filter(Boolean).length,
-    mean = (name) =>
-      data.means[name] &&
-      names[name] +
-        arrow(name) +
-        " " +
-        show(name, data.means[name][0], 3) +
-        (data.means[name][1] === null
-          ? ""
-          : " [" + show(name, data.means[name][1], 3) + ", " + show(name, data.means[name][2], 3) + "]");
+    mean = (name) => data.means[name] && `${names[name]}${arrow(name)} ${showMean(name, data.means[name], 3)}`;
   $("summary").textContent = [
     total.toLocaleString("en") + " rows",
     failed.toLocaleString("en") + " with errors",
     ...["match", "msd", "similarity", partX, partY].map(mean).filter(Boolean),
   ].join("  ·  ");
-  $("metric").append(
-    ...Object.keys(names)
-      .filter((name) => numbers[name])
-      .map((name) => {
-        const option = make("option", "", names[name] + arrow(name));
-        option.value = name;
-        return option;
-      }),
-  );
+  const option = (value, text) => Object.assign(make("option", "", text), { value });
+  $("metric").append(...scores.map((name) => option(name, names[name] + arrow(name))));
   $("metric").value = state.metric;
   if (data.texts.system) {
     $("system").hidden = false;
-    const options = ["", ...[...new Set(data.texts.system)].sort()].map((name) => {
-      const option = make("option", "", name || "all captioners");
-      option.value = name;
-      return option;
-    });
-    $("system").append(...options);
+    const systems = [...new Set(data.texts.system)].sort();
+    $("system").append(option("", "all captioners"), ...systems.map((name) => option(name, name)));
   }
   let waiting = 0;
   $("search").addEventListener("input", () => {

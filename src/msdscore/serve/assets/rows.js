@@ -347,7 +347,8 @@ function ScoredFile({ table }) {
 }
 
 const shownNumber = (name, value) => (name === "match" ? percent(value) : signed(value));
-const readingOf = (match) => (match == null ? "none" : match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor");
+const readingOf = (match) =>
+  match == null ? "none" : Object.keys(READINGS).find((name) => match >= READINGS[name][0]);
 
 function Pages({ table }) {
   const { start } = view;
