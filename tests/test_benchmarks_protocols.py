@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
+from msdscore.lab.benchmarks.base import Battle, Benchmark, Pair, Rated, clusters, image_key, image_ring, wrong_images
 from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
 from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
 from msdscore.lab.benchmarks.registry import benchmark
@@ -383,3 +383,14 @@ def test_invalid_calls_are_rejected() -> None:
 
 def test_elo_has_caparenas_number_of_resamples() -> None:
     assert bootstrap_elo(games(["a"], ["b"], [1])).draws.shape == (1000, 2)
+
+
+def test_means_of_credits_are_the_figures_of_a_row_without_figures() -> None:
+    protocols = "msdscore.lab.benchmarks.protocols"
+    row = Benchmark(name="mine", kind="battles", reader="mine:read", credits=f"{protocols}.battles:caparena_credits")
+    battles = [Battle(str(k), Path(f"{k}.jpg"), "x", "y", "a", "s", "t", level=str(k % 2)) for k in range(4)]
+    scores = np.array([[1, 0], [0, 1], [1, 0], [1, 0]])
+    figures = evaluate(row, battles, scores, how=_QUICK)
+    assert {figure.name: figure.value for figure in figures} == {
+        "agreement/all": 0.75, "agreement/0": 1.0, "agreement/1": 0.5,
+    }  # fmt: skip

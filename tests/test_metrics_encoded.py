@@ -208,6 +208,10 @@ def test_sinkhorn_with_one_token_is_the_mean_cost(scorer):
     assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token gets all mass for any plan
     assert found[1, 1] < found[1, 0]  # moving blue patches to blue is cheaper
     assert not load_metric("sinkhorn").higher_is_better
+    with pytest.raises(ConfigError, match="reg must be a number, got 'much'"):
+        load_metric("sinkhorn,reg=much")
+    with pytest.raises(ConfigError, match="margin must be a number, got 'much'"):
+        load_metric("rank-agg,margin=much")
     with pytest.raises(ConfigError, match="reg must be positive, got 0"):
         load_metric("sinkhorn,reg=0")
 

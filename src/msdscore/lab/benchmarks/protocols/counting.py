@@ -131,10 +131,9 @@ def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64
 
 
 def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> tuple[str, Figures]:
-    """Evaluate the number of words as a score; return the direction with the better headline, and its figures."""
-    lengths = _lengths(sheet)
+    """Evaluate a sheet of lengths; return the direction with the better headline, and its figures."""
     both = [
-        (direction, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
+        (direction, figures(benchmark, replace(sheet, scores=sign * sheet.scores)))
         for direction, sign in (("longer", 1.0), ("shorter", -1.0))
     ]
     return max(both, key=lambda alone: -math.inf if math.isnan(alone[1][0].value) else alone[1][0].value)
@@ -146,13 +145,13 @@ def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
     It is computed on the items whose two captions have about the same length (None if there is none), or, for single
     captions, within bins of similar length, averaged with the number of judgements of each bin.
     """
-    lengths = _lengths(sheet)
+    words = lengths(sheet.items)
     if not benchmark.statistics:
-        alike = matched(lengths[:, 0], lengths[:, 1])
+        alike = matched(*words.T)
         return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
     # Five bins of about equal size; captions of the same length share a bin.
-    edges = np.quantile(lengths[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
-    bins = np.searchsorted(edges, lengths[:, 0], side="left")
+    edges = np.quantile(words[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
+    bins = np.searchsorted(edges, words[:, 0], side="left")
     statistics = _resolve(benchmark, "statistics")
     known: list[tuple[NDArray[np.int64], Measured]] = []
     for code in np.unique(bins):
@@ -169,8 +168,9 @@ def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
     return sheet.figure(statistics(sheet.items)[0].name, statistic, sum(measured.n for _, measured in known))
 
 
-def _lengths(sheet: Sheet[Any]) -> Floats:
-    return np.array([[len(text.split()) for text in item.captions] for item in sheet.items], dtype=np.float64)
+def lengths(items: Sequence[Item]) -> Floats:
+    """Return the number of words of every candidate caption."""
+    return np.array([[len(text.split()) for text in item.captions] for item in items], dtype=np.float64)
 
 
 def evaluate(

@@ -4,14 +4,14 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -225,30 +225,22 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     """Compute the figures of all metrics from the table of scores (the file `scores`), on the same items."""
     plan, row, items = work.plan, work.row, work.item_set.items
     errors = [error for error in table.column("error").to_pylist() if error]
-    columns = [_scores(metric, table) for metric in work.metrics]
-    # Items with a score, with a control also for the wrong image.
-    known: list[Flags] = [np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for sides in columns]
-    # A metric without any score has no figures and does not restrict the items of the others.
-    knowing = [(flags, metric.label) for flags, metric in zip(known, work.metrics, strict=True) if flags.any()]
-    common: Flags = np.logical_and.reduce([f for f, _ in knowing]) if knowing else np.zeros(len(items), dtype=bool)
-    notes = dict(work.item_set.notes)
-    if not all((flags == common).all() for flags, _ in knowing):
-        few, label = min((int(flags.sum()), label) for flags, label in knowing)
-        notes[f"items left out: not scored by every metric ({label} has {few})"] = int((~common).sum())
-    chosen = [item for item, counts in zip(items, common, strict=True) if counts]
+    columns = {metric.label: _scores(metric, table) for metric in work.metrics}
+    common, left_out = _common_items(columns)
+    chosen, notes = list(compress(items, common)), {**work.item_set.notes, **left_out}
     if row.domain and scorer and row.domain not in domains_of(name := scorer.encoder.partition("@")[0]):
         what = f"items from {row.domain}, which encoder {name} is not known to be trained for"
         notes[f"{what}: match and colours are not calibrated for it"] = len(chosen)
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
-    bare = np.zeros((len(chosen), len(items[0].captions)))
     # Everything of the benchmark that can change a figure, including the reader's options.
     tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
     tail += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
     tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
     people = [count_fact(len(item.references) for item in chosen)]
     metrics = []
-    for metric, sides in zip(work.metrics, columns, strict=True):
+    for metric in work.metrics:
+        sides = columns[metric.label]
         signed = "|".join([signature(metric, scorer), *(people if metric.needs("references") else []), *tail])
         missing = int(np.isnan(sides[0]).any(axis=1).sum())
         head = metric.label + tables.FACT
@@ -268,7 +260,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         metrics.append(result)
     length = None
     if chosen:
-        direction, figures = counting.length_alone(row, sheet(bare, judged=False))
+        direction, figures = counting.length_alone(row, sheet(counting.lengths(chosen), judged=False))
         length = MetricResult(f"length alone ({direction} wins)", "", True, False, figures)
     return Result(
         benchmark=row.name,
@@ -292,6 +284,20 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         length=length,
         made=provenance,
     )
+
+
+def _common_items(columns: Mapping[str, Sequence[Floats]]) -> tuple[Flags, dict[str, int]]:
+    """Return which items every metric scored, with a control also with the wrong image, and a note on the others.
+
+    A metric without any score has no figures and does not restrict the items of the others.
+    """
+    every = {label: np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for label, sides in columns.items()}
+    scored = {label: flags for label, flags in every.items() if flags.any()}
+    common: Flags = np.logical_and.reduce(list((scored or every).values()))
+    if all((flags == common).all() for flags in scored.values()):
+        return common, {}
+    few, label = min((int(flags.sum()), label) for label, flags in scored.items())
+    return common, {f"items left out: not scored by every metric ({label} has {few})": int((~common).sum())}
 
 
 def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
