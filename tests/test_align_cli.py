@@ -44,6 +44,17 @@ def test_no_reconstruction_disables_the_language_model(tmp_path):
     assert load_recipe(Recipe, run / "config.toml").loss.reconstruction == 0.0
 
 
+def test_output_must_be_a_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for output, message in (
+        ("-", "this command writes several files"),
+        (tmp_path / "file", "file: is a file; expected"),
+    ):
+        command = ["align", "train", "--recipe", "paper", "--data", "x.jsonl", "-o", str(output)]
+        assert message in str(CliRunner().invoke(app, command).exception)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_unknown_recipe_is_rejected(tmp_path):
     result = CliRunner().invoke(app, ["align", "train", "--recipe", "papr", "--data", "x.jsonl", "-o", str(tmp_path)])
     assert "unknown recipe 'papr'. Did you mean 'paper'" in str(result.exception)

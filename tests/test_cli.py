@@ -26,6 +26,7 @@ from msdscore import load_encoder
 from msdscore.cli.app import app, main
 from msdscore.cli.options import flattened
 from msdscore.errors import MSDScoreError
+from tiny_clip import make_tiny_clip
 
 
 def msdscore(*arguments, **options):
@@ -246,6 +247,25 @@ def test_failed_rows_and_finished_runs_are_reported(red, tmp_path):
     assert (facts["rows"], facts["failed"]) == (6, 4)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs file names that are not UTF-8")
+def test_output_name_that_is_not_utf8_is_a_one_line_error(red, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", {"image": "red.png", "caption": "red"})
+    done = msdscore("score", rows, "-e", "toy", "-o", os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.parquet"))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "the name is not valid UTF-8; rename the file" in done.stderr
+
+
+def test_rows_with_warnings_are_counted(red, tmp_path):
+    captions = ["a red square", "a \u200bred square", "a red\u200b ball"]
+    rows = write_rows(tmp_path / "rows.jsonl", *({"image": "red.png", "caption": text} for text in captions))
+    done = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "out.jsonl")
+    warned = [line for line in (tmp_path / "out.jsonl").read_text().splitlines() if json.loads(line)["warnings"]]
+    assert len(warned) == 2
+    assert done.stderr.splitlines()[0].endswith("rows with warnings: 2 (column warnings)")
+    clean = write_rows(tmp_path / "clean.jsonl", {"image": "red.png", "caption": captions[0]})
+    assert "rows with warnings" not in msdscore("score", clean, "-e", "toy", "-o", tmp_path / "clean.csv").stderr
+
+
 def test_columns_prefix_and_compressed_input(red, tmp_path):
     rows = [{"Photo": "red.png", "alt text": "red", "nr": "a", "image": "wrong.png"}]
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
@@ -342,6 +362,72 @@ def test_doctor_fails_with_the_encoder(monkeypatch):
     done = CliRunner().invoke(app, ["doctor", "-e", "toy"])
     assert done.exit_code == 1
     assert "failed: 1 of 3 colours" in done.stdout or "failed: 0 of 3 colours" in done.stdout
+
+
+DISTRIBUTION = """\
+Metadata-Version: 2.1
+Name: msdscore
+Version: 0
+Requires-Dist: numpy
+Requires-Dist: no-base-package
+Provides-Extra: here
+Requires-Dist: pillow>=9; extra == 'here'
+Provides-Extra: gone
+Requires-Dist: pillow>=9; extra == "gone"
+Requires-Dist: no-such-package>=1.0; python_version >= "3.8" and extra == "gone"
+Requires-Dist: no-other-package; extra == "gone"
+Provides-Extra: both
+Requires-Dist: msdscore[here,gone]; extra == "both"
+Provides-Extra: test
+Requires-Dist: no-test-package; extra == "test"
+"""
+
+
+def test_doctor_lists_extras_with_their_missing_packages(tmp_path, monkeypatch):
+    (tmp_path / "msdscore-0.dist-info").mkdir()
+    (tmp_path / "msdscore-0.dist-info" / "METADATA").write_text(DISTRIBUTION)
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = json.loads(CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"]).stdout)
+    missing = "no-such-package, no-other-package"
+    assert answer["extras"] == f"here; missing: gone ({missing}), both ({missing})"
+    (tmp_path / "msdscore-0.dist-info" / "METADATA").write_text(DISTRIBUTION.partition("Provides-Extra: gone")[0])
+    assert json.loads(CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"]).stdout)["extras"] == "here"
+
+
+def test_doctor_describes_the_weights(tmp_path):
+    folder = make_tiny_clip(tmp_path / "clip")
+    (folder / "notes.dat").write_bytes(bytes(5_000_000))
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
+    for more, how in (
+        ([], "hashed; files over 256 MiB sampled, use --verify for all bytes"),
+        (["--verify"], "every byte"),
+    ):
+        done = CliRunner().invoke(app, ["doctor", "-e", str(folder), "--device", "cpu", "--json", *more])
+        assert json.loads(done.stdout)["weights"] == f"{folder}, {size / 1e6:.0f} MB, verified ({how})"
+    toy = CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"])
+    assert json.loads(toy.stdout)["weights"] == "no files, or managed by the encoder's loader"
+
+
+@pytest.mark.parametrize(
+    ("colours", "line"),
+    [
+        (["red", "red", "green", "green", "green", "green"], "passed: 2 of 3 colours recognised, scores repeat"),
+        (["red", "red", "red", "red", "red", "red"], "failed: 1 of 3 colours recognised, scores repeat"),
+        (
+            ["red", "red", "green", "green", "blue", "white"],
+            "failed: 3 of 3 colours recognised, scores are not finite or do not repeat",
+        ),
+    ],
+)
+def test_doctor_requires_two_of_three_colours_and_equal_scores(colours, line, monkeypatch):
+    """Each of three images is ranked twice; the encoder sees these colours instead."""
+    toy, seen = type(load_encoder("toy")), iter(colours)
+    prepare = toy.prepare
+    monkeypatch.setattr(toy, "prepare", lambda self, image: prepare(self, Image.new("RGB", image.size, next(seen))))
+    done = CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"])
+    answer = json.loads(done.stdout)
+    assert answer["self-test"].startswith(f"{line}, ")
+    assert (answer["passed"], done.exit_code) == ((True, 0) if line.startswith("passed") else (False, 1))
 
 
 def test_shell_completion_of_encoders_does_not_import_torch():

@@ -104,13 +104,13 @@ def check_no_iterations(device, dtype=torch.float32):
 
 
 def patch_numpy_scalars():
-    """Convert arrays of one element to Python numbers, which Triton 3.4 expects and NumPy 2.4 no longer does."""
+    """Convert arrays of one element to Python numbers, which Triton expects and NumPy 2.4 no longer does."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
 
-    def patched(tensor):
-        patch(tensor)
+    def patched(tensor, *others):
+        patch(tensor, *others)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patched

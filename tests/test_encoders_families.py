@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import tiny_openclip
 from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
-from msdscore.errors import ConfigError, MissingExtraError
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.scorer import Scorer
 
 MAKERS = {
@@ -219,6 +220,25 @@ def test_device_map_and_quantisation_need_accelerate(folder, monkeypatch):
     for bits in (1, 5, 16):
         with pytest.raises(ConfigError, match=f"bits must be 0, 4 or 8, got {bits}"):
             load_encoder(str(folder), device="cpu", bits=bits)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("family", TRANSFORMERS[:1], indirect=True)
+def test_bits_choose_the_quantisation(folder, monkeypatch, bits):
+    """Without bitsandbytes: what transformers is asked for."""
+    pytest.importorskip("accelerate")
+    asked = {}
+
+    def refuse(*_, quantization_config, **__):
+        asked.update(quantization_config.to_dict())
+        raise OSError("loaded elsewhere")
+
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", refuse)
+    monkeypatch.setattr("transformers.BitsAndBytesConfig.post_init", lambda self: None)  # asks for the version
+    with pytest.raises(WeightsError, match="loaded elsewhere"):
+        load_encoder(str(folder), device="cpu", bits=bits)
+    assert (asked["load_in_4bit"], asked["load_in_8bit"]) == (bits == 4, bits == 8)
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of the libraries

@@ -441,6 +441,19 @@ def test_a_finished_run_does_not_load_the_encoder(tmp_path, monkeypatch):
         score_rows(spec, source, output)
 
 
+def test_a_finished_run_with_failed_rows_loads_the_encoder_only_to_retry(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    (tmp_path / "red.png").unlink()
+    output, spec = tmp_path / "out.parquet", ScorerSpec(encoder="toy")
+    with open_rows(path) as source:
+        first = score_rows(spec, source, output)
+        monkeypatch.setattr(ScorerSpec, "build", lambda self: pytest.fail("the encoder was loaded"))
+        again = score_rows(spec, source, output)
+        assert (again.failed, again.scored, again.reasons) == (first.failed, 0, first.reasons)
+        with pytest.raises(pytest.fail.Exception):
+            score_rows(spec, source, output, RunOptions(retry=True))
+
+
 ODD = [
     {"image": "red.png", "caption": "red", "msd": 7, "error": "mine", "n": 2**63, "mixed": 1, "box": {"x": 1}},
     {"image": "red.png", "caption": "blue", "length": "long", "n": 1, "mixed": "one", "box": {"y": [1, None]}},

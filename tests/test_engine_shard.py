@@ -94,6 +94,7 @@ def test_copied_columns_change_without_scoring(tmp_path, monkeypatch):
         result = score_shard(TOY, source, output, with_column)
         assert (result.fresh, result.rows) == (False, 6)
         assert output.read_bytes() == (tmp_path / "fresh.parquet").read_bytes()
+        patch.setattr("msdscore.run.shards.open_rows", lambda *_, **__: pytest.fail("removing columns reads no input"))
         score_shard(TOY, source, output)
         assert output.read_bytes() == plain
 

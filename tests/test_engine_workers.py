@@ -23,6 +23,7 @@ from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.run import shards as shards_of_run
 from msdscore.run import workers as workers_of_shards
+from msdscore.run.ray_data import RayOptions
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers, spec_of_worker
 from msdscore.scoring.spec import ScorerSpec
@@ -112,6 +113,35 @@ def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
     placed = [spec_of_worker(spec, number, 2) for number in range(2)]
     assert [(one.device, one.decoders) for one in placed] == [("cuda:0", 8)] * 2
     assert spec_of_worker(ScorerSpec(encoder="toy", decoders=3), 0, 2).decoders == 3
+
+
+def test_workers_use_only_the_cores_of_this_process(monkeypatch):
+    for cores, workers in ((set(range(12)), 6), ({1, 5}, 1), ({3}, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores, raising=False)
+        assert default_workers(TOY) == workers
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"least": 2, "most": 2}, None),
+        ({"least": 3, "most": 2}, "expected at least 1 actor, and no fewer at most, got 3 to 2"),
+        ({"least": 0}, "expected at least 1 actor, and no fewer at most, got 0 to None"),
+        ({"time_limit": 0.5}, None),
+        ({"time_limit": 0.0}, "a time limit must be a positive number of seconds, got 0"),
+        ({"cpus": 0.0, "gpus": 0.25}, None),
+        ({"gpus": 1.0}, None),
+        ({"gpus": 2.0}, None),
+        ({"gpus": 1.5}, "a part of one GPU or whole ones, per actor, got 1 and 1.5"),
+        ({"cpus": -1.0}, "a part of one GPU or whole ones, per actor, got -1 and 0"),
+    ],
+)
+def test_options_of_ray_are_checked(options, message):
+    if message is None:
+        RayOptions(**options)
+    else:
+        with pytest.raises(ConfigError, match=message):
+            RayOptions(**options)
 
 
 def test_unreadable_shard_does_not_stop_others(tmp_path):

@@ -20,7 +20,7 @@ from msdscore.cli.tables import coloured
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels
-from msdscore.explain.html import page, snippet
+from msdscore.explain.html import page, snippet, summary
 from msdscore.explain.look import (
     DARK,
     css,
@@ -239,6 +239,14 @@ def test_bar_goes_from_zero_to_the_score_on_one_scale(explained):
         assert steps[0].start == 0
         assert steps[-1].start + steps[-1].size == pytest.approx(item.score.soft_msd, abs=1e-6)
         assert all(low <= step.start + step.size <= high for step in steps)
+        shown = summary(item, explained)
+        assert [step["size"] for step in shown["steps"]] == [step.size for step in steps]
+        for bar, step in zip(shown["steps"], steps, strict=True):  # in percent of the axis
+            ends = sorted((100 * (value - low) / (high - low)) for value in (step.start, step.start + step.size))
+            assert [bar["left"], bar["left"] + bar["width"]] == pytest.approx(ends)
+        assert (shown["zero"], shown["end"]) == pytest.approx(
+            tuple(100 * (value - low) / (high - low) for value in (0, item.score.soft_msd)), abs=1e-4
+        )
         words = sum(unit.term or 0.0 for unit in item.units)
         assert item.score.similarity - item.score.denial + words == pytest.approx(item.score.msd, abs=1e-5)
 

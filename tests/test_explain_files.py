@@ -16,7 +16,7 @@ from hostile import Tags
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
-from msdscore.explain.figure import lacks_glyphs, ruler, set_lines
+from msdscore.explain.figure import font_families, lacks_glyphs, ruler, set_lines
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
 
@@ -193,6 +193,17 @@ def test_right_to_left_text_is_right_aligned():
     (line,) = set_lines(pieces(text), 3.0, 9.0)
     assert [piece.text for _, piece in line] == text.split()
     assert line[0][0] > line[1][0] > line[2][0] > 0
+
+
+def test_further_fonts_are_used_only_for_letters_that_the_base_lacks(monkeypatch):
+    hooked = "\N{LATIN SMALL LETTER D WITH PALATAL HOOK}og"
+    monkeypatch.setattr("msdscore.explain.figure._further", lambda: ("STIXGeneral",))  # comes with matplotlib
+    assert font_families("a dog, кот") == ["DejaVu Sans"]
+    assert font_families(f"a {hooked}") == ["DejaVu Sans", "STIXGeneral"]
+    assert not lacks_glyphs([hooked])
+    monkeypatch.setattr("msdscore.explain.figure._further", lambda: ())
+    assert font_families(hooked) == ["DejaVu Sans"]
+    assert lacks_glyphs([hooked])
 
 
 def test_missing_glyphs_are_noted(tmp_path):

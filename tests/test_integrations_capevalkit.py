@@ -116,6 +116,18 @@ def test_the_manifest(tmp_path, capsys):
     assert "--predictions" in capsys.readouterr().out
 
 
+def test_runner_reads_the_command_line_and_requires_both_files(folder, samples, monkeypatch, capsys):
+    options = write(folder, samples)
+    monkeypatch.setattr(sys, "argv", ["capevalkit.py", *options])
+    assert main() == 0
+    assert set(json.loads((folder / "out" / "s.json").read_text())["per_item"]) == set(CAPTIONS)
+    for name in ("--predictions", "--output"):
+        at = options.index(name)
+        with pytest.raises(SystemExit, match="2"):
+            main([*options[:at], *options[at + 2 :]])
+        assert f"the following arguments are required: {name}" in capsys.readouterr().err
+
+
 DOCUMENTED = next(
     line
     for line in (Path(__file__).parents[1] / "docs" / "integrations" / "harnesses.md").read_text().splitlines()

@@ -3,6 +3,7 @@
 import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,16 @@ def test_dead_process_is_replaced_without_lost_or_repeated_rows(tar):
     for member in ahead._process()._members:
         os.kill(member.process.pid, signal.SIGKILL)
     assert [*first, *rows] == rows_here(tar)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_sources_of_abandoned_runs_are_closed(tar):
+    for _ in range(12):
+        next(read_ahead(partial(open_rows, tar)))
+    assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
+    (member,) = ahead._process()._members
+    files = [file.readlink() for file in Path(f"/proc/{member.process.pid}/fd").iterdir()]
+    assert 0 < files.count(tar) <= 8
 
 
 def test_rows_are_read_in_process_if_no_process_can_be_started(tar, monkeypatch):

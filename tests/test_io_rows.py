@@ -262,6 +262,8 @@ def test_invalid_csv_is_rejected(tmp_path):
         open_rows(write(tmp_path / "a.csv", "image,caption,image\n"))
     with pytest.raises(InputError, match=r"no caption column; .*found: none"):
         open_rows(write(tmp_path / "b.csv", ""))
+    with pytest.raises(InputError, match=r"q\.csv: line 1: not valid CSV \(unexpected end of data\)"):
+        open_rows(write(tmp_path / "q.csv", 'image,"caption'))
     (tmp_path / "utf16.csv").write_bytes("image,caption\n".encode("utf-16"))
     with pytest.raises(InputError, match=r"utf16\.csv: line 1: not valid UTF-8; save the file as UTF-8"):
         open_rows(tmp_path / "utf16.csv")
@@ -559,6 +561,12 @@ def test_saved_datasets(tmp_path):
     with open_rows(tmp_path / "set") as source:
         assert source.total == 150
         assert list(source.read()) == found
+    # Old versions stored the order of a shuffled dataset in a separate file.
+    state = json.loads((tmp_path / "set" / "state.json").read_text())
+    for change in ({"_indices_data_files": [{"filename": "indices.arrow"}]}, {"_data_files": []}):
+        (tmp_path / "set" / "state.json").write_text(json.dumps(state | change))
+        with pytest.raises(InputError, match="saved by a very old version of datasets; load it and save it again"):
+            open_rows(tmp_path / "set")
 
 
 def test_saved_datasets_with_images_and_splits(tmp_path):

@@ -90,6 +90,9 @@ def test_captions_of_one_owner_are_a_candidate_set():
                 assert score == expected[score.caption]
     assert seen == [(0, 4), (2, 4), (4, 4)]
     assert scores.candidates.tolist() == [2, 2, 2, 2]
+    assert f"Soft-MSD {scores[0].soft_msd:+.4f} (among 2)" in str(scores[0])
+    alone = scorer.score(images[0], "red")
+    assert f"Soft-MSD {alone.soft_msd:+.4f} (alone)" in str(alone)
 
 
 def test_failed_item_of_a_batch_has_an_error(tmp_path):

@@ -242,7 +242,7 @@ def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
     assert asked[-1] == ["two"]
 
 
-def test_decoding_processes_equal_threads(tmp_path):
+def test_decoding_processes_equal_threads(tmp_path, monkeypatch):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     files = [tmp_path / f"{name}.png" for name in COLOURS]
     for file in files:
@@ -259,6 +259,9 @@ def test_decoding_processes_equal_threads(tmp_path):
     )
     assert list(map(repr, processes)) == list(map(repr, threads))
     assert "not an image" in str(processes[len(files)])
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("decoded in this process"))
+    (found,) = score_batches(Pipeline(encoder, decoders=1), [Batch(files, captions[: len(files)], range(len(files)))])
+    assert list(map(repr, found)) == list(map(repr, threads[: len(files)]))
 
 
 def test_decoding_falls_back_to_threads(tmp_path, monkeypatch):

@@ -161,6 +161,7 @@ def test_keep_applies_to_each_group(shards, tmp_path, keep):
     folder, table = shards
     answer = msdscore("select", folder, "-o", tmp_path / "kept.parquet", "--keep", keep, "--per", "language")
     assert answer.returncode == 0, answer.stderr
+    assert "duplicates" not in answer.stdout
     languages = table.column("language").to_pylist()
     expected = []
     for language in ("en", "de", "fr"):

@@ -111,6 +111,8 @@ def test_explain_terms_add_up_and_words_have_maps(client):
     spread = first["look"]["spreads"][1]
     assert len(spread) == len(first["boxes"])
     assert sum(spread) == pytest.approx(1, abs=1e-3)
+    score, parts = first["score"], first["look"]["sum"]
+    assert score["similarity"] + sum(part["size"] for part in parts) == pytest.approx(score["soft_msd"], abs=1e-5)
 
 
 def test_explain_reports_a_caption_without_words_and_explains_the_others(client, scorer):

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
 from msdscore.serve.reading import Stored, _read_items
 from msdscore.serve.server import bind
-from msdscore.serve.service import PixelBudget
+from msdscore.serve.service import PixelBudget, trim_memory
 from msdscore.serve.settings import RequestError, ServeSettings
 from serving import SPEC, client, image_bytes, request_body, served
 
@@ -100,6 +101,17 @@ def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shut
             assert b" 503 " in received(stalled).splitlines()[0]
             child.wait(timeout=25)  # less than the grace period of active requests
         assert "Traceback" not in child.stderr.read()
+
+
+def test_memory_is_trimmed_after_large_images_and_when_idle(monkeypatch):
+    trimmed = []
+    library = SimpleNamespace(malloc_trim=lambda pad: trimmed.append(pad))
+    monkeypatch.setattr("msdscore.serve.service.ctypes.CDLL", lambda name: library)
+    trim_memory((3999, 2000))
+    assert not trimmed
+    trim_memory((4000, 2000))
+    trim_memory()
+    assert len(trimmed) == 2
 
 
 def test_images_wait_for_the_pixel_budget():

@@ -156,7 +156,7 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
 
 def tooltip(unit: Unit) -> str:
     """Return the numbers of a word as text, or why it has none; empty for marks that no encoder reads."""
-    if unit.p_value is not None and unit.probability is not None:
+    if unit.probability is not None:
         doubt = f"; doubt {unit.doubt:.2f}" if unit.doubt else ""
         return f"{p_text(unit)}; true with probability {unit.probability:.2f}{doubt}; adds {unit.term or 0.0:+.3f}"
     if unit.gap is not None:

@@ -115,7 +115,7 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]
 def worst(results: Results, name: str, count: int, *, per_image: bool = False) -> list[int]:
     """Return the rows with the worst value of a number, worst first; `per_image` takes one row per image."""
     values = results.numbers[name] if name in LOWER_IS_BETTER else -results.numbers[name]
-    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
+    order = np.argsort(-values, kind="stable")
     rows = [int(row) for row in order if not np.isnan(values[row])]
     if per_image:
         clusters, first = results.clusters, dict[str, int]()
