@@ -197,11 +197,11 @@ def test_right_to_left_text_is_right_aligned():
 
 def test_further_fonts_are_used_only_for_letters_that_the_base_lacks(monkeypatch):
     hooked = "\N{LATIN SMALL LETTER D WITH PALATAL HOOK}og"
-    monkeypatch.setattr("msdscore.explain.figure._further", lambda: ("STIXGeneral",))  # comes with matplotlib
+    monkeypatch.setattr("msdscore.explain.figure._installed", lambda: ("STIXGeneral",))  # comes with matplotlib
     assert font_families("a dog, кот") == ["DejaVu Sans"]
     assert font_families(f"a {hooked}") == ["DejaVu Sans", "STIXGeneral"]
     assert not lacks_glyphs([hooked])
-    monkeypatch.setattr("msdscore.explain.figure._further", lambda: ())
+    monkeypatch.setattr("msdscore.explain.figure._installed", lambda: ())
     assert font_families(hooked) == ["DejaVu Sans"]
     assert lacks_glyphs([hooked])
 
