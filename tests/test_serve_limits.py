@@ -372,6 +372,8 @@ def test_scored_file_is_uploaded_once_and_paged():
         assert [row["row"] for row in rows(start="600", count="2")["rows"]] == [600, 601]
         assert rows(contains="DOG 69", low="0.695")["matching"] == 5
         assert rows(start="-1")["error"] == "start: Input should be greater than or equal to 0"
+        assert rows(low="nan")["error"] == "low: Input should be a finite number"
+        assert rows(high="x")["error"].startswith("high: Input should be a valid number")
         calls.post("/v1/rows", files={"file": ("s.jsonl", text[:-1] + b" }")})
         assert "send it to /v1/rows again" in rows()["error"]
         assert "expected a file" in calls.post("/v1/rows", files={"by": (None, "")}).json()["error"]

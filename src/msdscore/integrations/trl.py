@@ -212,8 +212,7 @@ class MSDReward:
                 lowered[number] = warnings if self._guard else ()
                 if rewards[number] is None:
                     reasons[number] = WHY_MISSING[by]
-        _log_numbers(given, judged, read.total)
-        _log_reasons(given, reasons, lowered, read.total)
+        _log(given, read.total, reasons, lowered, judged)
         return rewards
 
 
@@ -263,7 +262,7 @@ class RemoteReward:
                 number = read.numbers[caption]
                 rewards[number], lowered[number] = reward, warnings if guarded else ()
                 reasons |= {number: reason} if reason else {}
-        _log_reasons(given, reasons, lowered, read.total)
+        _log(given, read.total, reasons, lowered)
         return rewards
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -319,29 +318,32 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
 
-def _log_reasons(
-    given: Mapping[str, Any], reasons: Mapping[int, str], lowered: Mapping[int, Sequence[str]], total: int
+def _log(
+    given: Mapping[str, Any],
+    total: int,
+    reasons: Mapping[int, str],
+    lowered: Mapping[int, Sequence[str]],
+    judged: Mapping[int, Numbers] | None = None,
 ) -> None:
-    """Log why completions have no reward or a lower one to the trainer's table of completions, and their shares."""
+    """Log to the trainer's table why completions have no reward or a lower one, and shares and means to its curves.
+
+    With the numbers of the `judged` completions, their least supported words and the means are logged too.
+    """
     guarded = [", ".join(text for text in lowered.get(number, ()) if text in GUARDED) for number in range(total)]
-    if log_extra := given.get("log_extra"):
-        log_extra("not_judged", [reasons.get(number, "") for number in range(total)])
-        log_extra("guarded", guarded)
-    if (log_metric := given.get("log_metric")) and total:
-        log_metric("msd/judged", 1 - len(reasons) / total)
-        log_metric("msd/guarded", sum(map(bool, guarded)) / total)
-
-
-def _log_numbers(given: Mapping[str, Any], judged: Mapping[int, Numbers], total: int) -> None:
-    """Log words to the trainer's table of completions, and means to its curves."""
-    if log_extra := given.get("log_extra"):
-        listed = {number: ", ".join(row.worst) for number, row in judged.items()}
-        log_extra("least_supported", [listed.get(number, "") for number in range(total)])
-    if log_metric := given.get("log_metric"):
+    table = {"not_judged": [reasons.get(number, "") for number in range(total)], "guarded": guarded}
+    curves = {"judged": 1 - len(reasons) / total, "guarded": sum(map(bool, guarded)) / total} if total else {}
+    if judged is not None:
+        words = {number: ", ".join(row.worst) for number, row in judged.items()}
+        table["least_supported"] = [words.get(number, "") for number in range(total)]
         for name in (*LOGGED, "length"):
             values = [value for row in judged.values() if (value := row.values.get(name)) is not None]
-            if values:
-                log_metric(f"msd/{name}", sum(values) / len(values))
+            curves |= {name: sum(values) / len(values)} if values else {}
+    if log_extra := given.get("log_extra"):
+        for name, column in table.items():
+            log_extra(name, column)
+    if log_metric := given.get("log_metric"):
+        for name, value in curves.items():
+            log_metric(f"msd/{name}", value)
 
 
 def _bodies(
