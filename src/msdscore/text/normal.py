@@ -25,7 +25,9 @@ _IGNORABLE = (
 _ODD = re.compile(f"[{_IGNORABLE}]")
 _SELECTORS, _JOINERS = frozenset("\ufe0e\ufe0f"), frozenset("\u200c\u200d")
 _KEYCAP, _KEYS = "\u20e3", frozenset("#*0123456789")
-_FLAG, _TAGS, _NO_TAG = "\U0001f3f4", range(0xE0020, 0xE0080), "\U000e007f"
+# The flag of a region: a black flag, up to six tags, and the tag that ends them.
+_BLACK_FLAG, _TAGS = "\U0001f3f4", range(0xE0020, 0xE0080)
+_FLAG = re.compile(_BLACK_FLAG + "[\U000e0020-\U000e007f]{0,6}\U000e007f(?![\U000e0020-\U000e007f])")
 _JAMO = range(0x1160, 0x1200)  # vowels and finals of Hangul, which join the letter before them
 
 
@@ -94,17 +96,8 @@ def _belongs(caption: str, at: int) -> bool:
     if character in _JOINERS:
         latin = unicodedata.name(before, "").startswith("LATIN")
         return bool(after) and not after.isascii() and not _ODD.match(after) and not latin
-    return ord(character) in _TAGS and _is_flag(caption, at)
-
-
-def _is_flag(caption: str, at: int) -> bool:
-    """Whether a tag is part of a flag: a black flag, up to six tags, and the one that ends them."""
-    begin = end = at
-    while begin > 0 and ord(caption[begin]) in _TAGS:
-        begin -= 1
-    while end + 1 < len(caption) and ord(caption[end + 1]) in _TAGS:
-        end += 1
-    return caption[begin] == _FLAG and caption[end] == _NO_TAG and end - begin <= 7
+    flag = _FLAG.match(caption, max(caption.rfind(_BLACK_FLAG, 0, at), 0)) if ord(character) in _TAGS else None
+    return flag is not None and at < flag.end()
 
 
 def original_spans(cleaned: Clean, spans: Sequence[Span]) -> tuple[Span, ...]:

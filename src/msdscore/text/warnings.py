@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msdscore.errors import require
 from msdscore.text.normal import clean, invisible, loose_marks
-from msdscore.text.words import STOP_WORDS, Span, each_word, token_groups
+from msdscore.text.words import STOP_WORDS, WORD, Span, each_word, token_groups
 
 LIST = "list of words"
 SHUFFLED = "shuffled words"
@@ -41,7 +41,7 @@ ABOUT_ITSELF = "speaks of itself"
 _SHOWN = 3  # unknown words that are listed
 _PIECES = 4  # a word in at least so many pieces, of under two letters on average, is a row of letters to the encoder
 
-_LATIN = re.compile(r"[^\W\d_]+")
+_LETTERS = re.compile(r"[^\W\d_]+")
 _FEW = 3  # words, of which half are enough
 # Function words of English that no other language here has, and of other languages that English does not have.
 _ENGLISH_LIST = """
@@ -133,14 +133,18 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     words = tokens(lower)
     readable = _is_english(text, words) if english else _is_plain_english(words)
     warnings = [NOT_ENGLISH] if english and not readable else []
-    content = _has_content(text)
-    if not content and content is not None:
-        warnings.append(NO_CONTENT)
-    elif content is None and text.strip() and not any(unicodedata.category(sign)[0] in "LNS" for sign in text):
-        warnings.append(NO_WORDS)
+    if all(word in STOP_WORDS for word in each_word(text)):
+        if WORD.search(text):
+            warnings.append(NO_CONTENT)
+        elif text.strip() and not any(unicodedata.category(sign)[0] in "LNS" for sign in text):
+            warnings.append(NO_WORDS)
     warnings += () if cleaned is None else mark_warnings(caption)
-    if not text.isascii() and _looks_alike(text):
-        warnings.append(LOOK_ALIKE)
+    # Words that mix Latin letters with look-alikes of another script; "μ" is a unit.
+    for word in () if text.isascii() else _LETTERS.findall(text):
+        scripts = set() if "μ" in word else {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
+        if "LATIN" in scripts and not scripts.isdisjoint(_ALIKE):
+            warnings.append(LOOK_ALIKE)
+            break
     if _SELF.search(lower):
         warnings.append(ABOUT_ITSELF)
         return tuple(warnings)
@@ -184,16 +188,6 @@ def mark_warnings(text: str) -> tuple[str, ...]:
     return (*hidden, STRAY_MARKS) if loose_marks(text) else hidden
 
 
-def _looks_alike(text: str) -> bool:
-    """Whether a word mixes Latin letters with look-alikes of another script."""
-    for word in _LATIN.findall(text):
-        if not word.isascii() and "μ" not in word:  # a unit
-            scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
-            if "LATIN" in scripts and not scripts.isdisjoint(_ALIKE):
-                return True
-    return False
-
-
 def token_warnings(
     text: str, ids: Sequence[int], spans: Sequence[Span], *, unknown: int | None, spelled: Sequence[str] | None = None
 ) -> tuple[str, ...]:
@@ -215,16 +209,6 @@ def spelled_out(text: str, spans: Sequence[Span], ids: Sequence[int] = (), *, un
         if small or any(ids[number] == unknown for number in group if ids):
             odd.append(word)
     return odd
-
-
-def _has_content(text: str) -> bool | None:
-    """Whether a text has a word that is not a stop word; None if it has no words."""
-    content = None
-    for word in each_word(text):
-        if word not in STOP_WORDS:
-            return True
-        content = False
-    return content
 
 
 def _is_english(text: str, words: Sequence[str]) -> bool:

@@ -57,7 +57,16 @@ WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _COMPOUNDS = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
 _SIMPLE = re.compile(r"([^\W_]+(?:'[^\W_]+)*)|\S")
 # Between two letters or digits these belong to the word: don't, and in compounds black-and-white, 3.5.
-_APOSTROPHES, _HYPHENS, _DIGIT_JOINERS = frozenset("'’"), frozenset("-‐‑"), frozenset(".,:")
+_JOINERS = {"'": "'", "’": "'", "-": "-", "‐": "-", "‑": "-", ".": ".", ",": ".", ":": ".", "_": "_", "\u200d": "j"}
+# Patterns of character classes (see `_class_of`). Marks and zero-width joiners belong to the character before them; a
+# mark may be between a letter and a joiner of words.
+_CLASS_COMPOUNDS, _CLASS_SIMPLE = (
+    re.compile(rf"([{first}](?:m*j[mj]*|(?:[{first}m]|{joined})*)|[us][mj]*)|\S[mj]*")
+    for first, joined in (
+        ("ld_", r"(?<=[ldm_])['-](?=[ldm_])|(?<=d)\.(?=d)"),
+        ("ld", "(?<=[ldm])'(?=[ldm])"),
+    )
+)
 # Scripts written without spaces; each of their characters is a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
@@ -275,57 +284,24 @@ def _split(text: str, *, compounds: bool) -> list[_Located]:
 
 
 def _split_any(text: str, *, compounds: bool) -> Iterator[_Located]:
-    at = 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        end = _word_end(text, at, compounds=compounds)
-        # Symbols such as emoji can be shown in an image; punctuation cannot.
-        is_word = end > at or unicodedata.category(text[at]) == "So"
-        end = max(end, _after_marks(text, at + 1))
-        yield at, end, is_word
-        at = end
+    """The same for a text in any script, by the classes of its characters."""
+    pattern = _CLASS_COMPOUNDS if compounds else _CLASS_SIMPLE
+    for match in pattern.finditer("".join(map(_class_of, text))):
+        yield *match.span(), bool(match.lastindex)
 
 
-def _word_end(text: str, start: int, *, compounds: bool) -> int:
-    """Return the end of the word that begins at `start`; `start` itself if there is none."""
-    if not _is_letter(text[start], compounds=compounds):
-        return start
-    if _is_unspaced(text[start]):
-        return _after_marks(text, start + 1)
-    at = start
-    while at < len(text) and (_continues(text[at], compounds=compounds) or _joins(text, at, compounds=compounds)):
-        at += 1
-    return at
+@lru_cache(maxsize=1 << 12)
+def _class_of(character: str) -> str:
+    """The class of a character: l letter, d digit, u character of an unspaced script, m combining mark, s symbol.
 
-
-def _continues(character: str, *, compounds: bool) -> bool:
-    letter = _is_letter(character, compounds=compounds) and not _is_unspaced(character)
-    return letter or unicodedata.category(character)[0] == "M"
-
-
-def _joins(text: str, at: int, *, compounds: bool) -> bool:
-    if at == 0 or at + 1 >= len(text):
-        return False
-    before, character, after = text[at - 1], text[at], text[at + 1]
-    if compounds and character in _DIGIT_JOINERS:
-        return before.isdigit() and after.isdigit()
-    joiner = character in _APOSTROPHES or (compounds and character in _HYPHENS)
-    # An accent may be between a letter and the joiner.
-    return joiner and _continues(before, compounds=compounds) and _continues(after, compounds=compounds)
-
-
-def _after_marks(text: str, at: int) -> int:
-    """Skip combining marks and variation selectors, which belong to the character before them."""
-    while at < len(text) and (unicodedata.category(text[at])[0] == "M" or text[at] == "\u200d"):
-        at += 1
-    return at
-
-
-def _is_letter(character: str, *, compounds: bool) -> bool:
-    return unicodedata.category(character)[0] in "LN" or (compounds and character == "_")
-
-
-def _is_unspaced(character: str) -> bool:
-    return ord(character) > 0x0E00 and unicodedata.name(character, "").startswith(_UNSPACED)
+    Joiners of words are represented by an ASCII one, white space by a space, and everything else by x.
+    """
+    category = unicodedata.category(character)
+    if character.isalnum():
+        unspaced = ord(character) > 0x0E00 and unicodedata.name(character, "").startswith(_UNSPACED)
+        return "u" if unspaced else "d" if character.isdigit() else "l"
+    if category[0] == "M":
+        return "m"
+    # Symbols such as emoji can be shown in an image; punctuation cannot.
+    other = " " if character.isspace() else "s" if category == "So" else "x"
+    return _JOINERS.get(character, other)
