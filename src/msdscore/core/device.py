@@ -1,7 +1,7 @@
 """Serialised GPU launches, and asynchronous transfers to and from a GPU."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from threading import BoundedSemaphore, RLock
 
@@ -20,11 +20,9 @@ def _room(device: torch.device) -> BoundedSemaphore:
     return BoundedSemaphore(IN_FLIGHT)
 
 
-@contextmanager
-def in_flight(device: torch.device) -> Iterator[None]:
+def in_flight(device: torch.device) -> AbstractContextManager[object]:
     """Context from the launch of a batch until its results arrive; blocks while a GPU has `IN_FLIGHT` batches."""
-    with _room(device) if device.type == "cuda" else nullcontext():
-        yield
+    return _room(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
