@@ -99,13 +99,7 @@ def find_checkpoint(
     Raises:
         WeightsError: files are missing and cannot be downloaded.
     """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return _local(source, folder, form, needs)
-    checkpoint = _from_hub(source, revision, lambda files: wanted_files(files, form), form, needs=needs)
-    _refuse_incomplete(checkpoint, needs)
-    verify_cached(_files(checkpoint))
-    return checkpoint
+    return _verified(_find(source, revision, lambda files: wanted_files(files, form), form, needs=needs), needs)
 
 
 def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
@@ -115,13 +109,7 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
         WeightsError: none of them exists or can be downloaded.
     """
     forms = [Format(file, (file,)) for file in files]
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        here = [form for form in forms if (folder / form.config).is_file()]
-        return _local(source, folder, (here or forms)[0])
-    checkpoint = _from_hub(source, revision, lambda listed: [file for file in files if file in listed][:1], *forms)
-    verify_cached(_files(checkpoint))
-    return checkpoint
+    return _verified(_find(source, revision, lambda listed: [file for file in files if file in listed][:1], *forms))
 
 
 def find_settings(source: str) -> Checkpoint:
@@ -130,8 +118,7 @@ def find_settings(source: str) -> Checkpoint:
     Raises:
         WeightsError: there is no config.json, and none can be downloaded.
     """
-    folder = Path(source).expanduser()
-    return Checkpoint(source, folder, "") if folder.is_dir() else _from_hub(source, None, _small, TRANSFORMERS)
+    return _find(source, None, _small, TRANSFORMERS)
 
 
 def model_type(source: str, *, revision: str | None = None) -> str:
@@ -140,11 +127,8 @@ def model_type(source: str, *, revision: str | None = None) -> str:
     Raises:
         WeightsError: there is no configuration, or it has no `model_type`.
     """
-    folder, both = Path(source).expanduser(), [CONFIG, OPEN_CLIP.config]
-    if folder.is_dir():
-        checkpoint = Checkpoint(source, folder, "")
-    else:
-        checkpoint = _from_hub(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
+    both = [CONFIG, OPEN_CLIP.config]
+    checkpoint = _find(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
     has_config, other = ((checkpoint.folder / name).is_file() for name in both)
     kind = None if other and not has_config else checkpoint.read_json(CONFIG).get("model_type")
     if isinstance(kind, str):
@@ -154,32 +138,27 @@ def model_type(source: str, *, revision: str | None = None) -> str:
     raise WeightsError(f"{CONFIG} of {source!r} has no model_type; expected one such as 'clip'")
 
 
-def _local(source: str, folder: Path, form: Format, needs: Needs = ()) -> Checkpoint:
-    checkpoint = Checkpoint(source, folder, "", form)
-    _refuse_incomplete(checkpoint, needs)
-    # A bank does not change vectors.
-    return replace(checkpoint, mark=content_mark(path for path in _files(checkpoint) if path.name != BANK))
-
-
-def _refuse_incomplete(checkpoint: Checkpoint, needs: Needs) -> None:
+def _verified(checkpoint: Checkpoint, needs: Needs = ()) -> Checkpoint:
+    """The checkpoint with a hash of its content if it is a local folder; cached files are compared with the hub's."""
     missing = _missing(checkpoint, needs)
     if missing:
         raise WeightsError(f"{checkpoint.source!r} has no {missing[0]}; expected a complete checkpoint folder")
+    # The weights, tuned parts, adapters and small files; nothing else next to a single weight file.
+    files = set(checkpoint.weight_files())
+    if checkpoint.form.config.endswith(".json"):
+        kinds = (*_SMALL_FILES, ".safetensors")
+        files |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
+    if checkpoint.mark:
+        verify_cached(files)
+        return checkpoint
+    # A bank does not change vectors.
+    return replace(checkpoint, mark=content_mark(path for path in files if path.name != BANK))
 
 
 def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
     groups = [(checkpoint.form.config,), *needs]
     gaps = [" or ".join(names) for names in groups if not any((checkpoint.folder / name).is_file() for name in names)]
     return gaps if checkpoint.weight_files() else [*gaps, f"complete {' or '.join(checkpoint.form.weights)}"]
-
-
-def _files(checkpoint: Checkpoint) -> set[Path]:
-    """The weights, tuned parts and adapters and the small files; nothing else next to a single weight file."""
-    files = set(checkpoint.weight_files())
-    if checkpoint.form.config.endswith(".json"):
-        kinds = (*_SMALL_FILES, ".safetensors")
-        files |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
-    return files
 
 
 def cached_checkpoint(source: str, revision: str | None, form: Format = TRANSFORMERS) -> Checkpoint | None:
@@ -192,18 +171,23 @@ def cached_checkpoint(source: str, revision: str | None, form: Format = TRANSFOR
     return Checkpoint(source, folder, folder.name[:8], form)  # the cache names its folders by commit
 
 
-def _from_hub(
+def _find(
     source: str,
     revision: str | None,
     choose: Callable[[list[str]], list[str]],
     *forms: Format,
     needs: Needs | None = None,
 ) -> Checkpoint:
-    """A hub name from the cache, in the first of the formats found there, else downloaded.
+    """A local folder (without `mark`), or a hub name from the cache, else downloaded; in the first format found there.
 
     `choose` selects the files to download from the list of the repository, which must have one of the formats. With
     `needs` an incomplete cached checkpoint is downloaded too.
     """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return Checkpoint(
+            source, folder, "", next((form for form in forms if (folder / form.config).is_file()), forms[0])
+        )
     if not looks_like_hub_name(source):
         raise WeightsError(f"folder {source!r} does not exist; pass an existing folder or a hub name such as org/model")
 
@@ -215,7 +199,7 @@ def _from_hub(
         return checkpoint
     hub = require("huggingface_hub", extra="hf")
     if hub.constants.HF_HUB_OFFLINE:
-        raise _unreachable(source, revision, "offline mode is on (HF_HUB_OFFLINE)")
+        raise fetch_error(source, revision, None)
     try:
         info = hub.HfApi().model_info(source, revision=revision, timeout=10)
         files = [file.rfilename for file in info.siblings or ()]
@@ -247,8 +231,8 @@ def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]
     return _small(listed)
 
 
-def fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:
-    """Return a one-line error for a repository that cannot be downloaded, with a remedy."""
+def fetch_error(source: str, revision: str | None, error: Exception | None) -> WeightsError:
+    """Return a one-line error for a repository that cannot be downloaded, with a remedy; None: offline mode."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "GatedRepoError" in kinds:
         return WeightsError(
@@ -258,10 +242,7 @@ def fetch_error(source: str, revision: str | None, error: Exception) -> WeightsE
         return WeightsError(f"{source!r} has no revision {revision!r}; see https://huggingface.co/{source}/commits")
     if "RepositoryNotFoundError" in kinds:
         return WeightsError(f"{source!r} is not on the hub, or is private; check the name or run: hf auth login")
-    return _unreachable(source, revision, f"the hub cannot be reached ({type(error).__name__})")
-
-
-def _unreachable(source: str, revision: str | None, reason: str) -> WeightsError:
+    reason = f"the hub cannot be reached ({type(error).__name__})" if error else "offline mode is on (HF_HUB_OFFLINE)"
     option = f" --revision {revision}" if revision else ""
     return WeightsError(
         f"weights of {source!r} are not in the Hugging Face cache and {reason}; "
