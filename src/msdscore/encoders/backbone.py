@@ -180,6 +180,10 @@ class Identity:
     choices: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()  # languages that it reads; empty: as in the table of encoders
 
+    def choosing(self, *choices: str) -> "Identity":
+        """The same identity with the choices of a family before the others."""
+        return replace(self, choices=(*choices, *self.choices))
+
     @property
     def signature(self) -> str:
         """Everything that can change a vector, as `key:value` parts joined by commas."""

@@ -92,22 +92,25 @@ def load_clip(source: str, **keywords: Any) -> ClipEncoder:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.json"))
-    loaded = load_family(source, keywords, kind="CLIPModel", options=ClipOptions, needs=needs)
-    options, model, end = loaded.options, loaded.model, int(loaded.tokenizer.eos_token_id)
+    identity, checkpoint, model, tokenizer = load_family(
+        source, keywords, kind="CLIPModel", options=ClipOptions, needs=needs
+    )
+    options: Any = identity.options
+    end = int(tokenizer.eos_token_id)
     stretched = ("positions:248",) if options.stretch else ()
     cropped = ("crop:torchvision",) if options.crop == "torchvision" else ()
     if options.stretch:
         stretch_text_model(model)
     compile_towers(options, model.vision_model, model.text_model)
-    steps = square_preprocessing(loaded.checkpoint, int(model.config.vision_config.image_size))
+    steps = square_preprocessing(checkpoint, int(model.config.vision_config.image_size))
     return ClipEncoder(
-        loaded.identity(f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *cropped),
+        identity.choosing(f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *cropped),
         model=model,
-        tokenizer=loaded.backend,
+        tokenizer=tokenizer.backend_tokenizer,
         preprocessing=replace(options.applied(steps), even_centre=bool(cropped)),
         text_settings=TextSettings(
             context=int(model.config.text_config.max_position_embeddings),
-            prefix=(int(loaded.tokenizer.bos_token_id),),
+            prefix=(int(tokenizer.bos_token_id),),
             suffix=(end,),
             pad=end,  # the pooled state is that of the first end token
             long_text=options.long_text,
@@ -193,16 +196,18 @@ def load_blip(source: str, **keywords: Any) -> BlipEncoder:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
     needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.txt"))
-    loaded = load_family(source, keywords, kind="BlipForImageTextRetrieval", options=LargeOptions, needs=needs)
-    options, model, tokenizer = loaded.options, loaded.model, loaded.tokenizer
+    identity, checkpoint, model, tokenizer = load_family(
+        source, keywords, kind="BlipForImageTextRetrieval", options=LargeOptions, needs=needs
+    )
+    options, backend = identity.options, tokenizer.backend_tokenizer
     compile_towers(options, model.vision_model, model.text_encoder)
-    steps = square_preprocessing(loaded.checkpoint, int(model.config.vision_config.image_size))
+    steps = square_preprocessing(checkpoint, int(model.config.vision_config.image_size))
     context, pad = int(model.config.text_config.max_position_embeddings), int(tokenizer.pad_token_id)
-    marks = special_ids(loaded.backend)
+    marks = special_ids(backend)
     return BlipEncoder(
-        loaded.identity(),
+        identity,
         model=model,
-        tokenizer=loaded.backend,
+        tokenizer=backend,
         preprocessing=options.applied(steps),
         text_settings=TextSettings(context, *marks, pad, options.long_text, unknown=tokenizer.unk_token_id),
     )
@@ -327,9 +332,11 @@ def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
         return "Siglip2Model" if flexible else "SiglipModel"
 
     needs = (_PREPROCESSOR, ("tokenizer.json", "spiece.model"))
-    loaded = load_family(source, keywords, kind=kind, options=SiglipOptions, needs=needs)
-    options, model, checkpoint = loaded.options, loaded.model, loaded.checkpoint
-    vision, text, end = model.config.vision_config, model.config.text_config, int(loaded.tokenizer.eos_token_id)
+    identity, checkpoint, model, tokenizer = load_family(
+        source, keywords, kind=kind, options=SiglipOptions, needs=needs
+    )
+    options: Any = identity.options
+    vision, text, end = model.config.vision_config, model.config.text_config, int(tokenizer.eos_token_id)
     if options.local == "states" and vision.hidden_size != text.hidden_size:
         raise ConfigError(
             f"patches have {vision.hidden_size} numbers and tokens {text.hidden_size}; load it with local='heads'"
@@ -349,11 +356,11 @@ def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
     # already contain them are not affected.
     marks = "".join(f"\\{mark}" for mark in string.punctuation)
     first = checkpoint.read_json("tokenizer_config.json").get("tokenizer_class") == "SiglipTokenizer"
-    normalise_first(loaded.backend, "Lowercase", *(((f"[{marks}]", ""), SPACES, "Strip") if first else ()))
+    normalise_first(tokenizer.backend_tokenizer, "Lowercase", *(((f"[{marks}]", ""), SPACES, "Strip") if first else ()))
     return SiglipEncoder(
-        loaded.identity(*choices),
+        identity.choosing(*choices),
         model=model,
-        tokenizer=loaded.backend,
+        tokenizer=tokenizer.backend_tokenizer,
         native=native,
         prepare=prepare,
         preprocessing=steps,
@@ -362,7 +369,7 @@ def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
             prefix=(),
             # With `keep_end` the end is a token of the text; padding after it is the end of earlier windows.
             suffix=() if options.keep_end else (end,),
-            pad=int(loaded.tokenizer.pad_token_id),
+            pad=int(tokenizer.pad_token_id),
             long_text=options.long_text,
             full=True,
         ),

@@ -135,7 +135,7 @@ def load_openclip(
         WeightsError: files are missing, damaged, or of another architecture.
     """
     chosen = read_options(OpenClipOptions, options)
-    placement = place(device, dtype, half=torch.float16)
+    placement = place(device, dtype)
     checkpoint, label, architecture, preprocess = _find(source, name, revision, chosen)
     text = {**architecture["text_cfg"], **({"context_length": chosen.context} if chosen.context else {})}
     model = _build({**architecture, "text_cfg": dict(text)}, checkpoint, chosen.context)
@@ -263,11 +263,6 @@ def _build(config: dict[str, Any], checkpoint: Checkpoint, context: int) -> Any:
         vision["timm_model_pretrained"] = False
     with quiet(require("transformers", extra="hf")):
         model = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**{**config, "vision_cfg": vision})
-    _fill(model, checkpoint, context)
-    return model
-
-
-def _fill(model: Any, checkpoint: Checkpoint, context: int) -> None:
     factory = require("open_clip.factory", extra="openclip")
     tensors = read_tensors(checkpoint.weight_files())
     state = merge_positions({key.removeprefix("module."): tensor for key, tensor in tensors.items()})
@@ -287,3 +282,4 @@ def _fill(model: Any, checkpoint: Checkpoint, context: int) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise WeightsError(f"weights of {checkpoint.source!r} do not fit their architecture ({reason})") from None
+    return model

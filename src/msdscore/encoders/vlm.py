@@ -19,7 +19,7 @@ from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placeme
 from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import LoadedModel, load_family, preprocessor, square_preprocessing
+from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
 from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
 from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
@@ -177,7 +177,7 @@ class TileVision:
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One mosaic of tokens per image."""
-        seen = []
+        tokens, layout = list[VisualTokens](), list[PatchLayout]()
         for image in images:
             pixels = stack_pixels([image], self.steps, placement.device)[0]
             tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
@@ -185,18 +185,17 @@ class TileVision:
             flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(placement.dtype)
             states = torch.cat([project_patches(model, part) for part in flat.split(_TILES)])
             grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
-            seen.append(self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view))
-        return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
-
-    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], view: View) -> tuple[VisualTokens, PatchLayout]:
-        rows, columns = grid.shape[1:]
-        left, top = unpadded(view.size, (columns, rows))
-        grid = grid[:, top : rows - top, left : columns - left]
-        size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
-        if size != (grid.shape[2], grid.shape[1]):
-            grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
-        across, down = self._cells(columns, left, size[0]), self._cells(rows, top, size[1])
-        return grid.flatten(1).T, cell_layout(view, columns=across, rows=down)
+            grid = grid.flatten(3, 4).flatten(1, 2)  # dim, rows, columns
+            rows, columns = grid.shape[1:]
+            left, top = unpadded(image.view.size, (columns, rows))
+            grid = grid[:, top : rows - top, left : columns - left]
+            size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
+            if size != (grid.shape[2], grid.shape[1]):
+                grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
+            tokens.append(grid.flatten(1).T)
+            cells = {"columns": self._cells(columns, left, size[0]), "rows": self._cells(rows, top, size[1])}
+            layout.append(cell_layout(image.view, **cells))
+        return tokens, tuple(layout)
 
     def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
         """Canvas pixels covered by each of `pooled` cells; `cut` of `count` are dropped at each end."""
@@ -236,28 +235,24 @@ class DynamicVision:
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image, all images in one call."""
-        every = [stack_pixels([image], self.steps, placement.device)[0] for image in images]
-        cell = self.patch * self.merge
-        layout = tuple(
-            patch_layout(image.view, (pixels.shape[1] // cell, pixels.shape[2] // cell), (cell, cell))
-            for image, pixels in zip(images, every, strict=True)
-        )
+        patches, layout, cell = list[Tensor](), list[PatchLayout](), self.patch * self.merge
+        for image in images:
+            pixels = stack_pixels([image], self.steps, placement.device)[0]
+            rows, columns = pixels.shape[1] // cell, pixels.shape[2] // cell
+            layout.append(patch_layout(image.view, (rows, columns), (cell, cell)))
+            # Flat patches, those of a token next to each other.
+            cut = pixels.unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
+            blocks = cut.reshape(3, rows, self.merge, columns, self.merge, self.patch, self.patch)
+            still = blocks.permute(1, 3, 2, 4, 0, 5, 6).unsqueeze(5)
+            video = still.expand(*[-1] * 5, self.frames, -1, -1)
+            patches.append(video.reshape(rows * columns * self.merge**2, -1))
         shapes = torch.tensor([[1, item.grid[0] * self.merge, item.grid[1] * self.merge] for item in layout])
-        patches = torch.cat([self._patches(pixels) for pixels in every]).to(placement.dtype)
-        output = model.get_image_features(patches, shapes.to(placement.device))
+        output = model.get_image_features(torch.cat(patches).to(placement.dtype), shapes.to(placement.device))
         # Version 5 returns an output object, version 4 the tensors.
         tokens = getattr(output, "pooler_output", output)
         if isinstance(tokens, Tensor):
             tokens = tokens.split([item.grid[0] * item.grid[1] for item in layout])
-        return list(tokens), layout
-
-    def _patches(self, pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "patches values"]:
-        """Flat patches, those of a token next to each other."""
-        cut = pixels.unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
-        rows, columns = cut.shape[1] // self.merge, cut.shape[2] // self.merge
-        blocks = cut.reshape(3, rows, self.merge, columns, self.merge, self.patch, self.patch)
-        still = blocks.permute(1, 3, 2, 4, 0, 5, 6).unsqueeze(5)
-        return still.expand(*[-1] * 5, self.frames, -1, -1).reshape(rows * columns * self.merge**2, -1)
+        return list(tokens), tuple(layout)
 
 
 Vision = SquareVision | TileVision | DynamicVision
@@ -329,7 +324,7 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
-    loaded = load_family(
+    identity, checkpoint, model, tokenizer = load_family(
         source,
         keywords,
         kind=lambda checkpoint: _KINDS[_kind(checkpoint)],
@@ -338,17 +333,17 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
         half=torch.bfloat16,
         keywords=lambda checkpoint: _converted(checkpoint) if _is_original(checkpoint) else {},
     )
-    model = loaded.model.model
-    compile_towers(loaded.options, model.language_model)
-    vision = _vision(loaded)
+    model, options, backend = model.model, identity.options, tokenizer.backend_tokenizer
+    compile_towers(options, model.language_model)
+    vision = _vision(checkpoint, options, model.config)
     context = int(model.config.get_text_config().max_position_embeddings)
-    pad = int(loaded.tokenizer.pad_token_id or 0)  # masked, so that any token works
+    pad = int(tokenizer.pad_token_id or 0)  # masked, so that any token works
     return VlmEncoder(
-        loaded.identity(*vision.choices),
+        identity.choosing(*vision.choices),
         model=model,
-        tokenizer=loaded.backend,
+        tokenizer=backend,
         vision=vision,
-        text_settings=TextSettings(context, *special_ids(loaded.backend), pad, loaded.options.long_text),
+        text_settings=TextSettings(context, *special_ids(backend), pad, options.long_text),
     )
 
 
@@ -360,9 +355,8 @@ def _kind(checkpoint: Checkpoint) -> str:
     return kind
 
 
-def _vision(loaded: LoadedModel) -> Vision:
+def _vision(checkpoint: Checkpoint, options: Any, config: Any) -> Vision:
     """The vision side of a model: one square, tiles, or a grid in the image's aspect ratio."""
-    checkpoint, options, config = loaded.checkpoint, loaded.options, loaded.model.model.config
     vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)
     patch = int(vision.patch_size)
     stored = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)

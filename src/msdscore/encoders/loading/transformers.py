@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from msdscore.encoders.backbone import Identity, LargeOptions, Placement, place, read_options
+from msdscore.encoders.backbone import Identity, LargeOptions, place, read_options
 from msdscore.encoders.loading.checkpoints import Checkpoint, Needs, find_checkpoint
 from msdscore.encoders.tokens import literal_backend
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
@@ -17,26 +17,6 @@ from msdscore.errors import ConfigError, WeightsError, require
 # Layers whose weights are read by other code, which would misread quantised values: SigLIP's attention pool,
 # and the patch embedding of SigLIP 2, whose dtype the pixels are converted to.
 _WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
-
-
-class LoadedModel(NamedTuple):
-    """A checkpoint of a transformers family on its device, from which a loader builds an encoder."""
-
-    name: str
-    checkpoint: Checkpoint
-    placement: Placement
-    options: Any
-    model: Any
-    tokenizer: Any
-    backend: Any  # of the tokenizer: reads special tokens in a text as plain text
-
-    def identity(self, *choices: str) -> Identity:
-        """Name, weights and options; `choices` are the family's additions to the signature."""
-        bits = self.options.bits  # the device of a layer does not change a vector
-        signed = self.checkpoint.signed(self.name)
-        return Identity(
-            self.name, signed, self.placement, self.options, (*choices, f"bits:{bits}") if bits else choices
-        )
 
 
 def load_family(
@@ -48,11 +28,12 @@ def load_family(
     needs: Needs,
     half: torch.dtype = torch.float16,
     keywords: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {},
-) -> LoadedModel:
+) -> tuple[Identity, Checkpoint, Any, Any]:
     """Load a checkpoint from a folder or a hub name; `arguments` are the keywords passed to a loader.
 
     `kind` is the transformers class, `half` the default dtype on CUDA; `keywords` are passed to its
-    `from_pretrained`.
+    `from_pretrained`. The result is the identity of the encoder, its files, its model on its device and its tokenizer,
+    whose backend reads special tokens in a text as plain text.
 
     Raises:
         MissingExtraError: a distributed or quantised model needs accelerate, and a quantised one bitsandbytes.
@@ -82,8 +63,10 @@ def load_family(
     else:
         model = model.to(device=placement.device, dtype=placement.dtype)
     tokenizer = load_tokenizer(checkpoint)
-    backend = literal_backend(tokenizer.backend_tokenizer)
-    return LoadedModel(name, checkpoint, placement, chosen, model, tokenizer, backend)
+    literal_backend(tokenizer.backend_tokenizer)
+    # The device of a layer does not change a vector.
+    choices = (f"bits:{chosen.bits}",) if chosen.bits else ()
+    return Identity(name, checkpoint.signed(name), placement, chosen, choices), checkpoint, model, tokenizer
 
 
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
