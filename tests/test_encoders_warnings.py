@@ -13,7 +13,7 @@ from PIL import Image
 from msdscore import Scorer, load_encoder
 from msdscore.core.evidence import reading
 from msdscore.encoders.base import prepare_and_encode
-from msdscore.encoders.registry import languages_of
+from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.run.table import _readings
 from msdscore.text.normal import clean
@@ -245,9 +245,9 @@ def test_rate_of_false_warnings_on_english_captions():
 
 
 def test_registry_states_which_encoders_read_only_english():
-    assert languages_of("mini") == ("en",)
-    assert languages_of("siglip2-base") == ("multilingual",)
-    assert languages_of("no/such") == ()
+    assert built_in_row("mini").languages == ("en",)
+    assert built_in_row("siglip2-base").languages == ("multilingual",)
+    assert built_in_row("no/such") is None
 
 
 def test_mini_writes_warnings_to_rows(tmp_path):

@@ -163,7 +163,7 @@ def open_resident(
     device, facts = text.device, prepared.facts
     references, numbers = _references(pools.captions, text, len(pairs)), torch.from_numpy(train).to(device)
     words = len(facts.counts)
-    alike = alike_words(pools.captions, text.embeddings, words=words, limit=recipe.sample.alike)
+    alike = alike_words(pools.captions, text.network.words.weight, words=words, limit=recipe.sample.alike)
     return ResidentBatches(
         recipe=recipe,
         towers=towers,

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.encoders.mini.minilm import MiniLMTexts
-from msdscore.text.words import stem
+from msdscore.encoders.mini.minilm import CLS, PAD, SEP, MiniLMTexts
+from msdscore.encoders.tokens import tokenise
+from msdscore.text.words import stem, token_contents
 
 NO_WORD, UNKNOWN_WORD = -1, -2  # a token outside content words; one of a content word without an id
 LONGEST = 126  # largest number of tokens of a text
@@ -31,10 +32,10 @@ def flatten(owned: Sequence[Sequence[str]], tower: MiniLMTexts, number: Mapping[
     ids, words, sizes = list[int](), list[int](), list[int]()
     for texts in owned:
         for text in texts:
-            own, spelled = tower.split(text)
-            ids += own[:LONGEST]
-            words += [_word(word, number) for word in spelled[:LONGEST]]
-            sizes.append(min(LONGEST, len(own)))
+            tokens = tokenise(tower.tokenizer, text)
+            ids += tokens.ids[:LONGEST]
+            words += [_word(word, number) for word in token_contents(text, tokens.spans)[:LONGEST]]
+            sizes.append(min(LONGEST, len(tokens.ids)))
     arrays = [np.array(values, dtype=np.int32) for values in (ids, words, sizes, [len(texts) for texts in owned])]
     return FlatTexts(*arrays)
 
@@ -103,7 +104,6 @@ class TextPool:
         self.counts = torch.from_numpy(flat.counts).to(device).long()
         self._starts = self.sizes.cumsum(0) - self.sizes
         self.first = self.counts.cumsum(0) - self.counts
-        self._special_tokens = tower.marks
 
     def __len__(self) -> int:
         return len(self.sizes) - 1
@@ -120,15 +120,14 @@ class TextPool:
 
     def rows(self, index: Int[Tensor, " texts"], width: int) -> TokenRows:
         """Return texts by index, truncated to `width` tokens; a negative index is a text without tokens."""
-        begin, end, padding = self._special_tokens
         size = torch.where(index >= 0, self.sizes[index], 0).clamp(max=width)
         column = torch.arange(width, device=index.device)
         real = column < size.unsqueeze(1)
         source = (self._starts[index].unsqueeze(1) + column).clamp(max=len(self._ids) - 1)
-        ids = torch.full((len(index), width + 2), padding, dtype=torch.long, device=index.device)
-        ids[:, 1:-1] = torch.where(real, self._ids[source].long(), padding)
-        ids[:, 0] = begin
-        ids.scatter_(1, (size + 1).unsqueeze(1), end)
+        ids = torch.full((len(index), width + 2), PAD, dtype=torch.long, device=index.device)
+        ids[:, 1:-1] = torch.where(real, self._ids[source].long(), PAD)
+        ids[:, 0] = CLS
+        ids.scatter_(1, (size + 1).unsqueeze(1), SEP)
         words = torch.full((len(index), width + 2), NO_WORD, dtype=torch.int32, device=index.device)
         words[:, 1:-1] = torch.where(real, self.words[source], NO_WORD)
         mask = torch.arange(width + 2, device=index.device) < (size + 2).unsqueeze(1)

@@ -17,8 +17,8 @@ from msdscore.core.device import launching, sent
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
-from msdscore.encoders.registry import languages_of
-from msdscore.encoders.tokens import TextBatch, TextSettings, pack_texts
+from msdscore.encoders.registry import built_in_row
+from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
@@ -254,7 +254,8 @@ class Backbone(ABC):
         with launching(self.device):
             states = self._read(texts)
         embeddings = self._finish(states)
-        english = (self._identity.languages or languages_of(self.name)) == ("en",)
+        row = built_in_row(self.name)
+        english = (self._identity.languages or (row.languages if row else ())) == ("en",)
         warnings = (text_warnings(text, english=english) for text in texts)
         layout = tuple(
             replace(layout, warnings=(*messages, *layout.warnings)) if messages else layout
@@ -278,7 +279,7 @@ class Backbone(ABC):
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
         assert self._text_settings is not None, "the family sets how its text tower reads"
-        return pack_texts(texts, self._tokenizer, self._text_settings)
+        return pack(tokenise_all(self._tokenizer, texts), self._text_settings)
 
     def _finish(self, states: Features) -> Embeddings:
         filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None

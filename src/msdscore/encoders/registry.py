@@ -61,22 +61,13 @@ def families() -> Mapping[str, str]:
     return {**loaders, "llava_qwen": loaders["llava_onevision"]}  # in the format of the LLaVA-NeXT repository
 
 
-def languages_of(name: str) -> tuple[str, ...]:
-    """The languages that an encoder reads, by its short name or its source; empty if unknown.
+def built_in_row(name: str) -> EncoderRow | None:
+    """The row of a built-in encoder by its short name or its source; None for any other name.
 
-    >>> languages_of("clip-b32"), languages_of("models/mine")
-    (('en',), ())
+    >>> built_in_row("remoteclip-b32").domains, built_in_row("models/mine")
+    (('remote sensing',), None)
     """
-    return next((row.languages for row in built_in() if name in (row.name, row.source)), ())
-
-
-def domains_of(name: str) -> tuple[str, ...]:
-    """The domains other than photographs that an encoder was trained for; empty if unknown.
-
-    >>> domains_of("remoteclip-b32"), domains_of("mini")
-    (('remote sensing',), ())
-    """
-    return next((row.domains for row in built_in() if name in (row.name, row.source)), ())
+    return next((row for row in built_in() if name in (row.name, row.source)), None)
 
 
 ENCODERS = Registry(

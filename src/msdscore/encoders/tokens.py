@@ -266,11 +266,6 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(reversed(closed))
 
 
-def pack_texts(texts: Sequence[str], backend: Any, settings: TextSettings) -> TextBatch:
-    """Tokenise captions and pack all their windows into one padded batch."""
-    return pack(tokenise_all(backend, texts), settings)
-
-
 def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
     """Pack all windows of tokenised captions into one padded batch."""
     room, most = settings.room, max(settings.room, MOST_TOKENS)

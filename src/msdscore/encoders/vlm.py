@@ -38,7 +38,7 @@ Size = tuple[int, int]  # width, height
 
 
 def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
-    """Sides in multiples of `factor` with an area of `least` to `most` pixels, near the aspect ratio (Qwen2-VL).
+    """Round a size to multiples of `factor` with an area of `least` to `most` pixels, near its aspect ratio (Qwen2-VL).
 
     >>> smart_size((640, 480), factor=28, least=3136, most=12845056)
     (644, 476)
@@ -54,7 +54,7 @@ def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
     return max(factor, across), max(factor, down)
 
 
-def best_canvas(size: Size, canvases: list[Size]) -> Size:
+def best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
     """The canvas that shows most of an image's pixels, ties broken by least padding (LLaVA, anyres).
 
     >>> best_canvas((640, 480), [(384, 384), (768, 384), (768, 768)])
@@ -71,7 +71,7 @@ def best_canvas(size: Size, canvases: list[Size]) -> Size:
 
 
 def fit_on(size: Size, canvas: Size) -> View:
-    """The largest view of the whole image, centred on the canvas.
+    """Fit the whole image on the canvas, as large as possible and centred.
 
     >>> fit_on((640, 480), (768, 768))
     View(size=(640, 480), resized=(768, 576), offset=(0, -96), canvas=(768, 768))
@@ -85,10 +85,10 @@ def fit_on(size: Size, canvas: Size) -> View:
     return View(size, resized, offset, canvas)
 
 
-def unpadded(size: Size, cells: Size) -> Size:
+def padding_cells(size: Size, cells: Size) -> Size:
     """Number of padding cells (columns, rows) at each end of a canvas, computed as in LLaVA's packing.
 
-    >>> unpadded((640, 480), (54, 54))
+    >>> padding_cells((640, 480), (54, 54))
     (0, 7)
     """
     width, height = size
@@ -98,10 +98,10 @@ def unpadded(size: Size, cells: Size) -> Size:
     return (columns - int(round(width * rows / height, 7))) // 2, 0
 
 
-def shrunk(cells: Size, *, side: int, most: int) -> Size:
-    """Columns and rows after the pooling that limits a mosaic to about `most` tiles of `side` cells per side.
+def pooled_size(cells: Size, *, side: int, most: int) -> Size:
+    """Columns and rows after pooling, which limits a mosaic to about `most` tiles of `side` cells per side.
 
-    >>> shrunk((162, 162), side=27, most=9)
+    >>> pooled_size((162, 162), side=27, most=9)
     (81, 81)
     """
     columns, rows = cells
@@ -110,9 +110,9 @@ def shrunk(cells: Size, *, side: int, most: int) -> Size:
 
 
 VisualTokens = Float[Tensor, "points dim"]
-SeenImages = tuple[list[VisualTokens], tuple[PatchLayout, ...]]
+VisionOutput = tuple[list[VisualTokens], tuple[PatchLayout, ...]]
 
-# Tiles that pass through the vision tower at once: a large image has up to 37 of them.
+# Batch size of tiles in the vision tower: a large image has up to 37 of them.
 _TILES = 16
 
 
@@ -136,8 +136,8 @@ class SquareVision:
         squared = prepare_image(square, self.steps)
         return Prepared(squared.pixels, squared.view._replace(size=image.size))
 
-    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
-        """One grid of tokens per image."""
+    def visual_tokens(self, model: Any, images: Sequence[Prepared], placement: Placement) -> VisionOutput:
+        """Encode images, each as one grid of tokens."""
         pixels = stack_pixels(images, self.steps, placement.device)
         layout = tuple(self._layout(image.view) for image in images)
         return list(project_patches(model, pixels.to(placement.dtype))), layout
@@ -146,7 +146,7 @@ class SquareVision:
         grid, patch = (self.side, self.side), (self.patch, self.patch)
         if not self.pad:
             return patch_layout(view, grid, patch)
-        # Of a view on the square only the size is the image's.
+        # The view is that of the padded square, except for its size, which is that of the image.
         size, side = view.size, max(view.size)
         layout = patch_layout(view._replace(size=(side, side)), grid, patch)
         shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
@@ -172,11 +172,11 @@ class TileVision:
 
     def prepare(self, image: Image.Image) -> Prepared:
         """Preprocess an image to its best canvas."""
-        view = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
+        view = fit_on(image.size, best_canvas(image.size, self.canvases))
         return as_prepared(drawn(image, view, self.steps.resample), view)
 
-    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
-        """One mosaic of tokens per image."""
+    def visual_tokens(self, model: Any, images: Sequence[Prepared], placement: Placement) -> VisionOutput:
+        """Encode images, each as one mosaic of tokens."""
         tokens, layout = list[VisualTokens](), list[PatchLayout]()
         for image in images:
             pixels = stack_pixels([image], self.steps, placement.device)[0]
@@ -187,9 +187,9 @@ class TileVision:
             grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
             grid = grid.flatten(3, 4).flatten(1, 2)  # dim, rows, columns
             rows, columns = grid.shape[1:]
-            left, top = unpadded(image.view.size, (columns, rows))
+            left, top = padding_cells(image.view.size, (columns, rows))
             grid = grid[:, top : rows - top, left : columns - left]
-            size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
+            size = pooled_size((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
             if size != (grid.shape[2], grid.shape[1]):
                 grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
             tokens.append(grid.flatten(1).T)
@@ -218,13 +218,13 @@ class DynamicVision:
     steps: Preprocessing
     patch: int
     merge: int  # patches per side of one token
-    frames: int  # number of times a still image is repeated, as a video
+    frames: int  # number of copies of an image, which the tower reads as a video
     least: int  # pixels
     most: int
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The maximum area, which changes the level of detail."""
+        """The maximum number of pixels, which changes the vectors."""
         return (f"pixels:{self.most}",)
 
     def prepare(self, image: Image.Image) -> Prepared:
@@ -233,8 +233,8 @@ class DynamicVision:
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
         return prepare_image(image, replace(self.steps, resize=resize))
 
-    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
-        """One grid of tokens per image, all images in one call."""
+    def visual_tokens(self, model: Any, images: Sequence[Prepared], placement: Placement) -> VisionOutput:
+        """Encode images in one call, each as one grid of tokens."""
         patches, layout, cell = list[Tensor](), list[PatchLayout](), self.patch * self.merge
         for image in images:
             pixels = stack_pixels([image], self.steps, placement.device)[0]
@@ -259,7 +259,7 @@ Vision = SquareVision | TileVision | DynamicVision
 
 
 def project_patches(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
-    """Projected patches of the vision tower's layer that a LLaVA model uses, without its class token."""
+    """Project the patches of the vision tower's layers that a LLaVA model uses, without the class token."""
     config = model.config
     states = model.vision_tower(pixels, output_hidden_states=True).hidden_states
     layers = config.vision_feature_layer
@@ -273,12 +273,12 @@ def project_patches(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -
 class VlmOptions(LargeOptions):
     """User options of a vision-language model.
 
-    `views` (LLaVA-OneVision) selects the tiles of the image's full resolution, or only the overview.
+    `views` (LLaVA-OneVision) selects tiles at the resolution of the image, or only the overview.
     """
 
     pool: Literal["model", "mean"] = "mean"
     views: Literal["tiles", "overview"] = "tiles"
-    max_patches: int = 1280  # Qwen2.5-VL: tokens of an image, as its authors recommend; its file allows 16384
+    max_patches: int = 1280  # Qwen2.5-VL: maximum tokens per image, as its authors recommend; its file allows 16384
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
@@ -295,7 +295,7 @@ class VlmEncoder(Backbone):
         self._vision = vision
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        tokens, layout = self._vision.look(self._model, images, self._identity.placement)
+        tokens, layout = self._vision.visual_tokens(self._model, images, self._identity.placement)
         return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
@@ -337,7 +337,7 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
     compile_towers(options, model.language_model)
     vision = _vision(checkpoint, options, model.config)
     context = int(model.config.get_text_config().max_position_embeddings)
-    pad = int(tokenizer.pad_token_id or 0)  # masked, so that any token works
+    pad = int(tokenizer.pad_token_id or 0)  # any token works, since padding is masked
     return VlmEncoder(
         identity.choosing(*vision.choices),
         model=model,

@@ -55,13 +55,20 @@ class HeadSpec:
 
 
 class PointHead(nn.Module):
-    """A linear layer on every point (paper), optionally with a one-layer MLP or attention over the points."""
+    """A linear layer on every point (paper), optionally with a one-layer MLP or attention over the points.
+
+    With `none` the points are unchanged: those of the tower are in the shared space already.
+    """
 
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
         self.kind = spec.kind
         self.norm = nn.LayerNorm(inputs) if spec.norm else nn.Identity()
         self.drop = nn.Dropout(spec.dropout)
+        if spec.kind == "none":
+            if inputs != outputs:
+                raise ConfigError(f"a head of kind 'none' has as many dimensions as its tower: set heads.dim={inputs}")
+            return
         self.line = nn.Linear(inputs, outputs, bias=spec.bias or spec.kind != "mlp")
         if spec.kind == "mlp":
             self.rise = nn.Linear(inputs, spec.hidden)
@@ -80,6 +87,8 @@ class PointHead(nn.Module):
         return projected.new_zeros(*mask.shape, projected.shape[-1]).masked_scatter(mask.unsqueeze(-1), projected)
 
     def _project(self, points: Tensor, mask: Tensor) -> Tensor:
+        if self.kind == "none":
+            return points
         inner = self.drop(self.norm(points))
         if self.kind == "linear":
             return self.line(inner)
@@ -145,19 +154,8 @@ class PoolHead(nn.Module):
         return pooled
 
 
-class _Unchanged(nn.Module):
-    """No head: the points of the tower are in the shared space already."""
-
-    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        return points
-
-
 def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
     """Build a head from a spec, with the default initialisation."""
-    if spec.kind == "none":
-        if inputs != outputs:
-            raise ConfigError(f"a head of kind 'none' has as many dimensions as its tower: set heads.dim={inputs}")
-        return _Unchanged()
     return (PoolHead if spec.kind == "pool" else PointHead)(spec, inputs, outputs)
 
 
@@ -221,7 +219,7 @@ class AlignedHeads(nn.Module):
                 self.global_mean = make_head(mlp, text.pooled, width)
 
     def project(self, side: Side, features: Features) -> Embeddings:
-        """Aligned points and pooled vectors of images or captions."""
+        """Aligned unit vectors of images or captions, zero at padding, and their pooled vectors."""
         return finished(self.states(side, features))
 
     def states(self, side: Side, features: Features) -> Features:

@@ -191,15 +191,10 @@ class TowerOptions:
 
 
 class Tower(Protocol[Item]):
-    """A frozen backbone."""
+    """A frozen backbone on its device, from the files of its weights, if it has any."""
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of its weights; empty if it has none."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device on which features are computed."""
+    files: tuple[Path, ...]
+    device: torch.device
 
     def features(self, items: Sequence[Item], /) -> Features:
         """Raw features of images or captions, without gradient history."""
@@ -288,13 +283,14 @@ class MapImages:
         self._spec, self._whole = spec, options.whole
         self._place = place(options.device, options.dtype)
         self.device = self._place.device
-        opened = _open_timm(spec, options, base) if spec.kind == "timm" else _open_vision(spec, base)
-        self.files, self.preprocessing, model, self._maps = opened
+        if spec.kind == "timm":
+            self.files, self.preprocessing, model, self._maps = _open_timm(spec, options, base)
+        else:
+            checkpoint, model = _open(spec, base)
+            self.files, self.preprocessing = checkpoint.weight_files(), read_preprocessing(preprocessor(checkpoint))
+            model, self._maps = getattr(model, "vision_model", model), _state_maps
         self._model = frozen(model, self._place)
-
-    def prepare(self, image: Image.Image) -> Prepared:
-        """Preprocess an image for the network."""
-        return prepare_image(image, self.preprocessing)
+        self.prepare = partial(prepare_image, steps=self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
@@ -315,14 +311,13 @@ class MapImages:
         return Features(all_points(local).points, mask_of(layout).to(self.device), layout=layout, whole=whole)
 
 
-# Files, preprocessing, network, and a function that returns the map of any level after one forward pass.
-Opened = tuple[tuple[Path, ...], Preprocessing, Any, Callable[[Any, Tensor], LevelMap]]
-
-
-def _open_timm(spec: ImageTowerSpec, options: TowerOptions, base: Path | None) -> Opened:
+def _open_timm(
+    spec: ImageTowerSpec, options: TowerOptions, base: Path | None
+) -> tuple[tuple[Path, ...], Preprocessing, Any, Callable[[Any, Tensor], LevelMap]]:
     """Maps at chosen strides (`stride16`), blocks (numbers) or the `final` features of a timm model.
 
-    Images are squashed to a square, so that nothing is cropped.
+    Return its files, preprocessing and network, and a function that returns the map of any level after one forward
+    pass. Images are squashed to a square, so that nothing is cropped.
     """
     timm = require("timm", extra="train")
     if not timm.is_model(spec.source):
@@ -398,13 +393,6 @@ def _indices(model: Any, levels: Sequence[Level]) -> dict[Level, int]:
     return numbers
 
 
-def _open_vision(spec: ImageTowerSpec, base: Path | None) -> Opened:
-    """Hidden states of a vision transformer, without its special tokens."""
-    checkpoint, model = _open(spec, base)
-    network = getattr(model, "vision_model", model)
-    return checkpoint.weight_files(), read_preprocessing(preprocessor(checkpoint)), network, _state_maps
-
-
 def _state_maps(model: Any, pixels: Tensor) -> LevelMap:
     """Patches of hidden states as maps; special tokens precede them."""
     states = model(pixel_values=pixels, output_hidden_states=True).hidden_states
@@ -427,7 +415,7 @@ class TransformersTexts:
         self._spec, self._whole = spec, options.whole
         self._place = place(options.device, options.dtype)
         self.device = self._place.device
-        model = model.get_encoder() if _setting(model, "is_encoder_decoder") else model
+        model = model.get_encoder() if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
         self._backend = tokens.literal_backend(tokenizer.backend_tokenizer)
@@ -439,7 +427,7 @@ class TransformersTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested levels of every token."""
-        batch = tokens.pack_texts(texts, self._backend, self._text_settings)
+        batch = tokens.pack(tokens.tokenise_all(self._backend, texts), self._text_settings)
         ids, seen = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if self._spec.kind == "embeddings":
             states = (self._model(ids),)
@@ -474,15 +462,10 @@ def _token_table(checkpoint: Checkpoint) -> nn.Embedding:
     raise WeightsError(f"{checkpoint.source!r} has no token embeddings ({' or '.join(_TABLES)}) in safetensors files")
 
 
-def _setting(model: Any, name: str) -> Any:
-    """A value of a model's configuration; None without it."""
-    return getattr(getattr(model, "config", None), name, None)
-
-
 def _context(model: Any, tokenizer: Any) -> int:
     """The smaller limit of tokenizer and position embeddings; RoBERTa models count positions from the pad token."""
     stated = int(min(tokenizer.model_max_length, _LONGEST))
-    positions = _setting(model, "max_position_embeddings")
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if isinstance(positions, int):
         weight = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
         skipped = getattr(weight, "padding_idx", None)

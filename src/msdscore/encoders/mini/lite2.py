@@ -8,14 +8,13 @@ timm's implementation on the same weights.
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL.Image import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -130,9 +129,9 @@ class Lite2(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "batch 3 height width"]) -> Maps:
         """The three maps; pixels are (x − 127) / 128."""
-        return self.go_on(self.stem(pixels), done=0)
+        return self.resume(self.stem(pixels), done=0)
 
-    def go_on(self, x: Tensor, *, done: int) -> Maps:
+    def resume(self, x: Tensor, *, done: int) -> Maps:
         """Compute the three maps from the output of the first `done` stages, none of them past stride 16."""
         middle = self.stages[done:MIDDLE](x)
         last = self.stages[MIDDLE:](middle)
@@ -162,7 +161,7 @@ def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> li
     """The concatenated maps of all networks; shared stages are computed once."""
     first = networks[0]
     x = first.stages[:shared](first.stem(pixels))
-    return [part for network in networks for part in network.go_on(x, done=shared)]
+    return [part for network in networks for part in network.resume(x, done=shared)]
 
 
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
@@ -225,6 +224,7 @@ class Lite2Images:
         self.preprocessing = Preprocessing(
             resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
+        self.prepare = partial(prepare_image, steps=self.preprocessing)
         network = load_lite2(read_tensors(self.files)).eval().requires_grad_(False)
         names = spec.branches or ((spec.weights,) if spec.weights else ())
         tuned = [_tuned(network, Path(locate(name, base=base))) for name in names] or [network]
@@ -234,10 +234,6 @@ class Lite2Images:
             for network in tuned
         ]
         self._shared = share_stages(self._networks)
-
-    def prepare(self, image: Image) -> Prepared:
-        """Preprocess an image for the network."""
-        return prepare_image(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:

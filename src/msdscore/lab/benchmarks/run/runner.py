@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.encoders.registry import domains_of
+from msdscore.encoders.registry import built_in_row
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.references import count_fact
 from msdscore.intervals import Floats, Resampling
@@ -228,7 +228,9 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     columns = {metric.label: _scores(metric, table) for metric in work.metrics}
     common, left_out = _common_items(columns)
     chosen, notes = list(compress(items, common)), {**work.item_set.notes, **left_out}
-    if row.domain and scorer and row.domain not in domains_of(name := scorer.encoder.partition("@")[0]):
+    name = scorer.encoder.partition("@")[0] if scorer else ""
+    encoder = built_in_row(name)
+    if row.domain and scorer and (encoder is None or row.domain not in encoder.domains):
         what = f"items from {row.domain}, which encoder {name} is not known to be trained for"
         notes[f"{what}: match and colours are not calibrated for it"] = len(chosen)
     how = Resampling(samples=plan.samples, seed=plan.seed)
