@@ -16,7 +16,7 @@ from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTower
 from msdscore.encoders.base import prepare_all, prepare_and_encode
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.registry import MINI_FOLDER, load_encoder
+from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.lab.align.data.formats import open_pairs
 from msdscore.lab.align.export import RECOMMENDED, export
@@ -63,7 +63,7 @@ def run(rows, tmp_path_factory):
 def test_towers_with_shipped_heads_give_the_vectors_of_the_shipped_encoder():
     """The heads are loaded into the towers of the training tool."""
     recipe, shipped = load_mini(), load_encoder("mini", device="cpu")
-    tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk-0.safetensors")]))
+    tuned = widened(read_tensors([Path(locate(find_row("mini").source), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped_heads()
@@ -81,7 +81,7 @@ def test_towers_with_shipped_heads_give_the_vectors_of_the_shipped_encoder():
 def shipped_heads():
     """Return the heads of the first of the two shipped members."""
     heads = AlignedHeads(load_mini().heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
-    tensors = widened(read_tensors([Path(locate(MINI_FOLDER), "model.safetensors")]))
+    tensors = widened(read_tensors([Path(locate(find_row("mini").source), "model.safetensors")]))
     own = {name.removeprefix("members.0."): value for name, value in tensors.items() if name.startswith("members.0.")}
     heads.load_state_dict(own)
     return heads.eval().requires_grad_(False)
@@ -106,7 +106,7 @@ def test_long_captions_are_truncated_in_training_and_windowed_in_scoring():
 
 def test_recipe_matches_the_shipped_weights():
     recipe = load_mini()
-    config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
+    config = json.loads(Path(locate(find_row("mini").source), "config.json").read_text(encoding="utf-8"))
     assert [recipe.heads] * 2 == [read_spec(HeadsSpec, own) for own in config["heads"]]
     shipped_heads()  # fails unless names and shapes match
     loss = recipe.loss

@@ -16,7 +16,7 @@ from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, loca
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.mini.lite2 import content_hash, load_lite2
 from msdscore.encoders.mini.minilm import load_minilm
-from msdscore.encoders.registry import MINI_FOLDER
+from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, WeightsError
 from msdscore.text.words import STOP_WORDS, content_tokens
 from test_scoring import make_image
@@ -167,7 +167,7 @@ def test_photographs_rank_their_captions_first():
 
 
 def test_folder_with_other_heads_has_another_signature(tmp_path):
-    shutil.copytree(locate(MINI_FOLDER), tmp_path / "heads", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    shutil.copytree(locate(find_row("mini").source), tmp_path / "heads", ignore=shutil.ignore_patterns("SHA256SUMS"))
     config = json.loads((tmp_path / "heads" / "config.json").read_text())
     config["text"]["words"] = "all"
     (tmp_path / "heads" / "config.json").write_text(json.dumps(config))
@@ -185,7 +185,7 @@ def test_stop_words_are_unchanged():
 
 
 def test_tuned_stages_replace_the_frozen_ones(tmp_path):
-    shutil.copytree(locate(MINI_FOLDER), tmp_path / "tuned", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    shutil.copytree(locate(find_row("mini").source), tmp_path / "tuned", ignore=shutil.ignore_patterns("SHA256SUMS"))
     head = load_lite2(lite2_state()).head
     save_file({"head.weight": (head.weight * 1.5).half()}, tmp_path / "tuned" / "tower.safetensors")
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())

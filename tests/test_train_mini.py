@@ -19,6 +19,7 @@ from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Embeddings, prepare_all, prepare_and_encode
+from msdscore.encoders.mini.minilm import CLS, PAD, SEP
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, collect, open_pairs
@@ -46,7 +47,6 @@ class Tower:
     """A text tower with words as tokens, without a network."""
 
     device = torch.device("cpu")
-    marks = (1, 2, 0)
 
 
 def pool(*owned):
@@ -67,7 +67,7 @@ def images(*rows):
 
 def test_rows_are_padded_masked_and_truncated():
     found = pool([[5, 6, 7]], [[8]], []).rows(torch.tensor([1, 0, -1]), 2)
-    assert found.ids.tolist() == [[1, 18, 2, 0], [1, 15, 16, 2], [1, 2, 0, 0]]
+    assert found.ids.tolist() == [[CLS, 18, SEP, PAD], [CLS, 15, 16, SEP], [CLS, SEP, PAD, PAD]]
     assert found.words.tolist() == [[NO_WORD, 8, NO_WORD, NO_WORD], [NO_WORD, 5, 6, NO_WORD], [NO_WORD] * 4]
     assert found.mask.sum(dim=1).tolist() == [3, 4, 2]
 

@@ -97,27 +97,23 @@ class CacheUse:
 class FileImage(Prepared):
     """An image keyed by the bytes of its file, and preprocessed only if its vectors are not cached."""
 
-    __slots__ = ("_make", "key")
+    __slots__ = ("key", "make")
     key: str
-    _make: Callable[[], Prepared]
+    make: Callable[[], Prepared]
 
     def __init__(self, key: str, make: Callable[[], Prepared]) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "make", make)
 
     @property
     def pixels(self) -> Tensor:
-        """The pixels, computed on first use."""
-        return self._make().pixels
+        """The pixels of the preprocessed image."""
+        return self.make().pixels
 
     @property
     def view(self) -> View:
         """Their location on the original."""
-        return self._make().view
-
-    def made(self) -> Prepared:
-        """The preprocessed image."""
-        return self._make()
+        return self.make().view
 
 
 class CachedEncoder:
@@ -162,7 +158,7 @@ class CachedEncoder:
 
         def encode(missing: Sequence[Prepared]) -> Embeddings:
             return self._encoder.encode_images(
-                [image.made() if isinstance(image, FileImage) else image for image in missing]
+                [image.make() if isinstance(image, FileImage) else image for image in missing]
             )
 
         return self._recall(_IMAGE, images, [prepared_key(image) for image in images], encode)

@@ -44,8 +44,6 @@ class EncoderRow:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
-MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, as `align export` writes it
-
 SCHEMES = ("open_clip",)  # families whose loader interprets the text after `FAMILY:` in a name
 
 
