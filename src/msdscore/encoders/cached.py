@@ -47,7 +47,8 @@ _MARK, _LOCK, _TEMPORARY = "signature.txt", ".removing.lock", ".tmp"
 _ROOM = 0.9  # share of the limit that remains after eviction, so that not every file causes one
 _LOOK_AGAIN = 20  # the folder is scanned again after a twentieth of the limit was written: others write too
 _ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer must be dead
-_ENCODER, _DRAWER, _FILE = (re.compile(form) for form in (r"[0-9a-f]{20}", r"[a-z][0-9a-f]{2}", r"[0-9a-f]{38}"))
+# Names of the folder of an encoder, of a folder of items in it, and of an item there.
+*_FOLDERS, _FILE = (re.compile(form) for form in (r"[0-9a-f]{20}", r"[a-z][0-9a-f]{2}", r"[0-9a-f]{38}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,24 +328,19 @@ def remove_oldest(root: Path, limit: int) -> int:
 
 
 def _files(root: Path) -> Iterator[tuple[int, int, str]]:
-    """Time of last use, size and path of every cache file; other files are ignored."""
-    with os.scandir(root) as encoders:
-        folders = [item for item in encoders if _ENCODER.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]
-    for folder in folders:
-        with suppress(OSError), os.scandir(folder.path) as drawers:
-            for drawer in [item.path for item in drawers if _DRAWER.fullmatch(item.name)]:
-                yield from _files_of(drawer)
-
-
-def _files_of(drawer: str) -> Iterator[tuple[int, int, str]]:
-    with suppress(OSError), os.scandir(drawer) as entries:
-        for entry in entries:
+    """Time of last use, size and path of every cache file; other files and folders are ignored."""
+    start = len(root.parts)
+    for folder, folders, names in os.walk(root):  # follows no links and ignores unreadable folders
+        depth = len(Path(folder).parts) - start
+        folders[:] = [name for name in folders if depth < len(_FOLDERS) and _FOLDERS[depth].fullmatch(name)]
+        for name in names if depth == len(_FOLDERS) else ():
+            path = os.path.join(folder, name)  # noqa: PTH118
             with suppress(OSError):  # removed meanwhile
-                status = entry.stat(follow_symlinks=False)
-                if _FILE.fullmatch(entry.name):
-                    yield status.st_mtime_ns, status.st_size, entry.path
-                elif entry.name.endswith(_TEMPORARY) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                    os.unlink(entry.path)  # noqa: PTH108
+                status = os.lstat(path)
+                if _FILE.fullmatch(name):
+                    yield status.st_mtime_ns, status.st_size, path
+                elif name.endswith(_TEMPORARY) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    os.unlink(path)  # noqa: PTH108
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -36,7 +36,6 @@ from msdscore.encoders.tokens import (
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
-_RESAMPLE = {"bicubic": Resampling.BICUBIC, "bilinear": Resampling.BILINEAR}
 _PUNCTUATION = r"""[!-/:-@\[-^`{-~]"""  # without the underscore, which becomes a space
 
 
@@ -205,7 +204,7 @@ def _steps(config: Mapping[str, Any], size: tuple[int, int]) -> Preprocessing:
     return Preprocessing(
         resize=size if mode == "squash" else size[0],
         crop=None if mode == "squash" else size,
-        resample=_RESAMPLE[config.get("interpolation", "bicubic")],
+        resample=Resampling[config.get("interpolation", "bicubic").upper()],
         mean=tuple(config.get("mean") or constants.OPENAI_DATASET_MEAN),
         std=tuple(config.get("std") or constants.OPENAI_DATASET_STD),
         even_centre=True,

@@ -130,7 +130,7 @@ class Window(NamedTuple):
     last: int
 
     @property
-    def kept(self) -> int:
+    def used(self) -> int:
         """Number of tokens whose vectors are used."""
         return self.last - self.first
 
@@ -286,7 +286,7 @@ def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
         windows.append([])
         positions.append([])
         for window in plan:
-            windows[-1] += [number] * window.kept
+            windows[-1] += [number] * window.used
             positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
             number += 1
         notes = token_warnings(*caption[:3], unknown=settings.unknown, spelled=caption.spelled)
@@ -316,10 +316,10 @@ def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
         return torch.arange(len(plans)).unsqueeze(1), torch.ones(len(plans), 1)
     rows, shares, first = list[list[int]](), list[list[float]](), 0
     for plan in plans:
-        used, spare = sum(window.kept for window in plan), most - len(plan)
+        used, spare = sum(window.used for window in plan), most - len(plan)
         rows.append([*range(first, first + len(plan)), *[first] * spare])
         # A text without tokens has one window, with a share of 1.
-        shares.append([*(window.kept / used if used else 1.0 for window in plan), *[0.0] * spare])
+        shares.append([*(window.used / used if used else 1.0 for window in plan), *[0.0] * spare])
         first += len(plan)
     shape = (len(plans), most)
     return torch.tensor(rows, dtype=torch.long).reshape(shape), torch.tensor(shares).reshape(shape)

@@ -311,6 +311,7 @@ class VlmEncoder(Backbone):
 _KINDS: Mapping[str, str] = {
     "llava": "LlavaForConditionalGeneration",
     "llava_onevision": "LlavaOnevisionForConditionalGeneration",
+    "llava_qwen": "LlavaOnevisionForConditionalGeneration",  # in the format of the LLaVA-NeXT repository
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
 }
 _SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
@@ -331,7 +332,7 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
         options=VlmOptions,
         needs=(("tokenizer.json", "vocab.json", "tokenizer.model"),),
         half=torch.bfloat16,
-        keywords=lambda checkpoint: _converted(checkpoint) if _is_original(checkpoint) else {},
+        keywords=lambda checkpoint: _converted(checkpoint) if _kind(checkpoint) == "llava_qwen" else {},
     )
     model, options, backend = model.model, identity.options, tokenizer.backend_tokenizer
     compile_towers(options, model.language_model)
@@ -348,8 +349,9 @@ def load_vlm(source: str, **keywords: Any) -> VlmEncoder:
 
 
 def _kind(checkpoint: Checkpoint) -> str:
-    model_type = str(checkpoint.read_json("config.json").get("model_type"))
-    kind = "llava_onevision" if _is_original(checkpoint) else model_type
+    config = checkpoint.read_json("config.json")
+    original = "mm_vision_tower" in config and "LlavaQwenForCausalLM" in config.get("architectures", ())
+    kind = "llava_qwen" if original else str(config.get("model_type"))
     if kind not in _KINDS:
         raise WeightsError(f"{checkpoint.source!r} should be one of {', '.join(_KINDS)}, got {kind!r}")
     return kind
@@ -357,9 +359,9 @@ def _kind(checkpoint: Checkpoint) -> str:
 
 def _vision(checkpoint: Checkpoint, options: Any, config: Any) -> Vision:
     """The vision side of a model: one square, tiles, or a grid in the image's aspect ratio."""
-    vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)
+    vision, kind = config.vision_config, _kind(checkpoint)
     patch = int(vision.patch_size)
-    stored = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
+    stored = _ORIGINAL_PREPROCESSOR if kind == "llava_qwen" else preprocessor(checkpoint)
     if kind == "qwen2_5_vl":
         merge, size = int(vision.spatial_merge_size), stored.get("size") or {}
         least = int(stored.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
@@ -406,11 +408,6 @@ _TEXT = (
     *("tie_word_embeddings", "use_sliding_window", "sliding_window", "max_window_layers"),
     *("bos_token_id", "eos_token_id"),
 )
-
-
-def _is_original(checkpoint: Checkpoint) -> bool:
-    config = checkpoint.read_json("config.json")
-    return "mm_vision_tower" in config and "LlavaQwenForCausalLM" in config.get("architectures", ())
 
 
 def _converted(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -42,7 +42,6 @@ TEXT_KINDS = ("encoder", "transformers", "embeddings", "mini")
 _TABLES = ("embed_tokens.weight", "wte.weight")  # names of token embeddings in language models
 Level = int | str
 LevelMap = Callable[[Level], Float[Tensor, "batch dim rows columns"]]
-_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _LONGEST = 100_000  # tokenizers without a limit report an absurd one
 _DEFAULT_CONTEXT = 512
 Spec = TypeVar("Spec")
@@ -351,7 +350,7 @@ def _open_timm(
     steps = Preprocessing(
         resize=(side, side),
         crop=None,
-        resample=_RESAMPLE.get(str(config.get("interpolation")), Image.Resampling.BICUBIC),
+        resample=getattr(Image.Resampling, str(config.get("interpolation")).upper(), Image.Resampling.BICUBIC),
         mean=spec.mean or tuple(config["mean"]),
         std=spec.std or tuple(config["std"]),
     )
