@@ -42,6 +42,9 @@ class Prepared:
 # The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
 Windows = tuple[Int[Tensor, "batch parts"], Float[Tensor, "batch parts"]]
 
+# Sentence vectors of texts, for comparing texts; None for an encoder without them.
+Sentences = Callable[[Sequence[str]], Float[Tensor, "texts dim"] | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Features:

@@ -23,13 +23,12 @@ from uuid import uuid4
 
 import torch
 from filelock import FileLock, Timeout
-from PIL.Image import Image
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from msdscore.core.embeddings import join, split
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout, View
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
@@ -130,7 +129,9 @@ class CachedEncoder:
         self.name, self.device = encoder.name, encoder.device
         self.precision: torch.dtype = getattr(encoder, "precision", torch.float32)
         self.bank, self.recommended = encoder.bank, encoder.recommended
-        self.preprocessing = preprocessing_of(encoder)
+        self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare
+        # Sentence vectors, if the encoder has them; they are not cached.
+        self.encode_sentences: Sentences = getattr(encoder, "encode_sentences", lambda texts: None)
         # Separate caches: a stream of images, which are large and seen once, must not evict the texts.
         self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
         self._half = disk is not None and disk.half
@@ -139,10 +140,6 @@ class CachedEncoder:
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
         # Items requested so far, and how many of them were cached.
         self.use, self._counting = CacheUse(), Lock()
-
-    def prepare(self, image: Image) -> Prepared:
-        """Preprocess an image for the wrapped encoder."""
-        return self._encoder.prepare(image)
 
     def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
         """The image of a file; `make` decodes it as described by `how`, and is called only if it is not cached."""
@@ -163,11 +160,6 @@ class CachedEncoder:
             )
 
         return self._recall(_IMAGE, images, [prepared_key(image) for image in images], encode)
-
-    def encode_sentences(self, texts: Sequence[str]) -> Tensor | None:
-        """Sentence vectors of the wrapped encoder, which are not cached; None for an encoder without them."""
-        sentences = getattr(self._encoder, "encode_sentences", None)
-        return None if sentences is None else sentences(texts)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""

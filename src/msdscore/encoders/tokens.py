@@ -115,11 +115,6 @@ class TextSettings:
     full: bool = False  # every window is padded to the whole context, for towers that read their padding
     unknown: int | None = None  # the token of everything outside the vocabulary
 
-    @property
-    def room(self) -> int:
-        """Number of caption tokens that fit into one window."""
-        return self.context - len(self.prefix) - len(self.suffix)
-
 
 class Window(NamedTuple):
     """Tokens `start` to `stop` are read together; the vectors of `first` to `last` (excluded) are used."""
@@ -268,7 +263,8 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
 
 def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
     """Pack all windows of tokenised captions into one padded batch."""
-    room, most = settings.room, max(settings.room, MOST_TOKENS)
+    room = settings.context - len(settings.prefix) - len(settings.suffix)  # tokens of a caption in one window
+    most = max(room, MOST_TOKENS)
     plans = [
         plan_cut(len(caption.ids), room=room)
         if settings.long_text == "cut"

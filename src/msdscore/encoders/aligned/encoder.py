@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
@@ -29,7 +27,7 @@ from msdscore.encoders.aligned.towers import (
     read_spec,
 )
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
-from msdscore.encoders.base import Encoder, Features, Prepared
+from msdscore.encoders.base import Encoder, Features, Prepared, Sentences
 from msdscore.encoders.loading.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
@@ -77,15 +75,11 @@ class AlignedEncoder(Backbone):
         super().__init__(identity, preprocessing=None if steps is None else identity.options.applied(steps))
         self._image, self._text, self._heads = image, text, heads
         self.bank, self.recommended = bank, recommended
+        self.encode_sentences: Sentences = getattr(text, "sentences", lambda texts: None)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """Preprocess an image for the image tower."""
         return self._image.prepare(image)
-
-    def encode_sentences(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"] | None:
-        """Sentence vectors of the text tower, for comparing texts; None for a tower without them."""
-        sentences = getattr(self._text, "sentences", None)
-        return None if sentences is None else sentences(texts)
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         return self._heads.states("image", _moved(self._image.features(images), self.device))
