@@ -56,10 +56,10 @@ class Pooled:
     @torch.no_grad()
     def encode_texts(self, texts):
         from msdscore.core.device import sent
-        from msdscore.encoders.tokens import pack_texts
+        from msdscore.encoders.tokens import pack, tokenise_all
 
         model = self._encoder._model
-        batch = pack_texts(texts, self._encoder._tokenizer, self._encoder._text_settings)
+        batch = pack(tokenise_all(self._encoder._tokenizer, texts), self._encoder._text_settings)
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
