@@ -119,23 +119,21 @@ def load_clip(source: str, **keywords: Any) -> ClipEncoder:
 
 
 # LongCLIP: 248 positions, stretched from 77. The first 20 are unchanged; every further step is divided into four.
-KEPT = 20  # Zhang et al. 2024, "Long-CLIP": positions that CLIP's captions trained well
-FACTOR = 4
+UNSTRETCHED = 20  # Zhang et al. 2024, "Long-CLIP": positions that CLIP's captions trained well
 
 
-def stretch_positions(
-    table: Float[Tensor, "positions dim"], *, kept: int = KEPT, factor: int = FACTOR
-) -> Float[Tensor, "longer dim"]:
-    """Stretch a table to `kept + factor * (positions - kept)` rows, linear between old rows and beyond the last one.
+def stretch_positions(table: Float[Tensor, "positions dim"]) -> Float[Tensor, "longer dim"]:
+    """Stretch a table of position embeddings, linear between old rows and beyond the last one.
 
-    >>> stretch_positions(torch.tensor([[0.0], [1.0], [2.0], [4.0]]), kept=2, factor=2).flatten()
-    tensor([0., 1., 2., 3., 4., 5.])
+    >>> stretch_positions(torch.arange(22.0).view(22, 1)).flatten()[18:]
+    tensor([18.0000, 19.0000, 20.0000, 20.2500, 20.5000, 20.7500, 21.0000, 21.2500,
+            21.5000, 21.7500])
     """
-    rest = table[kept:]
+    rest = table[UNSTRETCHED:]
     steps = torch.cat([rest[1:] - rest[:-1], rest[-1:] - rest[-2:-1]])
-    shares = torch.arange(factor, dtype=table.dtype, device=table.device) / factor
+    shares = torch.arange(4, dtype=table.dtype, device=table.device) / 4
     between = rest.unsqueeze(1) + shares.view(1, -1, 1) * steps.unsqueeze(1)
-    return torch.cat([table[:kept], between.flatten(0, 1)])
+    return torch.cat([table[:UNSTRETCHED], between.flatten(0, 1)])
 
 
 def merge_positions(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -147,7 +145,9 @@ def merge_positions(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     merged = dict(state)
     trained = merged.pop("positional_embedding_res", None)
     if trained is not None:
-        merged["positional_embedding"] = torch.cat([merged["positional_embedding"][:KEPT], trained[KEPT:]])
+        merged["positional_embedding"] = torch.cat(
+            [merged["positional_embedding"][:UNSTRETCHED], trained[UNSTRETCHED:]]
+        )
     return merged
 
 
@@ -159,7 +159,7 @@ def stretch_text_model(model: Any) -> None:
     """
     embeddings = model.text_model.embeddings
     table = embeddings.position_embedding.weight
-    if not KEPT + 2 <= len(table) < 248:
+    if not UNSTRETCHED + 2 <= len(table) < 248:
         raise ConfigError(f"stretch needs a text tower of 22 to 247 positions, got {len(table)}; omit the option")
     longer = stretch_positions(table.detach())
     embeddings.position_embedding = torch.nn.Embedding.from_pretrained(longer, freeze=True)

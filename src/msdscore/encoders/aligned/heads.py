@@ -63,12 +63,12 @@ class PointHead(nn.Module):
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
         self.kind = spec.kind
-        self.norm = nn.LayerNorm(inputs) if spec.norm else nn.Identity()
-        self.drop = nn.Dropout(spec.dropout)
         if spec.kind == "none":
             if inputs != outputs:
                 raise ConfigError(f"a head of kind 'none' has as many dimensions as its tower: set heads.dim={inputs}")
             return
+        self.norm = nn.LayerNorm(inputs) if spec.norm else nn.Identity()
+        self.drop = nn.Dropout(spec.dropout)
         self.line = nn.Linear(inputs, outputs, bias=spec.bias or spec.kind != "mlp")
         if spec.kind == "mlp":
             self.rise = nn.Linear(inputs, spec.hidden)
