@@ -20,6 +20,7 @@ def texts(caption):
     [
         ("a dog, running.", ["a", "dog", ",", "running", "."]),
         ("don’t re-use 3.5 m", ["don’t", "re-use", "3.5", "m"]),
+        ("3.5 kg, 3.๕ kg", ["3.5", "kg", ",", "3", ".", "๕", "kg"]),
         ("- dash - ends-", ["-", "dash", "-", "ends", "-"]),
         ("été à l'école", ["été", "à", "l'école"]),
         ("e\u0301te\u0301", ["e\u0301te\u0301"]),
