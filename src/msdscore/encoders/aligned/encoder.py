@@ -75,7 +75,8 @@ class AlignedEncoder(Backbone):
         super().__init__(identity, preprocessing=None if steps is None else identity.options.applied(steps))
         self._image, self._text, self._heads = image, text, heads
         self.bank, self.recommended = bank, recommended
-        self.encode_sentences: Sentences = getattr(text, "sentences", lambda texts: None)
+        if hasattr(text, "sentences"):
+            self.encode_sentences: Sentences = text.sentences
 
     def prepare(self, image: Image.Image) -> Prepared:
         """Preprocess an image for the image tower."""
