@@ -111,8 +111,7 @@ def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _stacked(pixels: Sequence[Tensor], device: torch.device) -> PixelBatch:
-    here = [number for number, image in enumerate(pixels) if image.device.type == "cpu"]
-    if len(here) == len(pixels):
+    if all(image.device.type == "cpu" for image in pixels):
         return sent(torch.stack(list(pixels)), device)
     for image in pixels:
         if image.device.type == "cuda":

@@ -6,7 +6,7 @@ the pixels do not depend on the preferred image backend of another library.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
 from msdscore.encoders.vision.canvas import view_of as view_of
 from msdscore.errors import WeightsError
 
-Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
 _TINY = 32  # pixels of a side below which hardly anything is recognisable
 
 
@@ -132,9 +131,11 @@ def patch_layout(view: View, grid: tuple[int, int], patch: tuple[float, float]) 
 
 def cell_layout(view: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
     """The layout of cells whose columns and rows (start, end) are in canvas pixels."""
-    xs = _original(columns, view.offset[0], view.size[0], view.resized[0])
-    ys = _original(rows, view.offset[1], view.size[1], view.resized[1])
     # One layout per image: arrays, since every operation on a small tensor costs as much as all of this.
+    xs, ys = (
+        np.clip((cells.numpy() + view.offset[axis]) * view.size[axis] / view.resized[axis], 0, view.size[axis])
+        for axis, cells in enumerate((columns, rows))
+    )
     boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
     boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
     tiny = (f"tiny image: {view.size[0]} x {view.size[1]} pixels",) if min(view.size) < _TINY else ()
@@ -147,11 +148,6 @@ def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:
     """Start and end of adjacent cells; in float64 whole pixels remain exact."""
     edges = torch.arange(cells + 1, dtype=torch.float64) * cell
     return torch.stack([edges[:-1], edges[1:]], dim=-1)
-
-
-def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Edges:
-    """Canvas coordinates along one axis, in original pixels."""
-    return np.clip((canvas.numpy() + offset) * size / resized, 0, size).astype(np.float32)
 
 
 def on_image(layout: PatchLayout) -> Tensor:
