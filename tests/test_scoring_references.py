@@ -140,7 +140,7 @@ def test_each_text_is_encoded_once(monkeypatch):
     """Pooled and token vectors come from one pass, and the caption is encoded once for both sides."""
     mini, seen = Scorer("mini"), []
     mini.compare("a cat", ["a dog"])  # encodes the background
-    network = mini.encoder._text._network
+    network = mini.encoder._text.network
     forward = network.forward
     monkeypatch.setattr(network, "forward", lambda ids, mask: seen.append(len(ids)) or forward(ids, mask))
     mini.score(red(), "a red thing", references=REFERENCES)
