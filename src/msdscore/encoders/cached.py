@@ -326,7 +326,7 @@ def _files(root: Path) -> Iterator[tuple[int, int, str]]:
         depth = len(Path(folder).parts) - start
         folders[:] = [name for name in folders if depth < len(_FOLDERS) and _FOLDERS[depth].fullmatch(name)]
         for name in names if depth == len(_FOLDERS) else ():
-            path = os.path.join(folder, name)  # noqa: PTH118
+            path = f"{folder}{os.sep}{name}"  # a plain string: there may be millions
             with suppress(OSError):  # removed meanwhile
                 status = os.lstat(path)
                 if _FILE.fullmatch(name):
