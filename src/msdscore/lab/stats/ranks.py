@@ -58,9 +58,8 @@ def kendall_b(columns: Columns, weights: Floats | None = None) -> float:
     0.9128709291752769
     """
     balance, pairs, (ties_x, ties_y), _ = _pair_counts(columns, weights)
-    # Rounding may exceed 1, here and below.
     scale = np.sqrt(pairs - ties_x) * np.sqrt(pairs - ties_y)
-    return float(np.clip(balance / scale, -1, 1)) if scale > 0 else float("nan")
+    return _clipped(balance / scale) if scale > 0 else float("nan")
 
 
 def kendall_c(columns: Columns, weights: Floats | None = None) -> float:
@@ -72,7 +71,7 @@ def kendall_c(columns: Columns, weights: Floats | None = None) -> float:
     balance, _, _, (total, classes) = _pair_counts(columns, weights)
     if classes < 2:
         return float("nan")
-    return float(np.clip(2 * balance / (total**2 * (classes - 1) / classes), -1, 1))
+    return _clipped(2 * balance / (total**2 * (classes - 1) / classes))
 
 
 def spearman(columns: Columns, weights: Floats | None = None) -> float:
@@ -118,6 +117,11 @@ MEASURES: dict[str, Measure] = {
     "pearson": pearson,
     "auc": auc,
 }
+
+
+def _clipped(value: float) -> float:
+    """Clip to [−1, 1], which rounding may exceed."""
+    return float(min(1.0, max(-1.0, value)))
 
 
 def rank_groups(values: Floats) -> Ints:
@@ -180,4 +184,4 @@ def _linear(x: Floats, y: Floats, weights: Floats) -> float:
         return float("nan")
     x, y = x - (weights @ x) / total, y - (weights @ y) / total
     scale = float(np.sqrt((weights @ (x * x)) * (weights @ (y * y))))
-    return float(np.clip(weights @ (x * y) / scale, -1, 1)) if scale > 0 else float("nan")
+    return _clipped(float(weights @ (x * y)) / scale) if scale > 0 else float("nan")
