@@ -90,10 +90,10 @@ def options_of(command):
 def test_every_command_that_scores_has_the_scorer_options_of_score(command):
     names = ["--encoder", "-e", "--preset", "-p", "--set", "--encoder-option", "--bank", "--device", "--dtype",
              "--revision", "--verify", "--max-pixels"]  # fmt: skip
-    wanted, got = options_of("score"), options_of(command)
+    expected, got = options_of("score"), options_of(command)
     if command == "report":  # has no default encoder
-        wanted |= {name: got[name] for name in ("--encoder", "-e")}
-    assert {name: got.get(name) for name in names} == {name: wanted[name] for name in names}
+        expected |= {name: got[name] for name in ("--encoder", "-e")}
+    assert {name: got.get(name) for name in names} == {name: expected[name] for name in names}
 
 
 def test_help_of_score_is_grouped_in_panels():
@@ -145,9 +145,9 @@ def test_exit_codes(red, tmp_path):
     assert fine.returncode == 0, fine.stderr
     assert "1 rows, 0 failed" in fine.stderr
     rows.write_text(rows.read_text() + "\n" + json.dumps({"image": "gone.png", "caption": "red"}))
-    some = msdscore("score", rows, "-e", "toy")
-    assert some.returncode == 3
-    assert json.loads(some.stdout.splitlines()[1])["error"].endswith("gone.png: no such file")
+    partial_run = msdscore("score", rows, "-e", "toy")
+    assert partial_run.returncode == 3
+    assert json.loads(partial_run.stdout.splitlines()[1])["error"].endswith("gone.png: no such file")
     for wrong in (
         ["score", rows, "-e", "tot"],
         ["score", rows, "-e", "toy", "--set", "kapa=3"],
@@ -169,8 +169,8 @@ def test_json_is_printed_with_an_output(red, tmp_path):
     rows.write_text(json.dumps({"image": "red.png", "caption": "red"}))
     facts = json.loads(msdscore("score", rows, "-e", "toy", "-o", tmp_path / "out.csv", "--json").stdout)
     assert (facts["output"], facts["rows"], facts["failed"]) == (str(tmp_path / "out.csv"), 1, 0)
-    one = json.loads(msdscore("score", red, "red", "-e", "toy", "-o", tmp_path / "one.csv", "--json").stdout)
-    assert one["scores"][0]["caption"] == "red"
+    ranked = json.loads(msdscore("score", red, "red", "-e", "toy", "-o", tmp_path / "one.csv", "--json").stdout)
+    assert ranked["scores"][0]["caption"] == "red"
 
 
 def test_invalid_paths_are_one_line_errors(red, tmp_path):
@@ -273,9 +273,9 @@ def test_columns_prefix_and_compressed_input(red, tmp_path):
     options = ["--image-column", "photo", "--caption-column", "alt text", "--id-column", "nr", "--prefix", "toy_"]
     answer = msdscore("score", tmp_path / "rows.jsonl.gz", "-e", "toy", *options)
     assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
-    assert {name: found[name] for name in rows[0]} == rows[0]
-    assert found["toy_error"] is None
+    row = json.loads(answer.stdout)
+    assert {name: row[name] for name in rows[0]} == rows[0]
+    assert row["toy_error"] is None
     wrong = msdscore("score", tmp_path / "rows.jsonl.gz", "-e", "toy", "--caption-column", "alttext")
     assert wrong.returncode == 2
     assert "unknown column 'alttext'. Did you mean 'alt text'?" in wrong.stderr
@@ -506,8 +506,8 @@ def test_references_are_cited_and_a_file_that_matches_no_row_is_an_error(red, tm
     assert (none.returncode, output.exists()) == (2, False)
     assert f"no references for the first 2 rows of {rows}; expected file names or ids such as" in none.stderr
     assert "got such as another" in none.stderr
-    some = msdscore("score", rows, "-e", "toy", "-o", output, "--references", tmp_path / "some.json")
-    assert "no references for 1 images (other.png …); their ref_msd is missing" in some.stderr
+    answer = msdscore("score", rows, "-e", "toy", "-o", output, "--references", tmp_path / "some.json")
+    assert "no references for 1 images (other.png …); their ref_msd is missing" in answer.stderr
     cited = msdscore("cite", output)
     assert "|nrefs:2|" in cited.stdout
     assert "with references (Ref-MSD)" in cited.stderr

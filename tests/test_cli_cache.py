@@ -23,12 +23,12 @@ def rows(tmp_path):
 def test_run_with_another_kappa_reuses_all_vectors(rows, tmp_path):
     plain = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet")
     assert "cache" not in plain.stderr
-    kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "--json")
-    first = msdscore(*kept, "-o", tmp_path / "first.parquet")
+    command = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "--json")
+    first = msdscore(*command, "-o", tmp_path / "first.parquet")
     assert first.returncode == 0, first.stderr
     assert "0 of 4 images (0.0 %) and 0 of 4 texts (0.0 %) were cached" in first.stderr
     assert pq.read_table(tmp_path / "first.parquet").equals(pq.read_table(tmp_path / "plain.parquet"))
-    second = msdscore(*kept, "-o", tmp_path / "second.parquet", "--set", "kappa=30.5")
+    second = msdscore(*command, "-o", tmp_path / "second.parquet", "--set", "kappa=30.5")
     assert (
         f"cache {tmp_path / 'cache'}: 4 of 4 images (100.0 %) and 4 of 4 texts (100.0 %) were cached" in second.stderr
     )
@@ -38,12 +38,12 @@ def test_run_with_another_kappa_reuses_all_vectors(rows, tmp_path):
 
 
 def test_half_precision_changes_the_signature_and_invalid_sizes_are_rejected(rows, tmp_path):
-    kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "-o", tmp_path / "out.parquet")
-    assert msdscore(*kept, "--cache-half").returncode == 0
+    command = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "-o", tmp_path / "out.parquet")
+    assert msdscore(*command, "--cache-half").returncode == 0
     assert b"enc:toy@1,kept:float16|" in pq.read_schema(tmp_path / "out.parquet").metadata[b"msdscore"]
-    other = msdscore(*kept)
+    other = msdscore(*command)
     assert (other.returncode, "a run with another encoder" in other.stderr) == (2, True)
-    wrong = msdscore(*kept, "--cache-size", "much")
+    wrong = msdscore(*command, "--cache-size", "much")
     assert (wrong.returncode, wrong.stderr) == (2, "msdscore: expected a size such as 500MB or 64GB, got 'much'\n")
     nowhere = msdscore("score", rows, "-e", "toy", "--cache-half")
     assert (nowhere.returncode, "need a cache folder; add --cache DIR" in nowhere.stderr) == (2, True)
@@ -51,9 +51,9 @@ def test_half_precision_changes_the_signature_and_invalid_sizes_are_rejected(row
 
 def test_benchmarks_share_the_cache(tmp_path):
     make_sugarcrepe(tmp_path / "data")
-    kept = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-e", "toy", "-m", "msd", "--samples", 5)
+    command = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-e", "toy", "-m", "msd", "--samples", 5)
     for change, share in (("kappa=20.5", "(0.0 %)"), ("kappa=30.5", "(100.0 %)")):
-        answer = msdscore(*kept, "-o", tmp_path / change, "--cache", tmp_path / "cache", "--set", change)
+        answer = msdscore(*command, "-o", tmp_path / change, "--cache", tmp_path / "cache", "--set", change)
         assert answer.returncode == 0, answer.stderr
         assert answer.stderr.count(share) == 2, answer.stderr
 

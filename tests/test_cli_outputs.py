@@ -205,7 +205,7 @@ def test_indirect_inputs_are_never_overwritten(folder, name, monkeypatch):
 
 def test_foreign_side_files_are_rejected_and_own_ones_replaced(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    rows = [{"image": f"{one}.png", "caption": one, "system": who} for one in ("red", "blue") for who in "ab"]
+    rows = [{"image": f"{colour}.png", "caption": colour, "system": who} for colour in ("red", "blue") for who in "ab"]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert msdscore("score", "rows.jsonl", "-e", "toy", "-o", "scored.jsonl") is None
     ranking = ("rank-captioners", "scored.jsonl", "-o", "page.html", "--samples", 10, "--overwrite")

@@ -20,10 +20,10 @@ ROWS = (("soft-msd", *(f"{number}.5 [1.0, 9.0]" for number in range(8))), ("msd"
 
 
 def printed(monkeypatch, width):
-    place = StringIO()
-    monkeypatch.setattr(tables, "console", lambda: Console(file=place, width=width))
+    output = StringIO()
+    monkeypatch.setattr(tables, "console", lambda: Console(file=output, width=width))
     tables.grid_table(Grid("a title", COLUMNS, ROWS, ("a note " * 30,)))
-    return place.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -146,9 +146,9 @@ def unit_with(p_value):
     ],
 )
 def test_thresholds_of_colours(p_value, role, strength):
-    found = word_colour(unit_with(p_value), NOTHING)
-    assert found[1] == pytest.approx(strength, abs=1e-3)
-    assert found[0] == role
+    colour = word_colour(unit_with(p_value), NOTHING)
+    assert colour[1] == pytest.approx(strength, abs=1e-3)
+    assert colour[0] == role
 
 
 def test_doubt_threshold_changes_words_colours_remarks_and_legend():
@@ -180,9 +180,9 @@ def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path)
     (tmp_path / "broken.png").write_bytes(b"no image")
     scorer = mini()
     captions = ["a red wall", "a dog", "a blue sky", " "]
-    found = scorer.explain_batch([colours[0], tmp_path / "broken.png", colours[1], colours[1]], captions)
-    assert [type(why).__name__ for why in found] == ["Explanation", "ImageError", "Explanation", "CaptionError"]
-    for why, image in ((found[0], colours[0]), (found[2], colours[1])):
+    explained = scorer.explain_batch([colours[0], tmp_path / "broken.png", colours[1], colours[1]], captions)
+    assert [type(why).__name__ for why in explained] == ["Explanation", "ImageError", "Explanation", "CaptionError"]
+    for why, image in ((explained[0], colours[0]), (explained[2], colours[1])):
         alone = scorer.explain(image, why.caption)
         assert why.score.msd == pytest.approx(alone.score.msd, abs=1e-4)
         assert [unit.text for unit in why.ranked] == [unit.text for unit in alone.ranked]

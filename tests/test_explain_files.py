@@ -43,10 +43,10 @@ def test_all_formats_are_written(explained, tmp_path, name, start):
 
 def test_figure_has_the_width_of_a_column(explained):
     pytest.importorskip("matplotlib")
-    one, both = (Image.open(BytesIO(shown._repr_png_())) for shown in (explained[0], explained))
-    assert one.width == pytest.approx(3.4 * 300, abs=1)
+    single, both = (Image.open(BytesIO(shown._repr_png_())) for shown in (explained[0], explained))
+    assert single.width == pytest.approx(3.4 * 300, abs=1)
     assert both.width == pytest.approx(6.8 * 300, abs=1)
-    assert one.height < one.width
+    assert single.height < single.width
 
 
 def test_figure_height_follows_the_image():
@@ -140,7 +140,7 @@ def test_zero_is_white_and_colour_shows_the_sign(explained):
         else:
             assert role == ("support" if unit.gap < 0 else "penalty")
             assert strength == pytest.approx(min(abs(unit.gap) / limit, 1))
-    assert max(abs(unit.gap) for one in explained for unit in one.ranked) == limit
+    assert max(abs(unit.gap) for shown in explained for unit in shown.ranked) == limit
     assert word_colour(replace(item.ranked[0], gap=0.0), limit)[1] == 0
 
 
@@ -163,7 +163,7 @@ def test_legend_covers_mentioned_and_omitted_regions(explained):
         replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage)))
         for item in explained
     ]
-    plain, signed = (maps_of(some)[0]["omission"] for some in (explained, told))
+    plain, signed = (maps_of(items)[0]["omission"] for items in (explained, told))
     assert (plain.low, plain.below) == ("0", None)
     assert (signed.low[:11], signed.high[0], signed.below) == ("mentioned −", "+", "support")
     for drawn, low in ((plain, (255, 255, 255)), (signed, (0, 90, 160))):

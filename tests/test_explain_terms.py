@@ -171,8 +171,8 @@ def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
 
     step = 1e-6
     slopes = [(log_density(np.ones(9) - step * np.eye(9)[i]) - log_density(np.ones(9))) / step for i in range(9)]
-    found = maps.removals(x, y, means, log_weights, 5.0)
-    np.testing.assert_allclose(found, np.array(slopes).T, atol=1e-4)
+    changes = maps.removals(x, y, means, log_weights, 5.0)
+    np.testing.assert_allclose(changes, np.array(slopes).T, atol=1e-4)
 
 
 def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
@@ -211,7 +211,7 @@ def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
 def test_influence_on_coverage_equals_leave_one_out():
     ratios = np.array([1.0, 2.0, 6.0])
     terms = maps.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
-    left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
+    left_out = [np.delete(ratios, index).mean() - ratios.mean() for index in range(3)]
     np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
 
 
@@ -266,9 +266,9 @@ def test_masked_patches_keep_their_position(tmp_path):
     assert item.omission_map.shape == item.support_map.shape == item.patches.grid
     assert item.affinity.sum(axis=1) == pytest.approx(np.ones(len(item.support_terms)))
     whole = Scorer("toy").explain(two_coloured("green", "red"), "green on a red dog")
-    leaning = [one.leaning(one.words[0]).ravel() for one in (item, whole)]
-    kept = np.setdiff1d(np.arange(count), masked)
+    leaning = [shown.leaning(shown.words[0]).ravel() for shown in (item, whole)]
+    visible = np.setdiff1d(np.arange(count), masked)
     # "green" attends to the same patches, independent of their index among the visible ones.
-    assert np.corrcoef(leaning[0][kept], leaning[1][kept])[0, 1] > 0.99
+    assert np.corrcoef(leaning[0][visible], leaning[1][visible])[0, 1] > 0.99
     item.save(tmp_path / "why.html")
     assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()

@@ -153,8 +153,8 @@ def test_a_drag_over_a_plot_selects_rows(browser, small):
     )
     middle = box[1] + box[3] / 2
     browser.drag((box[0] + 2, middle), (box[0] + box[2] / 2, middle))
-    kept = int(text(browser, "#count").split()[0])
-    assert 0 < kept < 16
+    count = int(text(browser, "#count").split()[0])
+    assert 0 < count < 16
     middle = browser.run("const [a, b] = extent('msd'); return a + 0.52 * (b - a)")
     assert all(float(value) < middle for value in cells(browser, "msd"))
     assert "MSD" in text(browser, "#chips")

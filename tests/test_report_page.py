@@ -140,7 +140,7 @@ def test_report_without_images(scored, tmp_path):
 
 def test_embedded_images_are_read_from_the_scored_file(tmp_path):
     images = [two_coloured("green", "red"), two_coloured("blue", "white")]
-    table = pa.table({"image": [png(one) for one in images], "caption": ["green and red", "a dog"]})
+    table = pa.table({"image": [png(image) for image in images], "caption": ["green and red", "a dog"]})
     pq.write_table(table, tmp_path / "rows.parquet")
     scored = tmp_path / "out.parquet"
     with open_rows(tmp_path / "rows.parquet") as source:
@@ -178,9 +178,9 @@ def test_a_folder_without_the_images_is_reported(scored, tmp_path):
 
 
 def png(image):
-    place = BytesIO()
-    image.save(place, "PNG")
-    return place.getvalue()
+    buffer = BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def test_page_is_self_contained_and_escapes_captions(scored, scorer, tmp_path):
@@ -311,8 +311,8 @@ def test_images_inside_parquet_shards_are_found_by_file_and_row(parquet_shards, 
     rows = ("--rows", str(tmp_path / "moved"))
     told = CliRunner().invoke(app, ["report", str(tmp_path / "scores"), *rows, "-o", str(tmp_path / "again.html")])
     assert (told.exit_code, "no image" in told.stderr) == (0, False)
-    one = str(tmp_path / "scores/b.parquet")
-    told = CliRunner().invoke(app, ["report", one, *rows, "-o", str(tmp_path / "one.html")])
+    shard = str(tmp_path / "scores/b.parquet")
+    told = CliRunner().invoke(app, ["report", shard, *rows, "-o", str(tmp_path / "shard.html")])
     assert (told.exit_code, "no image" in told.stderr) == (0, False)
 
 

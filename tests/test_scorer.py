@@ -83,7 +83,7 @@ def test_captions_of_one_owner_are_a_candidate_set():
     seen = []
     scores = scorer.score_batch(images, captions, owner=owner, progress=lambda *now: seen.append(now))
     for number, image in enumerate(images):
-        mine = [caption for caption, place in zip(captions, owner, strict=True) if place == number]
+        mine = [caption for caption, index in zip(captions, owner, strict=True) if index == number]
         expected = {score.caption: score for score in scorer.rank(image, mine)}
         for score in scores:
             if score.caption in expected:
@@ -277,8 +277,8 @@ def test_distinct_images_and_captions_are_embedded_once():
 def test_rejected_caption_does_not_affect_others():
     pipeline = Pipeline(Spy(refuse=("bad",)))
     batches = [Batch([make_image()], ["red", "bad", "blue"], [0, 0, 0]), Batch([make_image()], ["bad", "red"], [0, 0])]
-    found = [[type(one).__name__ for one in scored] for scored in score_batches(pipeline, batches)]
-    assert found == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
+    kinds = [[type(row).__name__ for row in scored] for scored in score_batches(pipeline, batches)]
+    assert kinds == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
 
 def test_pixels_are_hashed_only_for_random_starts(monkeypatch):
@@ -422,7 +422,9 @@ def test_warnings_of_the_encoder_are_in_the_score():
     class Doubting(Spy):
         def encode_texts(self, texts):
             batch = super().encode_texts(texts)
-            return replace(batch, layout=tuple(TokenLayout(one.spans, 1, 7, ("odd words",)) for one in batch.layout))
+            return replace(
+                batch, layout=tuple(TokenLayout(layout.spans, 1, 7, ("odd words",)) for layout in batch.layout)
+            )
 
     scores = Scorer(Doubting()).rank(make_image(), ["a red dog", "blue"])
     assert scores[0].warnings == ["odd words", "cut: 7 tokens at the end were not read"]
@@ -476,7 +478,7 @@ def test_failed_captions_are_not_candidates():
 
 def test_stream_accepts_an_array_of_captions():
     captions = ["a red square", "a blue square"]
-    listed, array = (list(Scorer("toy").stream([(make_image(), given)])) for given in (captions, np.array(captions)))
+    listed, array = (list(Scorer("toy").stream([(make_image(), texts)])) for texts in (captions, np.array(captions)))
     assert [score.candidates for score in array] == [2, 2]
     assert [score.soft_msd for score in array] == [score.soft_msd for score in listed]
 

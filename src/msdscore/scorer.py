@@ -43,7 +43,7 @@ class Scorer:
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
     said true of this image?), plus `information` (how much does it tell?), minus `doubt` (how much of it is probably
     invented?). `Scorer(..., preset="short")` is the paper's score for captions of a sentence, `preset="long"` for
-    captions of a paragraph. A form with other settings, such as `Evidence(balance=0.25)`, goes in the same place.
+    captions of a paragraph; a form with other settings, such as `Evidence(balance=0.25)`, can be passed instead.
 
     Args:
         encoder: Name, hub name or folder of an encoder, `module:attribute`, or a loaded encoder.
@@ -249,7 +249,7 @@ class Scorer:
         """Score many pairs of images and captions.
 
         Args:
-            images: One image per caption, each scored alone; or a single image, whose captions are a candidate set.
+            images: One image per caption, each scored separately; or one image, whose captions are a candidate set.
             captions: The captions.
             owner: Image index of each caption; captions of one image are then a candidate set.
             references: References of each image, or None for an image without; for a single image also its list.

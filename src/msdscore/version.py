@@ -1,3 +1,3 @@
-"""The version, in one place for the package, the signature and the build."""
+"""The version of the package, also read by signatures and by the build."""
 
 __version__ = "0.2.0"

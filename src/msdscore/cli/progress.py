@@ -22,7 +22,7 @@ from msdscore.errors import shortened
 if TYPE_CHECKING:
     from msdscore.lab.align.run.parts import Event
 
-KEPT = "stopped; finished parts are saved, and the same command resumes from there"
+STOPPED = "stopped; finished parts are saved, and the same command resumes from there"
 # Control characters, which a terminal executes, and marks that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LOG_EVERY = 30.0  # seconds between log lines without a terminal
@@ -150,7 +150,7 @@ class _TerminatedError(KeyboardInterrupt):
 
 
 @contextmanager
-def stoppable(message: str = KEPT) -> Iterator[None]:
+def stoppable(message: str = STOPPED) -> Iterator[None]:
     """Print `message` on interruption and exit with 128 plus the signal number."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -172,7 +172,7 @@ def stoppable(message: str = KEPT) -> Iterator[None]:
 @contextmanager
 def rows_file(output: Path | None) -> Iterator[Path]:
     """Yield the output file; without one, a temporary JSON lines file that is copied to standard output."""
-    with TemporaryDirectory() as folder, stoppable(KEPT if output else "stopped; without -o FILE nothing is saved"):
+    with TemporaryDirectory() as folder, stoppable(STOPPED if output else "stopped; without -o FILE nothing is saved"):
         target = output or Path(folder) / "rows.jsonl"
         yield target
         if output is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
-_KEPT = "stopped; finished shards are saved, and the same command resumes with the others"
+_STOPPED = "stopped; finished shards are saved, and the same command resumes with the others"
 _WARM_UP, _SAMPLED = 16, 256  # rows of an estimate; warm-up rows are not timed
 _FIRST = 1000  # rows of which one must have references, if a file of them is passed
 _WORST = 3  # least supported words per caption of a shard
@@ -376,7 +376,7 @@ def score_shards(
         overwrite=target.overwrite, verify=spec.verify,
     )  # fmt: skip
     results = list["ShardResult"]()
-    with stoppable(_KEPT), bar("shards") as show:
+    with stoppable(_STOPPED), bar("shards") as show:
         show(0, len(jobs))
         if workers.engine == "ray":
             from msdscore.run.ray_data import RayOptions, score_on_ray
