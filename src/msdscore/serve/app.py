@@ -40,7 +40,7 @@ Handler = Callable[["Request", Service], Awaitable[Any]]
 Result = TypeVar("Result")
 
 
-def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec | None = None) -> "FastAPI":
+def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec) -> "FastAPI":
     """Create the application for any ASGI server; the page's Python export is built from `spec`."""
     fastapi = require("fastapi", extra="serve")
     from fastapi import Request
@@ -64,7 +64,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
     )
     app.state.service = service
     _add_api(app, service)
-    _add_probes(app, service, scorer=None if spec is None else scorer_code(spec))
+    _add_probes(app, service, scorer=scorer_code(spec))
     add_page(app, service.signature, settings)
 
     @app.exception_handler(HTTPException)
@@ -102,7 +102,7 @@ def _add_api(app: "FastAPI", service: Service) -> None:
         )
 
 
-def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None:
+def _add_probes(app: "FastAPI", service: Service, *, scorer: str) -> None:
     """Add health, readiness, version and metrics."""
     from fastapi import Response
 

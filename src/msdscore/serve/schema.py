@@ -178,7 +178,7 @@ class VersionAnswer(BaseModel):
 
     version: str
     signature: str
-    scorer: str | None = None
+    scorer: str
 
 
 class Status(BaseModel):
