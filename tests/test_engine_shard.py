@@ -165,6 +165,15 @@ def test_failed_samples_have_an_error(tmp_path):
     assert (tmp_path / "out.parquet").stat().st_mtime_ns > before
 
 
+def test_retry_leaves_a_shard_without_failed_rows(tmp_path):
+    source, output = write_tar(tmp_path / "00000.tar", rows=2), tmp_path / "out.parquet"
+    _, table = scored(source, output, worst=0)
+    assert table["worst_words"].to_pylist() == [[], []]
+    assert not score_shard(TOY, source, output, ShardOptions(worst=0, retry=True)).fresh
+    with pytest.raises(ConfigError, match="worst must not be negative, got -1"):
+        ShardOptions(worst=-1)
+
+
 def test_truncated_tar_scores_its_complete_samples(tmp_path):
     whole = write_tar(tmp_path / "whole.tar").read_bytes()
     (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2])

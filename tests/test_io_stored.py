@@ -173,6 +173,19 @@ def test_samples_around_an_unusual_header_equal_tarfile(tmp_path, odd, time):
     assert "the tar is truncated" in str(last.error)
 
 
+@pytest.mark.parametrize(("zeros", "whole"), [(10_240, True), (1024, True), (512, False), (0, False)])
+def test_a_complete_tar_ends_with_two_empty_blocks(tmp_path, zeros, whole):
+    stream = BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as shard:
+        member = tarfile.TarInfo("a.txt")
+        member.size = 512
+        shard.addfile(member, BytesIO(b"a" * 512))
+    (tmp_path / "s.tar").write_bytes(stream.getvalue()[:1024] + bytes(zeros))
+    first, *lost = read_samples(tmp_path / "s.tar", ("txt",))
+    assert (first.key, first.texts, first.error) == ("a", [("txt", "a" * 512)], None)
+    assert ["the tar is truncated" in str(sample.error) for sample in lost] == ([] if whole else [True])
+
+
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, 511), letter=st.integers(0, 255), fix_checksum=st.booleans())
 def test_changed_header_equals_tarfile(place, letter, fix_checksum):

@@ -263,6 +263,63 @@ def test_incompatible_scores_are_rejected(shards, tmp_path):
     assert not (tmp_path / "bad.npy").exists()
 
 
+@pytest.mark.parametrize(
+    ("columns", "output", "message"),
+    [
+        ({"key": ["a\nb"]}, "out.txt", r"key 'a\nb' contains a newline; write rows instead: -o kept.parquet"),
+        ({"name": ["a"]}, "out.txt", "expected a column key or id, got name, msd"),
+        ({"key": ["a"]}, "out.npy", "has no column uid; write a list of keys instead: -o keys.txt"),
+        ({"key": ["a"]}, "out", "new shards are copied from scored ones, and this is a single scored file"),
+    ],
+)
+def test_scores_that_do_not_fit_the_output_are_rejected(tmp_path, columns, output, message):
+    pq.write_table(pa.table({**columns, "msd": [1.0]}), tmp_path / "a.parquet")
+    answer = msdscore("select", tmp_path / "a.parquet", "-o", tmp_path / output, "--keep", "1")
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert message in answer.stderr
+    assert not (tmp_path / output).exists()
+
+
+def test_files_of_other_columns_or_equal_names_are_rejected(shards, tmp_path):
+    folder, _ = shards
+    pq.write_table(pa.table({"key": ["a"], "msd": [1.0]}), tmp_path / "a.parquet")
+    command = ("select", folder, tmp_path / "a.parquet", "-o", tmp_path / "kept.parquet", "--keep", "0.5")
+    assert "a.parquet: its columns differ from those of the first file (key, msd)" in msdscore(*command).stderr
+    (tmp_path / "again").mkdir()
+    for place in (tmp_path / "scores/x.tar", tmp_path / "again/x.tar", tmp_path / "x.tar", tmp_path / "rows.jsonl"):
+        place.touch()
+    for name in ("scores", "again"):
+        shard(tmp_path / name, 0, source=tmp_path / name / "x.tar")
+    command = ("select", tmp_path / "scores/00000.parquet", tmp_path / "again", "-o", tmp_path / "new", "--keep", "1")
+    assert "two shards are called x.tar; " in msdscore(*command).stderr
+    shard(tmp_path / "again", 0, source=tmp_path / "rows.jsonl")
+    answer = msdscore("select", tmp_path / "again", "-o", tmp_path / "new", "--keep", "1")
+    assert "rows.jsonl; new shards are copies of tars or Parquet files" in answer.stderr
+    shard(tmp_path / "again", 0, source=tmp_path / "x.tar")
+    answer = msdscore("select", tmp_path / "again", "-o", tmp_path, "--keep", "1")
+    assert f"{tmp_path}: contains x.tar, an input of this command" in answer.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("name", "sign"), [("msd", -1), ("support", 1)])
+def test_the_survey_shows_rows_next_to_the_threshold(shards, tmp_path, name, sign):
+    folder, table = shards
+    rule = Rule(by=name, keep=Quota.parse("20"))
+    chosen = select([str(folder)], rule, str(tmp_path / "keys.txt"), show=3)
+    values = table.column(name).to_pylist()
+    order = best(table, name, len(table), sign=sign)
+    order.sort(key=lambda row: (sign * values[row], row))
+    examples = chosen.survey.examples
+    shown = {kind: [row["key"] for row in rows] for kind, rows in examples.items()}
+    keys = table.column("key").to_pylist()
+    assert sorted(row[name] for row in examples["last kept"]) == sorted(values[row] for row in order[17:20])
+    assert set(shown["last kept"]) <= {keys[row] for row in order[:20]}
+    assert [row[name] for row in examples["first dropped"]] == [values[row] for row in order[20:23]]
+    assert not set(shown["first dropped"]) & {keys[row] for row in order[:20]}
+    assert all(row["file"].source == f"{int(row['key'][:5]):05d}.tar" for row in examples["last kept"])
+    assert all(row["position"] == int(row["key"][5:]) for row in examples["last kept"])
+
+
 def write_tar(path, keys, captions=None):
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as tar:
