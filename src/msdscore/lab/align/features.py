@@ -170,7 +170,7 @@ class MatrixWriter:
 
 
 class MatrixStore:
-    """Reads matrices by index; the file is mapped, not loaded."""
+    """Reads matrices by index; the file is mapped, unless `values` are moved to another device."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         known = np.load(path.with_suffix(".npy"))
@@ -180,16 +180,7 @@ class MatrixStore:
         if size != count * DTYPES[dtype].itemsize:
             raise RunError(f"{path.with_suffix('.bin')}: is truncated; delete the folder and cache the features again")
         values = torch.from_file(str(path.with_suffix(".bin")), shared=False, size=count, dtype=DTYPES[dtype])
-        self._values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all matrices in bytes."""
-        return self._values.numel() * self._values.element_size()
-
-    def load(self, device: torch.device) -> None:
-        """Move all matrices to a device, from which they are read afterwards."""
-        self._values = self._values.to(device)
+        self.values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
 
     def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return matrices as one padded batch, with its mask, on the device of the store."""
@@ -197,11 +188,11 @@ class MatrixStore:
         starts, heights = self.ends[index], self.ends[index + 1] - self.ends[index]
         offsets = np.arange(heights.max())
         real = offsets < heights[:, None]
-        rows = torch.from_numpy(np.where(real, starts[:, None] + offsets, 0)).to(self._values.device)
-        mask = torch.from_numpy(real).to(self._values.device)
+        rows = torch.from_numpy(np.where(real, starts[:, None] + offsets, 0)).to(self.values.device)
+        mask = torch.from_numpy(real).to(self.values.device)
         if not mask.any():
-            return self._values.new_zeros(*mask.shape, self.width), mask
-        return self._values[rows].masked_fill_(~mask.unsqueeze(-1), 0), mask
+            return self.values.new_zeros(*mask.shape, self.width), mask
+        return self.values[rows].masked_fill_(~mask.unsqueeze(-1), 0), mask
 
 
 def cache_key(recipe: Recipe, pairs: Pairs, live: TowerFeatures, dtype: str) -> str:
@@ -218,13 +209,7 @@ def cache_key(recipe: Recipe, pairs: Pairs, live: TowerFeatures, dtype: str) -> 
 
 
 def build_cache(
-    folder: Path,
-    reader: SampleReader,
-    live: TowerFeatures,
-    *,
-    dtype: str,
-    workers: int,
-    on_progress: OnProgress,
+    folder: Path, reader: SampleReader, live: TowerFeatures, *, dtype: str, workers: int, on_progress: OnProgress
 ) -> None:
     """Write the features of all views and captions; incomplete files of a killed run are removed first.
 
@@ -319,10 +304,10 @@ class CachedFeatures(TowerFeatures):
         self._first = [0, *accumulate(len(pair.captions) for pair in pairs.items)]
         device = live.image.device
         # In GPU memory if enough is free: steps then do not wait for the disk.
-        needed = sum(store.nbytes for store in self._stores.values())
+        needed = sum(store.values.nbytes for store in self._stores.values())
         if device.type == "cuda" and needed < _SHARE * torch.cuda.mem_get_info(device)[0]:
             for store in self._stores.values():
-                store.load(device)
+                store.values = store.values.to(device)
 
     def images(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' views."""

@@ -18,15 +18,6 @@ Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
 
 
-def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " captions"]:
-    """Return the image index of every caption; captions are ordered by image, the same number per image.
-
-    >>> owners(2, 4, torch.device("cpu"))
-    tensor([0, 0, 1, 1])
-    """
-    return torch.arange(images, device=device).repeat_interleave(captions // images)
-
-
 def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
     """Return True for captions of the same image in another row of the batch, which are not negatives.
 
@@ -49,7 +40,8 @@ def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar
     tensor(0.6931)
     """
     open_logits = logits.masked_fill(excluded, -torch.inf)
-    owner = owners(logits.shape[0], logits.shape[1], logits.device)
+    images, captions = logits.shape
+    owner = torch.arange(images, device=logits.device).repeat_interleave(captions // images)
     to_captions = open_logits.log_softmax(dim=1).gather(0, owner.unsqueeze(0))
     return (cross_entropy(open_logits.mT, owner) - to_captions.mean()) / 2
 

@@ -38,10 +38,7 @@ def image_number(name: str) -> int | str:
 
 
 def read_sources(
-    captions: Sequence[str | Path],
-    *,
-    objects: Path | None = None,
-    classes: Path | None = None,
+    captions: Sequence[str | Path], *, objects: Path | None = None, classes: Path | None = None
 ) -> list[AnnotatedImage]:
     """Read images of caption files, joined with annotations by the image's name; sorted by name.
 

@@ -175,12 +175,7 @@ class Study:
             yield Path(folder)
 
     def run(
-        self,
-        title: str,
-        batches: Sequence[T],
-        measure: Callable[[int, T], Any],
-        pipeline: Pipeline,
-        **depends: Any,
+        self, title: str, batches: Sequence[T], measure: Callable[[int, T], Any], pipeline: Pipeline, **depends: Any
     ) -> list[Any]:
         """Return `measure(number, batch)` of every batch as plain values, which are stored next to the output.
 

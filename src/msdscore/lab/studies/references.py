@@ -32,11 +32,7 @@ JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-v
 
 
 def curve(
-    study: Study,
-    *,
-    benchmark: Sequence[str] = BENCHMARKS,
-    references: Path | None = None,
-    seeds: int = SEEDS,
+    study: Study, *, benchmark: Sequence[str] = BENCHMARKS, references: Path | None = None, seeds: int = SEEDS
 ) -> list[Table]:
     """Agreement of `ref-msd` with people by the number of references, averaged over `seeds` draws of each number.
 

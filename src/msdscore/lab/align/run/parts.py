@@ -17,14 +17,7 @@ from msdscore.encoders.mini.lite2 import Lite2Images
 from msdscore.lab.align.aligner import Aligner
 from msdscore.lab.align.data.formats import Pairs
 from msdscore.lab.align.data.samples import SampleReader, check_batch, read_batches
-from msdscore.lab.align.features import (
-    CachedFeatures,
-    TowerFeatures,
-    TrainingBatch,
-    build_cache,
-    cache_key,
-    make_batch,
-)
+from msdscore.lab.align.features import CachedFeatures, TowerFeatures, TrainingBatch, build_cache, cache_key, make_batch
 from msdscore.lab.align.language import load_language_model
 from msdscore.lab.align.objective import TERMS, Parts
 from msdscore.lab.align.processes import World, wait

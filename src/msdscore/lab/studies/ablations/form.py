@@ -172,11 +172,7 @@ def _measure(
 
 
 def _compare(
-    name: str,
-    run: VariantResult,
-    scores: Mapping[str, list[list[float]]],
-    how: Resampling,
-    against: Mapping[str, str],
+    name: str, run: VariantResult, scores: Mapping[str, list[list[float]]], how: Resampling, against: Mapping[str, str]
 ) -> dict[str, dict[str, Difference]]:
     """Compare the headline, and some further figures, of every form with those of another form, by set."""
     table, metric = run.table, run.result.metric(BASELINE)

@@ -85,10 +85,7 @@ class VariantResult:
 
 
 def mixtures(
-    study: Study,
-    *,
-    benchmark: Sequence[str] = PAIRS,
-    metric: Sequence[str] = ("msd", "bi-kl", "coverage", "support"),
+    study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = ("msd", "bi-kl", "coverage", "support")
 ) -> list[Table]:
     """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
 
