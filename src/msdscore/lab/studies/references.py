@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,8 +14,8 @@ from msdscore.errors import InputError
 from msdscore.forms.references import log_shares, p_value_with_references
 from msdscore.lab.benchmarks.protocols.counting import Figure
 from msdscore.lab.benchmarks.run.plan import pipeline_for, prepare_work
-from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.lab.stats.ranks import auc, prepare
+from msdscore.lab.studies.ablations.sweep import run_once
 from msdscore.lab.studies.context import Study, measure_readable, require_bank
 from msdscore.lab.studies.match import LEVELS, ShownImage, over_images, shares_below
 from msdscore.lab.studies.table import Column, Plot, Row, Table, per_cent
@@ -48,9 +47,7 @@ def curve(
         }
         labels = {0: ["msd"], **drawn, most: ["ref-msd"]}
         plan = replace(plan, metrics=tuple(chain.from_iterable(labels.values())))
-        with study.runs() as folder, study.progress(name) as show:
-            build = partial(pipeline_for, name, study.pipeline(), study.spec)
-            result = run_benchmark(plan, folder / f"{name}.json", build, overwrite=study.overwrite, progress=show)
+        result = run_once(study, plan, pipeline_for(name, study.pipeline(), study.spec)).result
         for count, own in labels.items():
             heads = [result.metric(label).figures[0] for label in own]
             rows.append({"benchmark": f"{result.title}, {heads[0].name}", "count": count, **_mean(heads)})
