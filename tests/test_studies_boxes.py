@@ -69,7 +69,10 @@ def test_maps_of_words_match_their_objects(boxed, tmp_path):
 
 def test_missing_boxes_and_unmentioned_objects_are_one_line_errors(boxed):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short"]
-    boxed.with_name("coco_classes.txt").write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
+    classes, objects = boxed.with_name("coco_classes.txt"), boxed.with_suffix(".objects.jsonl")
+    classes.write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
     assert "expected captions that name an annotated object" in str(CliRunner().invoke(app, study).exception)
-    boxed.with_suffix(".objects.jsonl").unlink()
-    assert "expected the boxes of rows.jsonl and their classes" in str(CliRunner().invoke(app, study).exception)
+    for missing in (classes, objects):
+        missing.unlink()
+        error = str(CliRunner().invoke(app, study).exception)
+        assert f"{missing}: expected the boxes of rows.jsonl and their classes" in error
