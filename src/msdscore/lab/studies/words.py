@@ -53,8 +53,7 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
         raise unknown_name("kind of marks", marks, [*MARKS, "captions", "changed"])
     captions = every_nth(MARKS[marks](study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
-    mentions = [mentions_of(caption, names) for caption in captions]
-    marked = [(caption, own) for caption, own in zip(captions, mentions, strict=True) if own]
+    marked = [(caption, own) for caption in captions if (own := mentions_of(caption, names))]
     items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
     mentions = [own for _, own in marked]
     if not any(invented for own in mentions for _, invented in own):
