@@ -116,7 +116,7 @@ def constant_scores(pipeline, batches, *, worst=0, stamp=None):
 
 def rows(pipeline, folder, count, run):
     """Measure the other work of a run over files: reading, planning, writing."""
-    with patch("msdscore.run.plan.stream_batches", constant_scores):
+    with patch("msdscore.run.parts.stream_batches", constant_scores):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 

@@ -15,9 +15,8 @@ from PIL import Image
 from msdscore.forms.paper import Paper
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
-from msdscore.run.plan import plan
-from msdscore.run.shards import ShardJob, ShardOptions
-from msdscore.run.table import ShardColumns, part_table
+from msdscore.run.parts import part_table, plan, row_keys
+from msdscore.run.shards import ShardJob, ShardOptions, input_columns, score_table
 from msdscore.run.workers import score_jobs
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import ScorerSpec
@@ -40,14 +39,15 @@ def rows():
 
 
 def memory() -> None:
-    columns = ShardColumns()
+    columns = input_columns()
     gc.collect()
     before = resident()
     parts = [
-        part_table(part, [NUMBERS] * len(part.rows), words=True) for part in plan(columns.watch(rows()), part_rows=512)
+        part_table(row_keys(part), [NUMBERS] * len(part.rows), words=True)
+        for part in plan(columns.watch(rows()), part_rows=512)
     ]
     while_scored = resident() - before
-    table = columns.table(parts, Paper())
+    table = score_table(columns, parts, Paper())
     with_table = resident() - before
     print(f"bytes per row: {while_scored / ROWS:.0f} while scored, {with_table / len(table):.0f} with the table")
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,8 @@ from msdscore.core.evidence import reading
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
-from msdscore.run.table import _readings
+from msdscore.run.parts import collect, part_table
+from msdscore.scoring.results import Numbers
 from msdscore.text.normal import clean
 from msdscore.text.warnings import FORM_WARNINGS, form_warnings, mark_warnings, text_warnings, token_warnings, tokens
 from msdscore.text.words import segment
@@ -303,7 +305,11 @@ def test_list_of_words_is_never_a_good_match():
         "poor",
         None,
     ]
-    assert _readings([0.9, 0.9, float("nan")], [["x", *warnings], ["x"], []]) == ["doubtful", "good", None]
+    keys = pa.table({"row": [0, 1, 2], "group": [1, 2, 3], "image": [1, 2, 3]})
+    numbers = {"similarity": 0.5, "msd": 0.5, "length": 3, "windows": 1}
+    rows = [Numbers({**numbers, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
+    scored = collect([part_table(keys, [*rows, Numbers(numbers)])], Scorer("toy").config)
+    assert scored["reading"].to_pylist() == ["doubtful", "good", None]
     known = replace(score, values={**score.values, "match": 0.9})
     assert (known.reading, replace(known, warnings=warnings).reading) == ("good", "doubtful")
 

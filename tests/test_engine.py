@@ -22,13 +22,11 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.forms.registry import columns_of
 from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.io.inputs.rows import Row, RowSource, open_rows
 from msdscore.io.outputs.files import write_table
-from msdscore.run import plan as plan_of_run
-from msdscore.run import table as table_of_run
-from msdscore.run.plan import FIRST_ROWS, plan
+from msdscore.run import parts as parts_of_run
+from msdscore.run.parts import FIRST_ROWS, plan, whole_sets
 from msdscore.run.rows import RunOptions, score_rows
-from msdscore.run.table import whole_sets
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 
@@ -297,7 +295,7 @@ def test_images_missing_during_a_run_are_scored_when_they_exist_again(tmp_path, 
         return lost
 
     with monkeypatch.context() as network:
-        network.setattr("msdscore.run.plan.split_pairs", lose(plan_of_run.split_pairs))
+        network.setattr("msdscore.run.parts.split_pairs", lose(parts_of_run.split_pairs))
         assert run(Scorer("toy"), path, output, part_rows=8).failed == 40
     for image in away.iterdir():
         image.rename(tmp_path / image.name)
@@ -602,7 +600,7 @@ def test_parquet_preserves_column_types(tmp_path):
 
 
 def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 2)
+    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 2)
     make_input(tmp_path)
     path = tmp_path / "wide.jsonl"
     values = [2**60 + 1, 5, 0.5, None]
@@ -614,9 +612,9 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 @pytest.mark.parametrize("most", [0, 9000])
 def test_rows_beyond_the_memory_limit_are_stored_in_a_file(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
-    monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 7)
+    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
-    monkeypatch.setattr("msdscore.run.table.KEPT_BYTES", most)
+    monkeypatch.setattr("msdscore.run.parts.STORED_BYTES", most)
     run(Scorer("toy"), path, tmp_path / "again.parquet")
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
@@ -835,6 +833,34 @@ def test_an_update_of_a_finished_run_reads_each_unchanged_image_once(tmp_path, m
     assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
 
 
+@pytest.mark.parametrize("changed", [0, -1])
+def test_an_update_of_a_finished_run_reads_each_row_once(tmp_path, monkeypatch, changed):
+    path, _ = make_input(tmp_path)
+    output, clean = tmp_path / "out.parquet", tmp_path / "clean.parquet"
+    run(Scorer("toy"), path, output, part_rows=8)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / f"{list(COLOURS)[changed]}.png")
+    read, real = [], RowSource.read
+    with monkeypatch.context() as patch:
+        patch.setattr(RowSource, "read", lambda self: (read.append(row.index) or row for row in real(self)))
+        assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
+    assert read == list(range(40))
+    run(Scorer("toy"), path, clean, part_rows=8)
+    assert output.read_bytes() == clean.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_an_update_of_a_finished_run_does_not_repeat_warnings_of_the_input(tmp_path, suffix):
+    make_input(tmp_path)
+    lines = [{"image": f"{colour}.png", "caption": "red", "score": float("nan")} for colour in ("red", "blue")]
+    path, output, clean = tmp_path / "nan.jsonl", tmp_path / f"out{suffix}", tmp_path / f"clean{suffix}"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    run(Scorer("toy"), path, output, part_rows=1)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / "blue.png")
+    assert run(Scorer("toy"), path, output, part_rows=1).scored == 1
+    run(Scorer("toy"), path, clean, part_rows=1)
+    assert output.read_bytes() == clean.read_bytes()
+
+
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("most", [10, 1000])
 def test_stamp_of_bytes_equals_the_stamp_of_the_file(tmp_path, monkeypatch, verify, most):
@@ -867,7 +893,7 @@ def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path,
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
-        patch.setattr(table_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
+        patch.setattr(parts_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
         with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\); set TMPDIR"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")

@@ -16,7 +16,7 @@ from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
-from msdscore.run.table import Naming
+from msdscore.run.parts import WORST, renamed
 from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 from msdscore.select.scores import open_scores
 
@@ -142,8 +142,8 @@ def run_facts(path: Path) -> RunFacts:
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return a row with our columns without prefix; input columns with these names are renamed."""
     ours = {prefix + name: name for name in ALL_COLUMNS}
-    plain = Naming()
-    return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
+    new_names = renamed(row, (*ALL_COLUMNS, WORST)) if prefix else {}
+    return {ours.get(name) or new_names.get(name, name): value for name, value in row.items()}
 
 
 def signature_of(path: Path, *, signed: bool = False) -> str:

@@ -1,7 +1,7 @@
 """Score a file of rows in resumable parts and merge them into one output."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -21,13 +21,32 @@ from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import RowSource
-from msdscore.io.outputs.files import check_output, without_formulas
+from msdscore.io.outputs.files import (
+    JsonRows,
+    check_output,
+    is_json,
+    json_line,
+    table_from_columns,
+    text_in_csv,
+    without_formulas,
+)
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
-from msdscore.run.plan import Part, Scored, plan, score_parts
-from msdscore.run.table import MIXED, WORST, InputColumns, Naming, collect, part_table
+from msdscore.run.parts import (
+    MIXED,
+    WORST,
+    InputColumns,
+    Part,
+    RowValues,
+    collect,
+    part_table,
+    plan,
+    renamed,
+    row_keys,
+    score_parts,
+)
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import COUNTS, NUMBERS, OPTIONAL, Numbers
+from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, OPTIONAL, Numbers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -109,54 +128,50 @@ def score_rows(
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
     spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output) or {}
-    known = [] if not notes or (how.retry and notes.get("failed")) else _keys(source, how, notes.get("parts", ()))
-    is_current = bool(known) and notes.get("parts") == known
-    if is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
-        return _finished(output, notes)
-    pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
-    # The signature comes last, so that an error names the setting that differs.
-    settings = _settings(source, how, pipeline.limits)
-    manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
-    if notes:
-        compare(output, notes["manifest"], manifest)
-    if is_current:
-        return _finished(output, notes)
-    with open_run(output, manifest, again=bool(notes)) as run, closing(InputColumns(source, output)) as columns:
-        parts = _RunParts(run, columns, how, notes, known, progress)
-        unfinished = parts.unfinished(plan(columns.watch(source.read()), part_rows=how.part_rows))
-        stamp = partial(content_stamp, verify=how.verify)
-        for part, results, stamps in score_parts(
-            pipeline, unfinished, worst=how.worst, stamp=stamp, scored=parts.count
-        ):
-            parts.write(part, results, stamps)
-        parts.drop_others()
-        naming = Naming(how.prefix, frozenset(columns.names))
-        collected = collect(run.tables(), pipeline.config)
-        # How many references rows have is known at the end: files are compared without it.
-        name = REFERENCE_NAMES[0]
-        counts = collected[name].drop_null().to_pylist() if name in collected.column_names else []
-        signature = signed(pipeline.signature, counts) if counts else pipeline.signature
-        tables = columns.tables(collected, naming)
-        summary = run.finish(
-            map(without_formulas, tables) if how.excel_safe else tables,
-            metadata={"msdscore": pipeline.signature, "signed": signature},
-            notes={
-                "parts": parts.keys,
-                "spec": None if spec is None else spec.record(),
-                "source": source.place,
-                "renamed": naming.renamed(),
-                "signed": signature,
-            },
-            errors=f"{how.prefix}error",
-            warnings=f"{how.prefix}warnings",
-            check=partial(source.check_unchanged, partial(_has_rows, source, how, parts.keys)),
-        )
+    with closing(_input_columns(source, output)) as columns:
+        planned = plan(columns.watch(source.read()), part_rows=how.part_rows)
+        parts = _RunParts(output, planned, how, notes.get("parts", ()))
+        is_current = bool(notes) and not (how.retry and notes.get("failed")) and parts.read_unchanged()
+        if is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
+            return _finished(output, notes)
+        pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
+        # The signature comes last, so that an error names the setting that differs.
+        settings = _settings(source, how, pipeline.limits)
+        manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
+        if notes:
+            compare(output, notes["manifest"], manifest)
+        if is_current:
+            return _finished(output, notes)
+        with open_run(output, manifest, again=bool(notes)) as run:
+            parts.score(run, pipeline, lambda done: progress(done, max(columns.count, source.total or 0)))
+            progress(columns.count, columns.count)
+            new_names = renamed(columns.names.union(source.seen), [how.prefix + name for name in (*ALL_COLUMNS, WORST)])
+            scores = collect(run.tables(), pipeline.config)
+            # How many references rows have is known at the end: files are compared without it.
+            name = REFERENCE_NAMES[0]
+            counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
+            signature = signed(pipeline.signature, counts) if counts else pipeline.signature
+            tables = _output_tables(columns, scores, new_names, output.suffix, prefix=how.prefix)
+            summary = run.finish(
+                map(without_formulas, tables) if how.excel_safe else tables,
+                metadata={"msdscore": pipeline.signature, "signed": signature},
+                notes={
+                    "parts": parts.keys,
+                    "spec": None if spec is None else spec.record(),
+                    "source": source.path,
+                    "renamed": new_names,
+                    "signed": signature,
+                },
+                errors=f"{how.prefix}error",
+                warnings=f"{how.prefix}warnings",
+                check=partial(source.check_unchanged, partial(_has_rows, source, how, parts.keys)),
+            )
     return ScoredFile(
         **asdict(summary),
         scored=parts.scored,
         earlier=parts.earlier,
         signature=signature,
-        renamed=naming.renamed(),
+        renamed=new_names,
         cache=pipeline.cache_use,
     )
 
@@ -164,83 +179,148 @@ def score_rows(
 class _RunParts:
     """The parts of a run: those of an earlier run are reused, the others are scored and written.
 
-    `keys` are those of all parts so far; `scored` and `earlier` count their rows.
+    `finished` are the keys of the parts of a finished run. `keys` are those of the parts so far; `scored` and `earlier`
+    count their rows.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        columns: InputColumns,
-        how: RunOptions,
-        notes: Mapping[str, Any],
-        known: Sequence[str],  # keys of the first parts
-        progress: Progress,
-    ) -> None:
+    def __init__(self, output: Path, parts: Iterator[Part], how: RunOptions, finished: Sequence[str]) -> None:
         self.keys, self.scored, self.earlier = list[str](), 0, 0
-        self._run, self._columns, self._how, self._progress = run, columns, how, progress
-        if how.retry:
-            _drop_failed(run)
-        self._written, self._finished, self._known = run.keys(), notes.get("parts", ()), known
-        self._show()
+        self._output, self._parts, self._how, self._finished = output, parts, how, dict(enumerate(finished))
+        self._unchanged: list[tuple[pa.Table, int]] = []  # `row_keys` of the first parts, and how many can be scored
+        self._changed: list[tuple[Part, str]] = []  # the next part, with its key
 
-    def unfinished(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """Yield the parts to score."""
+    def read_unchanged(self) -> bool:
+        """Read the parts before the first that differs from the finished run; return whether none differs."""
         with ThreadPoolExecutor(_READERS) as pool:
-            for part in parts:
-                number = part.number
-                finished = self._finished[number] if number < len(self._finished) else None
-                if number not in self._written and finished is None:
-                    self.keys.append("")  # set by `write`, from the images that were decoded
+            for part in self._parts:
+                key = part.key(_stamps(part.paths, pool, self._how))
+                if self._finished.get(part.number) != key:
+                    self._changed = [(part, key)]
+                    return False
+                self.keys.append(key)
+                self._unchanged.append((row_keys(part), len(part.rows)))
+        return len(self.keys) == len(self._finished)
+
+    def score(self, run: Run, pipeline: Pipeline, progress: Callable[[int], None]) -> None:
+        """Score and write the parts that cannot be reused; `progress` is called with the number of rows done."""
+
+        def count(rows: int) -> None:
+            self.scored += rows
+            progress(self.scored + self.earlier)
+
+        stamp, words = partial(content_stamp, verify=self._how.verify), bool(self._how.worst)
+        unfinished = self._unfinished(run, progress)
+        for part, results, stamps in score_parts(
+            pipeline, unfinished, worst=self._how.worst, stamp=stamp, scored=count
+        ):
+            unread = (path for path in part.paths if path not in stamps)
+            stamps |= {path: file_stamp(path, verify=self._how.verify) for path in unread}
+            self.keys[part.number] = part.key(stamps)
+            run.write(part.number, part_table(row_keys(part), results, words=words), key=self.keys[part.number])
+
+    def _unfinished(self, run: Run, progress: Callable[[int], None]) -> Iterator[Part]:
+        """Yield the parts to score; at the end, delete written parts beyond the last."""
+        if self._how.retry:
+            _drop_failed(run)
+        written = run.keys()
+        progress(0)
+        for number, (keys, count) in enumerate(self._unchanged):
+            if written.get(number) == self.keys[number] or self._reuse(run, number, keys, count):
+                self.earlier += count
+                progress(self.scored + self.earlier)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for part, known_key in chain(self._changed, ((part, "") for part in self._parts)):
+                number, count = part.number, len(part.rows)
+                if number not in written and number not in self._finished:
+                    self.keys.append("")  # set by `score`, from the images that were decoded
                     yield part
                     continue
-                key = self._known[number] if number < len(self._known) else ""
-                if not key.startswith(part.rows_key()):
-                    key = part.key(_stamps(part.paths, pool, self._how))
+                key = known_key or part.key(_stamps(part.paths, pool, self._how))
                 self.keys.append(key)
-                if self._written.get(number) != key:
-                    table = self._earlier_table(part) if key == finished else None
-                    if table is None:
-                        yield part
-                        continue
-                    self._run.write(number, table, key=key)
-                self.earlier += len(part.rows)
-                self._show()
-
-    def count(self, rows: int) -> None:
-        """Count scored rows."""
-        self.scored += rows
-        self._show()
-
-    def write(self, part: Part, results: Scored, stamps: dict[str, str]) -> None:
-        """Write the scores of a part."""
-        unread = (path for path in part.paths if path not in stamps)
-        stamps |= {path: file_stamp(path, verify=self._how.verify) for path in unread}
-        self.keys[part.number] = part.key(stamps)
-        self._run.write(part.number, part_table(part, results, words=bool(self._how.worst)), key=self.keys[part.number])
-
-    def drop_others(self) -> None:
-        """Delete parts beyond the last."""
-        for number in self._written:
+                is_finished = self._finished.get(number) == key
+                if written.get(number) == key or (is_finished and self._reuse(run, number, row_keys(part), count)):
+                    self.earlier += count
+                    progress(self.scored + self.earlier)
+                else:
+                    yield part
+        for number in written:
             if number >= len(self.keys):
-                self._run.drop(number)
-        self._progress(self._columns.count, self._columns.count)
-
-    def _show(self) -> None:
-        self._progress(self.scored + self.earlier, max(self._columns.count, self._columns.total or 0))
+                run.drop(number)
 
     @cached_property
     def _earlier_rows(self) -> list[dict[str, Any]]:
         with ExitStack() as stack:
-            return [record.values for record in open_records(self._run.output, format=None, until=stack).read()]
+            return [record.values for record in open_records(self._output, format=None, until=stack).read()]
 
-    def _earlier_table(self, part: Part) -> pa.Table | None:
-        """Return the scores of a part from the output of a finished run; None if failed rows are to be retried."""
+    def _reuse(self, run: Run, number: int, keys: pa.Table, count: int) -> bool:
+        """Write a part with its scores from the finished output; False if one of `count` rows failed and is retried."""
         try:
-            results = [_earlier_result(self._earlier_rows[row.index], self._how.prefix) for row in part.rows]
+            rows = (self._earlier_rows[index] for index in keys["row"].to_pylist())
+            results = [_earlier_result(row, self._how.prefix) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self._run.output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        is_retried = self._how.retry and any(isinstance(result, RowError) for result in results)
-        return None if is_retried else part_table(part, results, words=bool(self._how.worst))
+            raise RunError(f"{self._output}: its numbers cannot be read again ({error}); {REMEDY}") from error
+        if self._how.retry and any(isinstance(result, RowError) for result in results[:count]):
+            return False
+        run.write(number, part_table(keys, results, words=bool(self._how.worst)), key=self.keys[number])
+        return True
+
+
+def _input_columns(source: RowSource, output: Path) -> InputColumns:
+    """Return storage for the columns of the input; the id of a row without one is its index.
+
+    For a JSON output, where names and types may differ from row to row, they are stored as the text of objects.
+    """
+    schema, name = source.schema, source.id_name
+    if schema is None and source.columns is not None:
+        schema = pa.schema([(column, pa.string()) for column in source.columns])
+    if schema is not None and name not in schema.names:
+        schema = pa.schema([("id", pa.string()), *schema])
+
+    def to_table(rows: list[RowValues]) -> pa.Table:
+        as_number = _have_numbers(source, [columns[name] for columns, _, _, has_id, _ in rows if has_id])
+        values = list[Mapping[str, Any]]()
+        for columns, index, row_id, has_id, _ in rows:
+            if has_id or as_number is None:
+                values.append(columns)
+            else:
+                own = {name: index if as_number else row_id}
+                values.append({**columns, **own} if name in columns else {**own, **columns})
+        if is_json(output.suffix):
+            return pa.table({"": pa.array(map(json_line, values), pa.large_string())})
+        return table_from_columns(values, schema)
+
+    return InputColumns(to_table, typed=source.schema is not None)
+
+
+def _have_numbers(source: RowSource, ids: list[Any]) -> bool | None:
+    """Return whether the ids of rows are numbers; None if their type is neither a number nor text."""
+    if source.schema is None or source.id_name not in source.schema.names:
+        return bool(ids) and all(type(value) is int for value in ids)
+    kind = source.schema.field(source.id_name).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return False
+    is_number = pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())
+    return True if is_number else None
+
+
+def _output_tables(
+    columns: InputColumns, scores: pa.Table, new_names: Mapping[str, str], suffix: str, *, prefix: str
+) -> Iterator[pa.Table | JsonRows]:
+    """Yield the tables of the output: all rows in order, input columns first, then the added ones."""
+    scores = text_in_csv(scores, "warnings", suffix)
+    scores, start = scores.rename_columns([prefix + name for name in scores.column_names]), 0
+    for stored in columns.tables():
+        added = scores.slice(start, len(stored))
+        start += len(stored)
+        if is_json(suffix):
+            objects = stored[0].to_pylist()
+            if new_names:
+                rows = map(json.loads, objects)
+                objects = [json_line({new_names.get(name, name): row[name] for name in row}) for row in rows]
+            yield JsonRows(objects, added)
+        else:
+            names = [*(new_names.get(name, name) for name in stored.column_names), *added.column_names]
+            yield pa.Table.from_arrays([*stored.columns, *added.columns], names=names)
 
 
 def _stamps(paths: Sequence[str], pool: ThreadPoolExecutor, how: RunOptions) -> dict[str, str]:
@@ -248,17 +328,6 @@ def _stamps(paths: Sequence[str], pool: ThreadPoolExecutor, how: RunOptions) -> 
     shares = [paths[first::_READERS] for first in range(min(_READERS, len(paths)))]
     stamps = pool.map(lambda share: [(path, file_stamp(path, verify=how.verify)) for path in share], shares)
     return dict(chain.from_iterable(stamps))
-
-
-def _keys(source: RowSource, how: RunOptions, finished: Sequence[str]) -> list[str]:
-    """Return the keys of parts, from the rows and their images as they are now, up to the first that has changed."""
-    keys: list[str] = []
-    with ThreadPoolExecutor(_READERS) as pool:
-        for part in plan(source.read(), part_rows=how.part_rows):
-            keys.append(part.key(_stamps(part.paths, pool, how)))
-            if keys != list(finished[: len(keys)]):
-                break
-    return keys
 
 
 def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:
@@ -270,12 +339,9 @@ def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:
 def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     """Return the summary of a finished run that is up to date."""
     drop_parts(output)
-    summary, signature, renamed = (
-        Summary.of(notes),
-        notes.get("signed", notes["manifest"]["signature"]),
-        notes.get("renamed", {}),
-    )
-    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=renamed)
+    summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
+    new_names = notes.get("renamed", {})
+    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=new_names)
 
 
 def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, settings: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -16,14 +16,26 @@ import torch
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
+from msdscore.forms.base import Form
+from msdscore.forms.registry import columns_of
 from msdscore.io import stores
 from msdscore.io.inputs.ahead import read_ahead
-from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.rows import Row, image_tables, open_rows
-from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.outputs.files import table_from_columns
+from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.run.plan import plan, score_parts
-from msdscore.run.table import WORST, ShardColumns, part_table
+from msdscore.run.parts import (
+    WORST,
+    InputColumns,
+    RowValues,
+    collect,
+    part_table,
+    plan,
+    renamed,
+    row_keys,
+    score_parts,
+)
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -31,6 +43,8 @@ from msdscore.scoring.spec import ScorerSpec
 # other in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
+_IDENTIFYING = pa.schema([(name, pa.string()) for name in ("key", "uid", "caption")])  # first columns of a score shard
+_COPIED = "copied "  # prefix of stored columns that are copied: they may have the names of others
 _REASONS = 3  # errors of failed rows in the facts of a shard
 _TYPO = 0.8  # similarity of column names from which one is taken for a typo of the other
 # Per worker on the CPU, on every machine: sums over another number of threads differ in their last bits.
@@ -120,20 +134,19 @@ def score_shard(
         raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
     if finished is not None:
         return _finished(finished, name, target, how)
-    rows, before = ShardColumns(how.copied), pipeline.cache_use
-    with ExitStack() as stack:
+    before = pipeline.cache_use
+    with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
         read = _read(name, how, stack, ahead=pipeline.encoder.device.type == "cuda" and os.name == "posix")
         parts = plan(
-            rows.watch(watch(read) if watch else read),
+            columns.watch(watch(read) if watch else read),
             part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES,
         )  # fmt: skip
         # Parts stay in memory: a shard is scored completely or not at all.
-        tables = [
-            part_table(part, results, words=True) for part, results, _ in score_parts(pipeline, parts, worst=how.worst)
-        ]
+        scored = score_parts(pipeline, parts, worst=how.worst)
+        tables = [part_table(row_keys(part), results, words=True) for part, results, _ in scored]
+        table = score_table(columns, tables, pipeline.config, how.copied)
     if _fingerprint(name, target, how) != fingerprint:
         raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
-    table = rows.table(tables, pipeline.config)
     reasons = table["error"].drop_null().to_pylist()
     facts = ShardFacts(
         source=name,
@@ -149,6 +162,45 @@ def score_shard(
     write_shard(table, target, facts)
     use = pipeline.cache_use
     return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
+
+
+def input_columns(copied: Sequence[str] = ()) -> InputColumns:
+    """Return storage for key, uid and caption of the rows of a shard, and the columns to copy."""
+
+    def to_table(rows: list[RowValues]) -> pa.Table:
+        keys, uids, names, key_name, uid_name = list[str](), list[str | None](), tuple[str, ...](), "key", "uid"
+        for columns, _, row_id, _, _ in rows:
+            if names != tuple(columns):
+                names = tuple(columns)
+                key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
+            uid = columns.get(uid_name)
+            keys.append(str(columns.get(key_name) or row_id))
+            uids.append(None if uid is None else str(uid))
+        table = pa.table([keys, uids, [row[-1] for row in rows]], schema=_IDENTIFYING)
+        copies = table_from_columns([{name: row[0].get(name) for name in copied} for row in rows] if copied else [])
+        for entry, column in zip(copies.schema, copies.columns, strict=True):
+            table = table.append_column(entry.with_name(_COPIED + entry.name), column)
+        return table
+
+    return InputColumns(to_table)
+
+
+def score_table(columns: InputColumns, parts: Sequence[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
+    """Return the table of a score shard: all rows in order, with the numbers of their parts."""
+    scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
+    numbers = [name for name in columns_of(form.columns) if name not in ("warnings", "error")]
+    own = {name: stored[name] for name in _IDENTIFYING.names}
+    own |= {name: scores[name] for name in (*numbers, WORST, "warnings")}
+    own |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
+    return _with_copied(own, stored, copied)
+
+
+def _with_copied(own: Mapping[str, Any], stored: pa.Table, copied: Sequence[str]) -> pa.Table:
+    """Return the columns of a score shard, followed by the copied ones of the input."""
+    new_names = renamed(copied, own)
+    present = [name for name in copied if _COPIED + name in stored.column_names]
+    copies = {new_names.get(name, name): stored[_COPIED + name] for name in present}
+    return pa.table({**own, **copies})
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
@@ -181,18 +233,20 @@ def _is_same_input(before: str, now: str) -> bool:
 def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
     """Return the result of a finished shard, after replacing its copied columns if others are requested."""
     if facts.options.get("copied") != list(how.copied):
-        rows = ShardColumns(how.copied)
         with stores.reading(target) as file:
-            table = pq.read_table(file)
-        with ExitStack() as stack:
-            count = sum(1 for _ in rows.watch(_read(name, how, stack))) if how.copied else len(table)
-        if count != len(table):
-            raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
-        own = table.column_names[: table.column_names.index("error") + 1]
+            stored = table = pq.read_table(file)
+        if how.copied:
+            with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
+                count = sum(1 for _ in columns.watch(_read(name, how, stack)))
+                stored = pa.concat_tables(columns.tables()).combine_chunks()
+            if count != len(table):
+                raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
+        names = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.reading())
         # Parquet has another name for the items of lists.
         lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST, "warnings")}
-        write_shard(rows.with_copied({column: table[column] for column in own} | lists), target, facts)
+        own = {column: table[column] for column in names} | lists
+        write_shard(_with_copied(own, stored, how.copied), target, facts)
     return _result(facts, target, fresh=False)
 
 

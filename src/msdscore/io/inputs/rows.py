@@ -199,7 +199,7 @@ class RowSource(ExitStack):
         self.images = None if images is None else str(Path(images).resolve())  # the folder of images
         self._records = open_records(name, format=form, until=self)
         self.name, self.names, self.columns = name, names, self._records.columns
-        self.place = name if name == "-" else str(Path(name).resolve())
+        self.path = name if name == "-" else str(Path(name).resolve())
         first = islice(self._records.read(), _SAMPLE) if self.columns is None else ()
         self.seen = self.columns or tuple(dict.fromkeys(name for record in first for name in record.values))
         self.id_name = names.id_in(self.seen) or names.id or "id"

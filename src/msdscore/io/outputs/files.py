@@ -46,8 +46,8 @@ def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | No
     [{'a': '1', 'b': None}, {'a': 'x', 'b': 2.5}]
     """
     kinds: dict[str, pa.DataType | None] = {} if schema is None else {field.name: field.type for field in schema}
-    for row in rows:
-        for name in row:
+    for names in dict.fromkeys(map(tuple, rows)):  # most rows have the same names
+        for name in names:
             kinds.setdefault(name, None)
     columns = {name: [row.get(name) for row in rows] for name in kinds}
     arrays = [_array(columns[name], kind) for name, kind in kinds.items()]
