@@ -97,9 +97,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the figures.")] = Path(
-        "demo-out"
-    ),
+    output: Path = option(None, Path("demo-out"), "--output", "-o", help="Folder for the page and the figures."),
     overwrite: options.Overwrite = False,
     encoder: options.EncoderName = "mini",
     json: options.Json = False,

@@ -35,12 +35,12 @@ SOME_FAILED = 3  # exit code if some rows could not be scored
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-def option_in(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, as in Typer
+def option_in(panel: str | None, *names: str, help: str, **more: Any) -> Any:  # noqa: A002, as in Typer
     """Return the annotation of an option that help shows in this panel, for types that several commands share."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
-def option(panel: str, default: Any, *names: str, **more: Any) -> Any:
+def option(panel: str | None, default: Any, *names: str, **more: Any) -> Any:
     """Return an option as the default of a parameter or of a dataclass field; `...` means that it is required.
 
     `flattened` passes it to Typer, as the annotation that `option_in` returns.

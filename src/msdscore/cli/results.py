@@ -85,9 +85,9 @@ def table(
 def compare(
     first: Annotated[str, typer.Argument(help="RESULT.json, or RESULT.json:METRIC.")],
     second: Annotated[str, typer.Argument(help="The second result; differences are first minus second.")] = "",
-    against: Annotated[
-        str, typer.Option(help="Instead of a second result: compare this metric with all others of RESULT.json.")
-    ] = "",
+    against: str = option(
+        None, "", help="Instead of a second result: compare this metric with all others of RESULT.json."
+    ),
     samples: options.Samples = 1000,
     seed: options.Seed = 0,
     json: options.Json = False,

@@ -12,7 +12,7 @@ from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError, RowError
 from msdscore.explain.html import snippet
-from msdscore.explain.look import in_words
+from msdscore.explain.look import remarks
 from msdscore.explain.maps import check_projection
 from msdscore.explain.save import KINDS, document, encoded
 from msdscore.explain.terms import Attribution, image_of, terms_of
@@ -40,7 +40,7 @@ class Explanation(Attribution):
         Explanations((self,)).save(path)
 
     def __str__(self) -> str:
-        return "\n".join([str(self.score), *in_words(self)])
+        return "\n".join([str(self.score), *remarks(self)])
 
     def __repr__(self) -> str:
         least = f", least supported {self.ranked[0].text!r}" if self.ranked else ""

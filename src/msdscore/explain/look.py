@@ -176,21 +176,17 @@ def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
-def remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
-    """Return the lines of `in_words`, after the encoder's name if several encoders are shown together."""
-    several = len({facts_of(other.score.signature)["enc"] for other in items}) > 1
-    return [*([f"encoder {facts_of(item.score.signature)['enc']}"] if several else []), *in_words(item)]
-
-
 def signatures(items: Sequence[Attribution]) -> str:
     """Return the signatures of explanations that are shown together, separated by spaces."""
     return " ".join(dict.fromkeys(item.score.signature for item in items))
 
 
-def in_words(item: Attribution) -> list[str]:
-    """Return remarks on the words, line by line."""
+def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
+    """Return remarks on the words, line by line; the encoder first if `items`, shown together, have several."""
+    several = len({facts_of(other.score.signature)["enc"] for other in items}) > 1
+    encoder = [f"encoder {facts_of(item.score.signature)['enc']}"] if several else []
     if not item.readable:
-        return ["cannot be judged: the caption is not in English, which this encoder reads"]
+        return [*encoder, "cannot be judged: the caption is not in English, which this encoder reads"]
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
@@ -205,7 +201,7 @@ def in_words(item: Attribution) -> list[str]:
         lists["references also say"] = [f"{word.word} ({word.references} of {count})" for word in named]
     lists["probably also there"] = [word.word for word in item.missing if word.references is None]
     lines = [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
-    return [*item.form.remarks(item.units, item.ranked, instead, item.doubt), *lines]
+    return [*encoder, *item.form.remarks(item.units, item.ranked, instead, item.doubt), *lines]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import in_words, maps_of, overlay, thumbnail
+from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
 from msdscore.forms.base import Role
 from msdscore.forms.registry import LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
@@ -209,7 +209,7 @@ def _card(
         "row": number,
         "words": words,
         "images": [data_uri(image) for image in images],
-        "lines": in_words(explained) if isinstance(explained, Explanation) else [],
+        "lines": remarks(explained) if isinstance(explained, Explanation) else [],
         "note": note,
         "explained": isinstance(explained, Explanation),
     }
