@@ -114,10 +114,10 @@ def _changed(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
-    columns = ("terms", "occlusion", "wrong_image", "chance")
+    keys = ("terms", "occlusion", "wrong_image", "chance")
     rows = tuple(
         (f"{row['subset']}, first {row['depth']}", str(row["items"]), _bounded(row["terms"]),
-         *(_share(row[column]) for column in columns[1:]))
+         *(_share(row[key]) for key in keys[1:]))
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")
