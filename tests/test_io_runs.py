@@ -52,7 +52,7 @@ def test_parts_are_merged_in_index_order(tmp_path):
     with open_run(tmp_path / "out.parquet", MANIFEST) as run:
         for number in (2, 0, 11, 1, *range(3, 11)):
             run.write(number, part(number))
-        assert run.done() == list(range(12))
+        assert list(run.keys()) == list(range(12))
         assert [table.column("index")[0].as_py() for table in run.tables(["index"])] == list(range(0, 48, 4))
         run.finish()
     assert pq.read_table(tmp_path / "out.parquet").column("index").to_pylist() == list(range(48))
@@ -95,7 +95,7 @@ def test_interrupted_run_resumes(tmp_path):
     (folder / "part-000003.parquet").write_bytes((folder / "part-000000.parquet").read_bytes()[:-6])
     (folder / "part-000004.parquet").touch()
     with open_run(output, MANIFEST) as run:
-        assert run.done() == [0, 2]
+        assert list(run.keys()) == [0, 2]
         assert ".part-000001.parquet.0123.tmp" not in names(folder)
         with pytest.raises(RunError, match="part 1 is missing; run again to compute it"):
             run.finish()
@@ -129,7 +129,7 @@ def test_run_with_other_settings_is_rejected(tmp_path, change, line):
     with pytest.raises(RunError, match=expected):
         open_run(tmp_path / "whole.parquet", other)
     with open_run(tmp_path / "half.parquet", MANIFEST) as run:  # lock and parts are unchanged
-        assert run.done() == [0]
+        assert list(run.keys()) == [0]
 
 
 def test_foreign_and_changed_outputs_are_rejected(tmp_path):
@@ -188,7 +188,7 @@ def test_crashes_during_completion(tmp_path):
     pq.write_table(part(7), folder / "part-000000.parquet")
     output.unlink()
     with open_run(output, MANIFEST) as run:
-        assert run.done() == []
+        assert list(run.keys()) == []
 
 
 def test_corrupted_part_is_not_merged(tmp_path):
@@ -218,7 +218,7 @@ def test_run_resumes_after_ctrl_c_while_merging(tmp_path):
             run.finish(interrupted(table) for table in run.tables())
     assert names(tmp_path) == ["out.jsonl.parts"]
     with open_run(output, MANIFEST) as run:
-        assert run.done() == [0, 1, 2]
+        assert list(run.keys()) == [0, 1, 2]
         run.finish()
     assert len(output.read_text().splitlines()) == 12
 
@@ -251,7 +251,7 @@ import numpy, pyarrow
 from msdscore.io.outputs.run import open_run
 
 with open_run(sys.argv[1], {"input": "abc"}) as run:
-    for number in range(len(run.done()), 10_000):
+    for number in range(len(list(run.keys())), 10_000):
         noise = numpy.random.default_rng(number).random(20_000)
         run.write(number, pyarrow.table({"part": [number] * 20_000, "noise": noise}))
         print(number, flush=True)
@@ -272,7 +272,7 @@ def test_sigkill_preserves_finished_parts(tmp_path):
         child.communicate()
         assert child.returncode == -signal.SIGKILL
     with open_run(output, {"input": "abc"}) as run:  # the lock was released with its owner
-        done = run.done()
+        done = list(run.keys())
         assert done == list(range(len(done)))
         assert len(done) > reported >= 5
         assert [path.name for path in run.output.parent.glob("*.parts/.*")] == []
@@ -368,7 +368,7 @@ def test_failed_final_check_writes_no_output(tmp_path):
         with pytest.raises(RunError, match="the input was changed"):
             run.finish(check=refuse)
         assert not (tmp_path / "out.csv").exists()
-        assert run.done() == [0]
+        assert list(run.keys()) == [0]
 
 
 def test_missing_parts_are_computed_and_surplus_parts_dropped(tmp_path):

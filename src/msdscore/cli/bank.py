@@ -111,7 +111,7 @@ def _read_captions(path: Path) -> list[str]:
     if is_known(path):
         with ExitStack() as stack:
             for record in open_records(path, format=None, until=stack).read():
-                name = ColumnNames().caption_in(record.values)
+                name = ColumnNames().find("caption", record.values)
                 lines.append(str(record.values[name] or "") if name else "")
     else:
         try:

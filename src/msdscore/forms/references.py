@@ -217,16 +217,16 @@ def _densities(
 
 
 def _background_densities(
-    texts: Embeddings, rows: Int[Tensor, " some"], background: Background
+    texts: Embeddings, rows: Int[Tensor, " rows"], background: Background
 ) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
     """Return log densities of the tokens of some texts under every background caption, and their means."""
     expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
     widths, dense = extents(texts.mask), dict[int, Tensor]()
-    for some in rows[widths[rows].argsort()].split(_TOGETHER // 4):
-        width = int(widths[some].max())
-        values = background.log_densities(texts.points[some, :width])
-        expected[some, :width] = values.mean(dim=2)
-        dense |= dict(zip(some.tolist(), values, strict=True))
+    for batch in rows[widths[rows].argsort()].split(_TOGETHER // 4):
+        width = int(widths[batch].max())
+        values = background.log_densities(texts.points[batch, :width])
+        expected[batch, :width] = values.mean(dim=2)
+        dense |= dict(zip(batch.tolist(), values, strict=True))
     return dense, expected
 
 

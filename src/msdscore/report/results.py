@@ -82,8 +82,8 @@ def read_results(path: Path) -> Results:
         raise InputError(
             f"{path}: expected a scored file with {expected}; found: {', '.join(names) or 'none'}; run msdscore score"
         )
-    caption, system = run.columns.caption_in(names), first_of(names, SYSTEM_NAMES)
-    image = run.columns.image_in(names) or first_of(names, _IMAGE_KEYS)
+    caption, system = run.columns.find("caption", names), first_of(names, SYSTEM_NAMES)
+    image = run.columns.find("image", names) or first_of(names, _IMAGE_KEYS)
     used = {"id", caption, system, *ALL_COLUMNS} - {"reading", "warnings"}
     return Results(
         name=path.name,

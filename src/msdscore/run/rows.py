@@ -369,7 +369,7 @@ def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[s
 
 def _drop_failed(run: Run) -> None:
     """Delete the parts with rows that failed; rows that could not be tried have no image."""
-    if numbers := run.done():
+    if numbers := list(run.keys()):
         for number, table in zip(numbers, run.tables(["error", "image"]), strict=True):
             if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
                 run.drop(number)

@@ -64,13 +64,13 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
     columns = _names(table)
     names.check(columns, "the table", folder=False, lists=True)
     group_name = first_of(columns, ("group",))
-    for name in (names.image_in(columns), names.caption_in(columns), group_name):
+    for name in (names.find("image", columns), names.find("caption", columns), group_name):
         if columns.count(str(name)) > 1:
             raise ConfigError(f"the table has {columns.count(str(name))} columns {name!r}; rename or drop all but one")
     groups = [None] * len(table) if group_name is None else _cells(table, group_name)
     images, texts, lists = (
         [None] * len(table) if name is None else _cells(table, name)
-        for name in (names.image_in(columns), names.caption_in(columns), names.references_in(columns))
+        for name in (names.find("image", columns), names.find("caption", columns), names.find("references", columns))
     )
     for row, (cell, caption, group, own) in enumerate(zip(images, texts, groups, lists, strict=True)):
         references = read_references(own)
@@ -93,7 +93,7 @@ def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: C
     if taken:
         raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or pass a prefix")
     if any(pair.candidates is not None for pair in pairs):
-        name, has_counts = str(names.caption_in(_names(table))), "candidates" in _names(table)
+        name, has_counts = str(names.find("caption", _names(table))), "candidates" in _names(table)
         rows, single = [pair.row for pair in pairs], single_name(name, _names(table))
         captions = [pair.caption if isinstance(pair.caption, str) else None for pair in pairs]
         counts = [1 if pair.candidates is None else pair.candidates for pair in pairs]

@@ -121,7 +121,7 @@ def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
     """
     assert file.facts is not None
     names: Mapping[str, str | None] = file.facts.options.get("columns", {})
-    caption = ColumnNames(**names).caption_in(pq.read_schema(source).names)
+    caption = ColumnNames(**names).find("caption", pq.read_schema(source).names)
     if caption is None:
         raise InputError(f"{shortened(str(source))}: no longer has a caption column; score the file again")
     known = dict(zip(rows.tolist(), file.texts("caption", rows), strict=True))

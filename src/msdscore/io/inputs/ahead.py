@@ -65,8 +65,8 @@ def _next_rows(request: tuple[str, int, Open]) -> tuple[Pixels, Any]:
         if source is None or rows is None or position != start:
             source = open_source()
             rows = islice(source.read(), start, None)
-        some = list(islice(rows, ROWS))
-        if len(some) == ROWS:
+        next_rows = list(islice(rows, ROWS))
+        if len(next_rows) == ROWS:
             _sources[token] = (start + ROWS, source, rows)
             if len(_sources) > _OPEN:  # of a run that was stopped
                 _sources.popitem(last=False)[1][1].close()
@@ -74,4 +74,4 @@ def _next_rows(request: tuple[str, int, Open]) -> tuple[Pixels, Any]:
             source.close()
     except MSDScoreError as error:
         return _NO_PIXELS, error
-    return _NO_PIXELS, some
+    return _NO_PIXELS, next_rows

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from msdscore.errors import InputError, unknown_name
 
@@ -16,12 +16,20 @@ SEVERAL = "captions"  # a list of captions, one candidate set
 REFERENCES = "references"  # a list of human captions to compare the caption with
 KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of images if a row has no image column
 
+Role = Literal["image", "caption", "id", "references"]
+_USUAL: dict[Role, tuple[str, ...]] = {
+    "image": IMAGE_NAMES,
+    "caption": (*CAPTION_NAMES, SEVERAL),
+    "id": ("id",),
+    "references": (REFERENCES,),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
     """The columns of images, captions, ids and references; None means the usual names.
 
-    >>> ColumnNames().image_in({"Image": 1, "caption": 2}), ColumnNames(image="photo").image_in({"image": 1})
+    >>> ColumnNames().find("image", ["Image", "caption"]), ColumnNames(image="photo").find("image", ["image"])
     ('Image', None)
     """
 
@@ -30,29 +38,14 @@ class ColumnNames:
     id: str | None = None
     references: str | None = None
 
-    def image_in(self, names: Iterable[str]) -> str | None:
-        """Return the column of the image among these names."""
-        return first_of(names, IMAGE_NAMES if self.image is None else (self.image,))
+    def accepted(self, role: Role) -> tuple[str, ...]:
+        """Return the accepted names of a column, in order of precedence."""
+        name: str | None = getattr(self, role)
+        return _USUAL[role] if name is None else (name,)
 
-    def caption_in(self, names: Iterable[str]) -> str | None:
-        """Return the column of the caption, or of a list of captions."""
-        return first_of(names, (*CAPTION_NAMES, SEVERAL) if self.caption is None else (self.caption,))
-
-    def id_in(self, names: Iterable[str]) -> str | None:
-        """Return the column of the row's id."""
-        return first_of(names, ("id",) if self.id is None else (self.id,))
-
-    def references_in(self, names: Iterable[str]) -> str | None:
-        """Return the column of lists of reference captions."""
-        return first_of(names, (REFERENCES,) if self.references is None else (self.references,))
-
-    def image_names(self) -> str:
-        """Return the accepted names of the image column, for a message."""
-        return ", ".join(IMAGE_NAMES) if self.image is None else self.image
-
-    def caption_names(self) -> str:
-        """Return the accepted names of the caption column, for a message."""
-        return ", ".join((*CAPTION_NAMES, SEVERAL)) if self.caption is None else self.caption
+    def find(self, role: Role, names: Iterable[str]) -> str | None:
+        """Return the column of images, captions (or lists of captions), ids or references among these names."""
+        return first_of(names, self.accepted(role))
 
     def check(self, names: Sequence[str], source: str, *, folder: bool, lists: bool) -> None:
         """Raise `InputError` if a required column is missing; with a `folder` images may be found by id.
@@ -62,7 +55,7 @@ class ColumnNames:
         for name in (self.image, self.caption, self.id, self.references):
             if name is not None and first_of(names, (name,)) is None:
                 raise InputError(f"{source}: {unknown_name('column', name, names)}")
-        caption = self.caption_in(names)
+        caption = self.find("caption", names)
         if caption is not None and caption.casefold() == SEVERAL and self.caption is None and not lists:
             raise InputError(
                 f"{source}: the column {caption} cannot contain lists in this format; use JSON lines or Parquet, or "
@@ -70,14 +63,14 @@ class ColumnNames:
             )
         if caption is None:
             raise InputError(
-                f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
-                "set it with --caption-column"
+                f"{source}: no caption column; expected one of {listed(self.accepted('caption'))}; "
+                f"found: {listed(names)}; set it with --caption-column"
             )
-        needs_no_image = self.image is None and self.references_in(names) is not None
-        if self.image_in(names) is None and not needs_no_image and not (folder and first_of(names, KEY_NAMES)):
+        needs_no_image = self.image is None and self.find("references", names) is not None
+        if self.find("image", names) is None and not needs_no_image and not (folder and first_of(names, KEY_NAMES)):
             raise InputError(
-                f"{source}: no image column; expected one of {self.image_names()}, or image_id, id or index together "
-                f"with a folder of images (images); found: {listed(names)}; set it with --image-column"
+                f"{source}: no image column; expected one of {listed(self.accepted('image'))}, or image_id, id or "
+                f"index together with a folder of images (images); found: {listed(names)}; set it with --image-column"
             )
 
 

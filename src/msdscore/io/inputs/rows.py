@@ -143,10 +143,10 @@ class ReferenceFile:
     def find(self, values: Mapping[str, Any]) -> list[str] | None:
         """Return the references of a row's image; None if the file has none."""
         keys = list(_reference_keys(values))
-        found = next((self._lists[key] for key in keys if key in self._lists), None)
-        if found is None and keys:
+        references = next((self._lists[key] for key in keys if key in self._lists), None)
+        if references is None and keys:
             self.without.add(keys[0])
-        return found
+        return references
 
     @property
     def example(self) -> str:
@@ -202,17 +202,17 @@ class RowSource(ExitStack):
         self.path = name if name == "-" else str(Path(name).resolve())
         first = islice(self._records.read(), _SAMPLE) if self.columns is None else ()
         self.seen = self.columns or tuple(dict.fromkeys(name for record in first for name in record.values))
-        self.id_name = names.id_in(self.seen) or names.id or "id"
+        self.id_name = names.find("id", self.seen) or names.id or "id"
         schema = self._records.schema
         if self.seen or self.columns is not None:
             can_list = self.columns is None or bool(schema)
             names.check(self.seen, name, folder=images is not None, lists=can_list)
-        caption = names.caption_in(self.seen)
+        caption = names.find("caption", self.seen)
         self.schema: pa.Schema | None = None
         self.without_bytes: tuple[str, ...] = ()  # columns of image bytes, of which rows only have the paths
         self._has_lists = True
         if schema is not None:
-            plain = _without_bytes(schema, names.image_in(schema.names))
+            plain = _without_bytes(schema, names.find("image", schema.names))
             self.without_bytes = tuple(
                 column for column in schema.names if plain.field(column).type != schema.field(column).type
             )
@@ -311,9 +311,9 @@ class RowSource(ExitStack):
 
     def _roles(self, names: tuple[str, ...]) -> _Roles:
         """Return the columns of caption, image, references and image id among these names."""
-        image = self.names.image_in(names)
+        image = self.names.find("image", names)
         key = first_of(names, KEY_NAMES) if image is None and self._image_folder is not None else None
-        return self.names.caption_in(names), image, self.names.references_in(names), key
+        return self.names.find("caption", names), image, self.names.find("references", names), key
 
     def _row(self, number: int, index: int, record: Record, roles: _Roles) -> Row:
         values, image, error = record.values, None, record.error
@@ -329,7 +329,10 @@ class RowSource(ExitStack):
                 error = error or str(image_error)
         caption = None
         if caption_name is None:
-            error = error or f"no caption; expected one of {self.names.caption_names()}; found: {listed(values)}"
+            error = (
+                error
+                or f"no caption; expected one of {listed(self.names.accepted('caption'))}; found: {listed(values)}"
+            )
         elif not (isinstance(values[caption_name], list) and values[caption_name]):  # else each caption becomes a row
             caption, caption_error = _checked_caption(values[caption_name], caption_name)
             error = error or caption_error
@@ -372,7 +375,9 @@ class RowSource(ExitStack):
             is_plain = os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./"
             return path if is_plain else str(Path(path))
         if self._image_folder is None or key_name is None:
-            raise ImageError(f"no image; expected one of {self.names.image_names()}; found: {listed(values)}")
+            raise ImageError(
+                f"no image; expected one of {listed(self.names.accepted('image'))}; found: {listed(values)}"
+            )
         key = values[key_name]
         if isinstance(key, float) and key.is_integer():
             key = int(key)

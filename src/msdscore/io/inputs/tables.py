@@ -67,9 +67,8 @@ class SavedDataset(Records):
         state = _facts(path / "state.json")
         entries = state.get("_data_files", [])
         entries = entries if isinstance(entries, list) else [None]
-        found = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-        names = [name for name in found if isinstance(name, str) and name]
-        if len(names) < len(found):
+        names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+        if not all(isinstance(name, str) and name for name in names):
             raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
         self.files = tuple(path / name for name in names)
         if not self.files or state.get("_indices_data_files"):

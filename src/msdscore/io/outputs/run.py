@@ -58,16 +58,12 @@ class Run(ExitStack):
         self.callback(self._lock.release)
 
     def keys(self) -> dict[int, str]:
-        """Return the keys of the complete parts by part number; empty for parts written without a key."""
+        """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
         keys: dict[int, str] = {}
         for number, path in sorted(_parts(self._folder)):
             with suppress(pa.ArrowException, OSError):
                 keys[number] = (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
         return keys
-
-    def done(self) -> list[int]:
-        """Return the numbers of the complete parts, in order."""
-        return list(self.keys())
 
     def drop(self, number: int) -> None:
         """Delete a part that no longer belongs to the run."""
@@ -103,7 +99,7 @@ class Run(ExitStack):
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Iterate over the finished parts in order, cast to one schema."""
-        paths = [self._part(number) for number in self.done()]
+        paths = [self._part(number) for number in self.keys()]
         schema = unified([pq.read_schema(path) for path in paths])
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         for path in paths:
@@ -134,7 +130,7 @@ class Run(ExitStack):
         is the expected number of rows of the parts. `metadata` goes into the schema of a Parquet output, `notes` into
         the run metadata. `errors` is the column of error messages, `warnings` the one of warnings.
         """
-        numbers = self.done()
+        numbers = list(self.keys())
         if not numbers or numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
             raise RunError(f"{self.output}: part {missing} is missing; run again to compute it")
