@@ -55,7 +55,7 @@ def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
     counts_of = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # an image is read several times
 
     def log_probability(image: str, text: str) -> float:
-        known, own, value = counts.get, counts_of(image).get, 0.0
+        known, own, steps = counts.get, counts_of(image).get, list[float]()
         for three in _triples(text):
             one = three[2:]
             mixed = _SHARES[2] * (max(0, known(one, 0) - own(one, 0)) + 1) / (total + words + 1)
@@ -64,8 +64,8 @@ def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
                 before = known(context, 0) - own(context, 0)
                 if before > 0:
                     mixed += share * max(0, known(gram, 0) - own(gram, 0)) / before
-            value += math.log(mixed)
-        return value
+            steps.append(math.log(mixed))
+        return sum(steps)
 
     return log_probability
 
