@@ -264,9 +264,12 @@ def test_invalid_requests_have_a_status_and_a_one_line_error(client, change, sta
 
 def test_too_large_body_is_rejected(scorer):
     with calling(scorer.pipeline, max_body=1000) as client:
-        assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
+        answer = client.post("/v1/score", content=b"x" * 1001)
+        assert (answer.status_code, answer.headers["connection"]) == (413, "close")  # the body is not read
+        kind = {"content-type": "application/json"}
+        assert "connection" not in client.post("/v1/score", content=b"x" * 1000, headers=kind).headers
         endless = (b"x" * 400 for _ in range(5))
-        answer = client.post("/v1/score", content=endless, headers={"content-type": "application/json"})
+        answer = client.post("/v1/score", content=endless, headers=kind)
         assert answer.status_code == 413
 
 

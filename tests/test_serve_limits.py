@@ -634,3 +634,7 @@ def test_numbers_as_text_are_rejected_and_not_converted():
         body = {"images": [request_body()["image"]], "completions": ["a dog"], "image_of": ["0"]}
         assert calls.post("/v1/reward", json=body).status_code == 422
         assert calls.post("/v1/reward", json=body | {"image_of": [0]}).status_code == 200
+        for value in (b"NaN", b"-Infinity"):
+            content = json.dumps(body | {"image_of": [0]}).encode().replace(b"[0]", b"[" + value + b"]")
+            answer = calls.post("/v1/reward", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, "the body is not valid JSON" in answer.json()["error"]) == (422, True)
