@@ -252,6 +252,12 @@ def test_tables_and_streams_accept_references_and_rows_without_image(scorer):
     assert [row["ref_msd"] is None or math.isnan(row["ref_msd"]) for row in scored] == [False, True, True]
     assert scored[0]["reference_score"] == pytest.approx(scored[1]["reference_score"])
     assert scored[1]["warnings"] == [TEXT_ONLY]
+    texts = {"image": [pixels] * 3, "caption": ["a red thing"] * 3, "references": [json.dumps(REFERENCES), " ", "red"]}
+    as_text = scorer.score_table(pa.table(texts)).to_pylist()
+    assert [row["error"] for row in as_text] == [None] * 3
+    assert [row["reference_count"] for row in as_text[::2]] == [len(REFERENCES), 1]
+    none, empty = ({name: row[name] for name in row if name != "references"} for row in (scored[2], as_text[1]))
+    assert repr(none) == repr(empty)  # an empty cell is the same as none
     streamed = list(scorer.stream([dict(zip(rows, own, strict=True)) for own in zip(*rows.values(), strict=True)]))
     assert streamed[0].ref_msd == pytest.approx(scored[0]["ref_msd"])
     assert streamed[1].reference_score == pytest.approx(scored[0]["reference_score"])
