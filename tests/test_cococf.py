@@ -431,9 +431,10 @@ def test_refinement_removes_text_only_accuracy_and_reports_the_original(tmp_path
         "coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md",
     }  # fmt: skip
     monkeypatch.undo()
-    checked = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "out"), "--reader", str(language_model)])
-    assert checked.exit_code == 0, checked.output
-    assert "causal language model" in checked.stdout
+    for more in ([], ["--reader", str(language_model)]):
+        checked = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "out"), *more, "--json"])
+        assert checked.exit_code == 0, checked.output
+        assert (json.loads(checked.stdout)["rows"][0]["reader"] is None) == (not more)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '"a"', "[1]", '{"data": {}}', '[{"caption": "a"}]', "not json"])
