@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.rows import open_rows
-from msdscore.io.outputs.files import conform, known_outputs, table_from_columns, unified, write_table
+from msdscore.io.outputs.files import OUTPUT_SUFFIXES, conform, table_from_columns, unified, write_table
 from msdscore.io.outputs.targets import check_target, compare, is_same_file, put_all
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -115,9 +115,9 @@ def test_unknown_suffixes_and_unwritable_paths_are_rejected(tmp_path):
     with pytest.raises(RunError, match=r"file/out\.csv: cannot be written \(.*\); choose another name"):
         write_table(pa.table({"a": [1]}), tmp_path / "file" / "out.csv")
     (tmp_path / "file").unlink()
-    for suffix in known_outputs():
+    for suffix in OUTPUT_SUFFIXES:
         write_table(pa.table({"a": [1]}), tmp_path / f"out{suffix.upper()}")
-    assert len(list(tmp_path.iterdir())) == len(known_outputs())
+    assert len(list(tmp_path.iterdir())) == len(OUTPUT_SUFFIXES)
 
 
 def test_failed_write_preserves_the_old_file(tmp_path):

@@ -72,6 +72,15 @@ def shortened(text: str, limit: int = 120) -> str:
     return f"{text[: limit - end - 3]} … {text[-end:]}"
 
 
+def one_line(error: BaseException, limit: int = 300) -> str:
+    r"""Return the message of an error in one line, or its type if it has none.
+
+    >>> one_line(ValueError("a\n b")), one_line(KeyboardInterrupt())
+    ('a b', 'KeyboardInterrupt')
+    """
+    return shortened(" ".join(str(error).split()), limit) or type(error).__name__
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[str] = ()) -> UnknownNameError:
     """Build the error for an unknown name, with the nearest known ones, or with the suggestions in `near`.
 

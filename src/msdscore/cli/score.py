@@ -340,7 +340,7 @@ def is_folder(output: str, source: str) -> bool:
     >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)
     """
-    from msdscore.io.outputs.files import known_outputs
+    from msdscore.io.outputs.files import OUTPUT_SUFFIXES
     from msdscore.io.stores import base_name, is_address
     from msdscore.io.tar import is_image_name
 
@@ -349,7 +349,7 @@ def is_folder(output: str, source: str) -> bool:
     if not is_address(output) and Path(output).exists() and not Path(output).is_dir():
         return False  # a file without a suffix, or a device such as /dev/null
     suffix = Path(base_name(output)).suffix.lower()
-    return not suffix or output.endswith("/") or (suffix not in known_outputs() and Path(output).is_dir())
+    return not suffix or output.endswith("/") or (suffix not in OUTPUT_SUFFIXES and Path(output).is_dir())
 
 
 def score_shards(

@@ -47,12 +47,6 @@ def write_bytes(path: Path, content: bytes, *, folder: Path) -> None:
         file.write(content)
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove temporary files of killed writers; only the owner of the folder may call this."""
-    for path in folder.glob(f".*{TEMPORARY}"):
-        path.unlink(missing_ok=True)
-
-
 @contextmanager
 def in_turn(path: Path) -> Iterator[None]:
     """Wait for this lock file and hold the lock inside the block."""
@@ -62,7 +56,11 @@ def in_turn(path: Path) -> Iterator[None]:
 
 
 def take_folder(folder: Path) -> BaseFileLock:
-    """Lock a folder, created if missing; raise `RunError` if it exists without the marker file."""
+    """Lock a folder, created if missing, and remove temporary files of killed writers from it.
+
+    Raises:
+        RunError: the folder exists without the marker file, or another process is using it.
+    """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
     present: set[str] = set()
@@ -72,6 +70,8 @@ def take_folder(folder: Path) -> BaseFileLock:
         raise RunError(f"{folder}: was not created by msdscore (it has no {MARK}); move it away or choose another -o")
     lock = take_lock(folder / LOCK)
     (folder / MARK).touch()
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
     return lock
 
 
@@ -103,7 +103,7 @@ def take_lock(path: Path) -> BaseFileLock:
 def remove_owned(folder: Path, lock: BaseFileLock, names: re.Pattern[str]) -> None:
     """Remove the matching files of a locked folder, then the folder unless other files remain in it."""
     for path in folder.iterdir():
-        if names.fullmatch(path.name) or (path.name.startswith(".") and path.suffix == TEMPORARY):
+        if names.fullmatch(path.name):
             path.unlink()
     # The marker is removed before the lock, so that another process never sees an unlocked folder without a marker.
     (folder / MARK).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from msdscore.errors import ConfigError, ImageError, shortened
+from msdscore.errors import ConfigError, ImageError, one_line, shortened
 from msdscore.io.tar import File, TarImage, file_state
 
 Size: TypeAlias = tuple[int, int]  # width, height
@@ -118,7 +118,7 @@ def open_reduced(
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: more pixels than Pillow accepts, a possible decompression bomb") from error
     except Exception as error:  # decoders raise anything at all on hostile bytes
-        raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
+        raise ImageError(f"{name}: cannot be decoded ({one_line(error)})") from error
 
 
 def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
@@ -128,7 +128,7 @@ def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
     except ImageError as error:
         raise ImageError(f"{source_name(source)}: {error}") from error
     except (OSError, ValueError) as error:  # a path with a null byte is a ValueError
-        raise ImageError(f"{source_name(source)}: cannot be read ({_reason(error)})") from error
+        raise ImageError(f"{source_name(source)}: cannot be read ({one_line(error)})") from error
 
 
 def read_stamped(source: File, stamp: Stamp | None, *, limits: ImageLimits = _DEFAULT) -> tuple[bytes, str | None]:
@@ -155,9 +155,9 @@ def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None
             # Colours are RGB if Adobe's marker says so, or if the components have these letters.
             letters = [layer[0] for layer in getattr(image, "layer", ())]
             ycc = image.info.get("adobe_transform", 1) == 1 and letters != _RGB
-            known = image.format == "JPEG" and (image.mode == "L" or (image.mode == "RGB" and ycc))
-            whole = "progressive" not in image.info and _orientation(image) == 1
-            return content, image.size if known and whole else None
+            has_plain_colours = image.format == "JPEG" and (image.mode == "L" or (image.mode == "RGB" and ycc))
+            is_upright = "progressive" not in image.info and _orientation(image) == 1
+            return content, image.size if has_plain_colours and is_upright else None
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except Exception:  # noqa: BLE001, `open_image` says what is wrong with it
@@ -185,15 +185,15 @@ def _decode(
     source: ImageSource, limits: ImageLimits, resized: Callable[[Size], Size] | None
 ) -> tuple[Image.Image, Size]:
     if isinstance(source, Image.Image):
-        given = _finish(_checked(source, limits))
-        return given, given.size
+        copy = _finish(_checked(source, limits))
+        return copy, copy.size
     if isinstance(source, np.ndarray | Tensor):
-        given = _checked(from_array(source) if isinstance(source, np.ndarray) else from_tensor(source), limits)
-        return given, given.size
+        pixels = from_array(source) if isinstance(source, np.ndarray) else from_tensor(source)
+        return _checked(pixels, limits), pixels.size
     with _open(_content(source, limits), limits) as image:
         _checked(image, limits)
         size = None if resized is None else _reduce(image, resized)
-        upright = _finish(image, own=True)
+        upright = _finish(image, reuse=True)
         return upright, size or upright.size
 
 
@@ -213,12 +213,12 @@ def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
 def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: ImageLimits) -> bytes:
     """Read the bytes of a file from any kind of source."""
     if isinstance(source, Mapping):
-        inside = from_cell(source)
-        if not isinstance(inside, str | Path | bytes | bytearray) or not inside:
+        value = from_cell(source)
+        if not isinstance(value, str | Path | bytes | bytearray) or not value:
             raise ImageError(
                 f"expected a cell with bytes or a path, got the names {', '.join(map(str, source)) or 'none'}"
             )
-        source = inside
+        source = value
     if isinstance(source, TarImage):
         _check_bytes(source.size, limits)
         return source.read()
@@ -277,8 +277,9 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
                     "a truncated TIFF, or one with an unsupported pixel type (colours with 16 or more bits, or as "
                     "floats); save it with 8 bits per colour"
                 ) from error
-            known = ", ".join(formats)
-            raise ImageError(f"not an image of a supported format ({known}), or truncated within its header") from error
+            raise ImageError(
+                f"not an image of a supported format ({', '.join(formats)}), or truncated within its header"
+            ) from error
 
 
 def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -292,7 +293,8 @@ def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
     return image
 
 
-def _finish(image: Image.Image, *, own: bool = False) -> Image.Image:
+def _finish(image: Image.Image, *, reuse: bool = False) -> Image.Image:
+    """Decode and convert an image to upright RGB, without metadata; with `reuse` its pixels need not be copied."""
     image.load()
     # After loading: a PNG may have its EXIF after the pixels, and Pillow rotates a TIFF while loading.
     step = _UPRIGHT.get(_orientation(image))
@@ -300,7 +302,7 @@ def _finish(image: Image.Image, *, own: bool = False) -> Image.Image:
     # Pixels only: no open file, and no EXIF that would rotate the image a second time.
     if upright is not image:
         plain = upright
-    elif own:
+    elif reuse:
         # Not copied: nobody else refers to these pixels, and a copy would block all decoding threads.
         plain = image._new(image.im)
     else:
@@ -335,10 +337,6 @@ def source_name(source: ImageSource) -> str:
     if isinstance(source, bytes | bytearray):
         return f"image of {len(source)} bytes"
     return "image in memory"
-
-
-def _reason(error: Exception) -> str:
-    return shortened(" ".join(str(error).split()), 300) or type(error).__name__
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

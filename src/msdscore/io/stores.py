@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from msdscore.errors import ConfigError, InputError, MissingExtraError, MSDScoreError, RunError, require, shortened
+from msdscore.errors import ConfigError, InputError, MissingExtraError, MSDScoreError, RunError, one_line, require, shortened
 from msdscore.io.atomic import TEMPORARY, replacing
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
@@ -24,7 +24,7 @@ _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
 _WHOLE_OR_NONE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
-_COMPRESSED = (".gz", ".zst")
+CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MOST_SHARDS = 1_000_000  # limit for one pattern
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -97,7 +97,7 @@ def base_name(name: str) -> str:
 
 def exists(name: str) -> bool:
     """Whether the file exists."""
-    with _one_line(name):
+    with _as_input_error(name):
         if not is_address(name):
             return Path(name).is_file()
         fs, path = open_store(name)
@@ -108,7 +108,7 @@ def matching(pattern: str) -> list[str]:
     """Return the local or remote files that match a pattern such as `shards/*.tar`, sorted by name."""
     if not is_address(pattern):
         return sorted(glob(pattern, recursive=True))  # noqa: PTH207, several folders may have stars, and be absolute
-    with _one_line(pattern):
+    with _as_input_error(pattern):
         fs, path = open_store(pattern)
         _, query = parted(pattern)  # missing from the paths that a store returns
         files = sorted(fs.glob(path))
@@ -123,7 +123,7 @@ def mark(name: str, *, verify: bool = False) -> str:
 
     A store may have an ETag instead of the time. With `verify` a hash of all bytes follows, after a `#`.
     """
-    with _one_line(name), reading(name) as file:
+    with _as_input_error(name), reading(name) as file:
         size = file.seek(0, SEEK_END)
         digest = blake2b(b"%d\n" % size, digest_size=16)
         for number in range(_BLOCKS):
@@ -160,7 +160,7 @@ def fetched(name: str) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="msdscore-") as folder:
         path = Path(folder) / base_name(name)
-        with _one_line(name):
+        with _as_input_error(name):
             fs, target = open_store(name)
             fs.get_file(target, str(path))
         yield path
@@ -218,8 +218,8 @@ def remove(name: str) -> None:
 
 
 @contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Raise the errors of any store as one line."""
+def _as_input_error(name: str) -> Iterator[None]:
+    """Convert the errors of any store to an `InputError`."""
     try:
         yield
     except MSDScoreError:
@@ -227,8 +227,7 @@ def _one_line(name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"{shortened(name)}: no such file") from error
     except Exception as error:  # stores raise the errors of their libraries
-        reason = shortened(" ".join(str(error).split()), 300) or type(error).__name__
-        raise InputError(f"{shortened(name)}: cannot be read ({reason})") from error
+        raise InputError(f"{shortened(name)}: cannot be read ({one_line(error)})") from error
 
 
 def expand(pattern: str) -> list[str]:
@@ -297,7 +296,7 @@ def score_names(shards: Sequence[str]) -> list[str]:
 
 def stem(shard: str) -> str:
     """Return the name of a shard without folder and suffixes."""
-    return _unpacked(shard).stem
+    return without_compression(Path(base_name(shard))).stem
 
 
 def is_shard(name: str) -> bool:
@@ -306,10 +305,9 @@ def is_shard(name: str) -> bool:
     >>> is_shard("a/{00000..00009}.tar"), is_shard("a dog runs.")
     (True, False)
     """
-    return _unpacked(name).suffix.lower() in SUFFIXES
+    return without_compression(Path(base_name(name))).suffix.lower() in SUFFIXES
 
 
-def _unpacked(name: str) -> Path:
-    """Return a file name without folder and compression suffix."""
-    path = Path(base_name(name))
-    return path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+def without_compression(path: Path) -> Path:
+    """Remove the suffix of a compressed file."""
+    return path.with_suffix("") if path.suffix.lower() in CODECS else path

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import InputError, shortened
+from msdscore.errors import InputError, one_line, shortened
 from msdscore.io.hashing import file_key
+from msdscore.io.stores import CODECS, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
 _READERS = {
@@ -30,7 +31,6 @@ _READERS = {
     "dataset": ("tables", "SavedDataset"),
     "tar": ("tar_samples", "TarSamples"),
 }
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _EXPANDED, _EXPANDS = 1 << 30, 100
@@ -183,7 +183,7 @@ def is_known(path: Path) -> bool:
     >>> is_known(Path("rows.csv.gz")), is_known(Path("notes.txt"))
     (True, False)
     """
-    return _named(path).suffix.lower().removeprefix(".") in _READERS
+    return without_compression(path).suffix.lower().removeprefix(".") in _READERS
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
@@ -197,8 +197,8 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         raise InputError(f"{shortened(name)}: an address; score it as a shard into a folder (-o DIR), or download it")
     if name != "-" and not path.exists():
         raise InputError(f"{shortened(name)}: no such file")
-    suffix = "jsonl" if name == "-" else "dataset" if path.is_dir() else _named(path).suffix.lower().removeprefix(".")
-    kind = format or suffix
+    suffix = without_compression(path).suffix.lower().removeprefix(".")
+    kind = format or ("jsonl" if name == "-" else "dataset" if path.is_dir() else suffix)
     if kind not in _READERS:
         raise InputError(
             f"{shortened(name)}: unknown input format {shortened(kind)!r}; expected a name ending in one of "
@@ -210,7 +210,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         raise InputError("-: standard input is closed; expected JSON lines there")
     if name == "-":
         return reader(_spool(sys.stdin.buffer, until))
-    codec = _CODECS.get(path.suffix.lower())
+    codec = CODECS.get(path.suffix.lower())
     if codec and not path.is_dir():
         try:
             with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
@@ -218,17 +218,11 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         except InputError as error:
             raise InputError(f"{shortened(name)}: {error}") from error
         except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
+            raise InputError(f"{path}: cannot be decompressed as {codec} ({one_line(error)})") from error
     elif not path.is_file() and not path.is_dir():
         with path.open("rb") as pipe:
             path = _spool(pipe, until)
     return reader(path)
-
-
-def _named(path: Path) -> Path:
-    """Return the name without a compression suffix."""
-    return path.with_suffix("") if path.suffix.lower() in _CODECS else path
 
 
 def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:

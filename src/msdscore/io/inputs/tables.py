@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from msdscore.errors import InputError, MSDScoreError, require, shortened
+from msdscore.errors import InputError, MSDScoreError, one_line, require, shortened
 from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
 
@@ -73,7 +73,7 @@ class SavedDataset(Records):
         self.files = tuple(path / name for name in names)
         if not self.files or state.get("_indices_data_files"):
             raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
-        with _readable(path), _stream(self.files[0]) as reader:
+        with _readable(path), pa.memory_map(str(self.files[0])) as file, pa.ipc.open_stream(file) as reader:
             self.schema = _plain_schema(reader.schema, path)
         # Counted from the headers of the batches.
         self.columns, self.total = tuple(self.schema.names), sum(batch.num_rows for batch in self._batches())
@@ -88,7 +88,7 @@ class SavedDataset(Records):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.files:
-            with _readable(path), _stream(path) as reader:
+            with _readable(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
                 yield from reader
 
 
@@ -104,18 +104,12 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _stream(path: Path) -> Iterator[pa.RecordBatchReader]:
-    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-        yield reader
-
-
-@contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    """Convert the errors of Arrow to an `InputError`."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # times outside the range of Python
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a table ({reason})") from error
+        raise InputError(f"{path}: cannot be read as a table ({one_line(error)})") from error
 
 
 def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[Record]:
@@ -199,8 +193,7 @@ class Spreadsheet(Records):
         except MSDScoreError:
             raise
         except Exception as error:  # a damaged file raises any error of zip, XML or openpyxl
-            reason = shortened(" ".join(str(error).split())) or type(error).__name__
-            raise InputError(f"{self.path}: cannot be read as an Excel file ({reason})") from error
+            raise InputError(f"{self.path}: cannot be read as an Excel file ({one_line(error)})") from error
 
 
 def _without_empty_end(cells: tuple[Any, ...]) -> tuple[Any, ...]:

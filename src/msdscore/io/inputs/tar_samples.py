@@ -47,24 +47,21 @@ class TarSamples(Records):
 
     @cached_property
     def _metadata(self) -> Mapping[str, Mapping[str, Any]]:
-        return metadata_beside(self.files[1])
-
-
-def metadata_beside(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Return the rows of a metadata table by `key`, else by `uid`; empty if it is not such a table."""
-    if not path.is_file():
-        return {}
-    try:
-        schema = pq.read_schema(path)
-        names = [name for name in _METADATA if name in schema.names]
-        owner = first_of(names, ("key", "uid"))
-        # Score files next to their tars have keys too, but are not metadata.
-        if owner is None or b"msdscore" in (schema.metadata or {}):
+        """The rows of the metadata table by `key`, else by `uid`; empty if there is no such table."""
+        path = self.files[1]
+        if not path.is_file():
             return {}
-        rows = pq.read_table(path, columns=names).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); repair or delete it") from error
-    return {str(row[owner]): {name: value for name, value in row.items() if value is not None} for row in rows}
+        try:
+            schema = pq.read_schema(path)
+            names = [name for name in _METADATA if name in schema.names]
+            key_name = first_of(names, ("key", "uid"))
+            # Score files next to their tars have keys too, but are not metadata.
+            if key_name is None or b"msdscore" in (schema.metadata or {}):
+                return {}
+            rows = pq.read_table(path, columns=names).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); repair or delete it") from error
+        return {str(row[key_name]): {name: value for name, value in row.items() if value is not None} for row in rows}
 
 
 def _records(sample: TarSample, metadata: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:

@@ -44,14 +44,11 @@ class JsonLines(Records):
 
     def read(self) -> Iterator[Record]:
         """Iterate over the records in order."""
-        return (_json_record(line, f"line {number}") for number, line in self._lines())
-
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 if content.strip():
-                    yield number, content
+                    yield _json_record(content, f"line {number}")
                 while len(line) >= _LONGEST and not line.endswith(b"\n"):
                     line = file.readline(_LONGEST)  # the rest of a line that is too long
 

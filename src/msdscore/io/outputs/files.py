@@ -3,9 +3,8 @@
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,8 @@ from msdscore.errors import ConfigError
 from msdscore.io.inputs.formats import python_rows
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
+OUTPUT_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
+_JSON_SUFFIXES = (".jsonl", ".json")
 _SLICE = 4096  # rows turned into Python values at once
 ROW_GROUP = 32768  # small tables are merged, since tiny row groups slow down Parquet
 _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -32,7 +33,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a s
 class JsonRows:
     """Rows of a JSON output: the input values as the text of one object each, and the added columns."""
 
-    given: Sequence[str]
+    objects: Sequence[str]
     added: pa.Table
 
 
@@ -156,23 +157,14 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(column.to_pylist(), type=kind)], type=kind)
 
 
-def known_outputs() -> tuple[str, ...]:
-    """Return the suffixes of supported output formats.
-
-    >>> known_outputs()
-    ('.parquet', '.csv', '.tsv', '.jsonl', '.json')
-    """
-    return (*_TABLE_WRITERS, *_JSON_WRITERS)
-
-
 def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raise, before any work is done, for an output that is a folder, an input, or without a known suffix.
 
     The side files of a run are checked against the inputs too.
     """
     if is_standard_output(path):
-        raise ConfigError(f"{path}: a run needs a file; expected a name ending in {', '.join(known_outputs())}")
-    check_target(path, known_outputs(), inputs=inputs, side=run_files(path))
+        raise ConfigError(f"{path}: a run needs a file; expected a name ending in {', '.join(OUTPUT_SUFFIXES)}")
+    check_target(path, OUTPUT_SUFFIXES, inputs=inputs, side=run_files(path))
 
 
 def write_table(
@@ -197,22 +189,32 @@ def write_tables(
 
     `JsonRows` can only be written as JSON, where names and types may differ from row to row.
     """
-    stream = iter(tables)
-    first = next(stream)
-    if isinstance(first, JsonRows):
-        _JSON_WRITERS[suffix.lower()](chain([first], stream), file)
-        return
-    schema = pa.schema([(entry.name, entry.type) for entry in first.schema], metadata=dict(metadata or {}))
-    shared = (conform(table, schema) for table in chain([first], stream))
-    if suffix.lower() in _JSON_WRITERS:
-        _JSON_WRITERS[suffix.lower()](shared, file)
+    following = iter(tables)
+    first = next(following)
+    stream: Iterable[Any] = chain([first], following)
+    if not isinstance(first, JsonRows):
+        schema = pa.schema([(entry.name, entry.type) for entry in first.schema], metadata=dict(metadata or {}))
+        stream = (conform(table, schema) for table in stream)
+    kind = suffix.lower()
+    if kind == ".parquet":
+        _write_parquet(stream, file, schema)
+    elif kind == ".jsonl":
+        file.writelines(f"{line}\n".encode() for line in chain.from_iterable(map(jsonl_lines, stream)))
+    elif kind == ".json":
+        separator = b"[\n"
+        for line in chain.from_iterable(map(jsonl_lines, stream)):
+            file.write(separator + line.encode())
+            separator = b",\n"
+        file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
     else:
-        _TABLE_WRITERS[suffix.lower()](shared, file, schema)
+        delimiter = "\t" if kind == ".tsv" else ","
+        file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
+        file.writelines(f"{line}\n".encode() for table in stream for line in csv_lines(table, delimiter))
 
 
 def is_json(suffix: str) -> bool:
     """Whether files with this suffix are JSON, and so have rows of any shape."""
-    return suffix.lower() in _JSON_WRITERS
+    return suffix.lower() in _JSON_SUFFIXES
 
 
 def text_in_csv(table: pa.Table, name: str, suffix: str) -> pa.Table:
@@ -243,8 +245,8 @@ def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
     if not isinstance(table, JsonRows):
         yield from lines
         return
-    for values, line in zip(table.given, lines, strict=True):
-        yield line if values == "{}" else f"{values[:-1]}, {line[1:]}"
+    for input_values, line in zip(table.objects, lines, strict=True):
+        yield line if input_values == "{}" else f"{input_values[:-1]}, {line[1:]}"
 
 
 def json_line(values: Mapping[str, Any]) -> str:
@@ -330,34 +332,3 @@ def _write_parquet(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema
             if waiting and (table is None or sum(map(len, waiting)) >= ROW_GROUP):
                 writer.write_table(pa.concat_tables(waiting), row_group_size=ROW_GROUP)
                 waiting = []
-
-
-def _write_jsonl(tables: Iterable[pa.Table | JsonRows], file: BinaryIO) -> None:
-    for line in chain.from_iterable(map(jsonl_lines, tables)):
-        file.write(line.encode() + b"\n")
-
-
-def _write_json(tables: Iterable[pa.Table | JsonRows], file: BinaryIO) -> None:
-    separator = b"[\n"
-    for line in chain.from_iterable(map(jsonl_lines, tables)):
-        file.write(separator + line.encode())
-        separator = b",\n"
-    file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
-
-
-def _write_delimited(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
-    file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
-    for table in tables:
-        for line in csv_lines(table, delimiter):
-            file.write(line.encode() + b"\n")
-
-
-_TABLE_WRITERS: dict[str, Callable[[Iterable[pa.Table], BinaryIO, pa.Schema], None]] = {
-    ".parquet": _write_parquet,
-    ".csv": partial(_write_delimited, delimiter=","),
-    ".tsv": partial(_write_delimited, delimiter="\t"),
-}
-_JSON_WRITERS: dict[str, Callable[[Iterable[pa.Table | JsonRows], BinaryIO], None]] = {
-    ".jsonl": _write_jsonl,
-    ".json": _write_json,
-}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import RunError
-from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
+from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
@@ -175,7 +175,6 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
     try:
         run = Run(path, manifest)
         try:
-            remove_temporaries(folder)
             noted = folder / "manifest.json"
             if noted.exists():
                 compare(folder, load(noted), manifest)
