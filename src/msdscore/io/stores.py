@@ -14,7 +14,16 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from msdscore.errors import ConfigError, InputError, MissingExtraError, MSDScoreError, RunError, one_line, require, shortened
+from msdscore.errors import (
+    ConfigError,
+    InputError,
+    MissingExtraError,
+    MSDScoreError,
+    RunError,
+    one_line,
+    require,
+    shortened,
+)
 from msdscore.io.atomic import TEMPORARY, replacing
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
