@@ -18,7 +18,6 @@ from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
 from msdscore.forms import registry
-from msdscore.forms.base import Column
 from msdscore.forms.registry import columns_of
 from msdscore.scoring.embedder import BatchSizes
 from msdscore.scoring.results import Numbers
@@ -299,9 +298,8 @@ class Doubled(Paper):
         return values | {"doubled": 2 * values["support"]}
 
 
-def test_new_form_needs_a_class_and_a_row(monkeypatch):
-    row = registry.FormRow(Doubled, (Column("doubled", "doubled", ".2f"),), {"doubled": Doubled()})
-    monkeypatch.setattr(registry, "FORMS", (*registry.FORMS, row))
+def test_new_form_needs_a_class_and_an_entry_in_the_registry(monkeypatch):
+    monkeypatch.setattr(registry, "FORMS", (*registry.FORMS, Doubled))
     scorer = Scorer("toy", Doubled())
     scores = scorer.rank(make_image(), CAPTIONS)
     assert scores.doubled == pytest.approx(2 * scores.support)

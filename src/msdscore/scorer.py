@@ -510,13 +510,13 @@ def shared_scorer(given: ScorerLike) -> Scorer:
 
 def _reject_settings(options: Mapping[str, Any]) -> None:
     """Raise for a setting of a form among the options of the encoder."""
-    rows = sorted(FORMS, key=lambda row: "evidence" not in row.presets)  # the default first
     for name in options:
-        kinds = [row.kind.__name__ for row in rows if name in {field.name for field in fields(row.kind)}]
-        if kinds:
+        # The default form, which is the last one, comes first.
+        forms = [form.__name__ for form in reversed(FORMS) if name in {field.name for field in fields(form)}]
+        if forms:
             raise ConfigError(
-                f"{name} is a setting of {' and '.join(kinds)}, not an option of an encoder; "
-                f"pass a form: Scorer(encoder, {kinds[0]}({name}={options[name]!r}))"
+                f"{name} is a setting of {' and '.join(forms)}, not an option of an encoder; "
+                f"pass a form: Scorer(encoder, {forms[0]}({name}={options[name]!r}))"
             )
 
 

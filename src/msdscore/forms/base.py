@@ -1,7 +1,7 @@
 """The interface of a form, and the types that forms share with the modules that use them.
 
-A form is one way of scoring: its settings, measurement, columns, and parts of explanations. Each form
-is one module of this package with one row in `registry`; no other module depends on which form it has.
+A form is one way of scoring: its settings, measurement, columns, and parts of explanations. Each form is one module of
+this package and is listed in `registry`; other modules use it through the interface `Form`.
 """
 
 import math
@@ -33,8 +33,6 @@ LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # minimum of a number used as a divisor
 MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
 MOST_ITERATIONS = 10_000  # of EM, which converges in tens
-
-Settings = TypeVar("Settings")
 
 
 class Column(NamedTuple):
@@ -182,8 +180,8 @@ def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> t
             (True, "this encoder cannot tell whether it is true"),
         )
         reason = next(reason for applies, reason in reasons if applies)
-        own = (word.text, word.start, word.end, word.kind, word.content, word.tokens)
-        units.append(Unit(*own, **facts.get(number) or {"judged": False, "reason": reason}))
+        described = (word.text, word.start, word.end, word.kind, word.content, word.tokens)
+        units.append(Unit(*described, **facts.get(number) or {"judged": False, "reason": reason}))
     return tuple(units)
 
 
@@ -198,12 +196,13 @@ class PointTerms:
 
 
 class Form(Protocol):
-    """One way of scoring: a frozen dataclass of settings with these methods.
+    """One way of scoring; a subclass is a frozen dataclass of settings with these methods.
 
     `columns` are the names of the numbers that the form adds to those of every score, in output order. `numbers` must
     contain `similarity`, these columns and `msd`, and may contain `match`.
     """
 
+    __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     name: ClassVar[str]  # of the score; its signatures begin with it in lower case
@@ -244,6 +243,11 @@ class Form(Protocol):
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise unknown_name("setting", name, known)
+        return replace(self, **changes)
 
     def measure(self, sides: Sides, bank: Bank | None) -> Terms:
         """Measure pairs."""
@@ -252,7 +256,8 @@ class Form(Protocol):
         """Return similarity, the form's columns, MSD and perhaps match of every pair, in float64 on the CPU."""
 
     def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
-        """Return warnings about the caption of a pair."""
+        """Return warnings about the caption of a pair, besides those of the encoder."""
+        return ()
 
     def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
         """Return at most `count` content words of every pair's caption, the least supported first."""
@@ -319,15 +324,6 @@ def check_count(name: str, value: Any, *, least: int = 1, most: int | None = Non
         raise ConfigError(f"{name} must be at least {least}, got {value}")
     if most is not None and value > most:
         raise ConfigError(f"{name} must be at most {most}, got {value}")
-
-
-def replace_known(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Replace some settings; unknown names raise `UnknownNameError`."""
-    known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
-    for name in changes:
-        if name not in known:
-            raise unknown_name("setting", name, known)
-    return replace(settings, **changes)  # type: ignore[type-var]
 
 
 def exact(number: int | float) -> str:

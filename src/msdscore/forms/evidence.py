@@ -32,6 +32,7 @@ from msdscore.forms.base import (
     MOST_ITERATIONS,
     Column,
     Entry,
+    Form,
     Measurement,
     PointMask,
     PointTerms,
@@ -47,13 +48,14 @@ from msdscore.forms.base import (
     exact,
     match_settings,
     p_text,
-    replace_known,
     units_of,
 )
 from msdscore.text.words import Word, segment
 
 DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
 LEGEND = "likely wrong: under a tenth of true words look like this"
+TokenIndices = Int[Tensor, "texts words tokens"]
+WordKinds = Int[Tensor, "pairs words"]
 
 COLUMNS = (
     Column("denial", "denial", ".3f", lower_is_better=True),
@@ -68,12 +70,12 @@ class WordMeasurement:
     """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
 
     `weights` are how well each word can be judged, `kinds` the indices of their kinds; both are 0 for padding. `match`
-    turns scores into probabilities, if the bank has one for these
+    turns scores into probabilities; None if the bank has none for these settings.
     """
 
     evidence: WordTerms
     weights: WordTerms
-    kinds: Int[Tensor, "pairs words"]
+    kinds: WordKinds
     spoken: tuple[tuple[Word, ...], ...]  # words and marks of every pair's caption
     judged: tuple[tuple[int, ...], ...]
     calibration: WordCalibration
@@ -115,14 +117,14 @@ class WordMeasurement:
         """The p-values of the judged words of every pair."""
         values = self.calibration.p_values(self.evidence.cpu().flatten(), self.kinds.flatten())
         rows = values.view(self.evidence.shape).tolist()
-        return [row[: len(own)] for row, own in zip(rows, self.judged, strict=True)]
+        return [row[: len(judged)] for row, judged in zip(rows, self.judged, strict=True)]
 
 
 Measured = Measurement[WordMeasurement]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Form):
     """Settings of the evidence form, MSD-E.
 
     Args:
@@ -174,17 +176,6 @@ class Evidence:
             check_number(name, getattr(self, name))
         check_share("balance", self.balance)
 
-    @classmethod
-    def of_bank(cls, bank: Bank) -> "Evidence | None":
-        """Return the settings of a bank built from captioned images; None for another bank."""
-        if bank.words is None:
-            return None
-        return cls(components=bank.images.means.shape[1], kappa=bank.images.kappa)
-
-    def changed(self, **changes: Any) -> Self:
-        """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return replace_known(self, changes)
-
     @property
     def image_fit(self) -> FitSettings:
         """Fit settings of the mixtures of images."""
@@ -220,16 +211,15 @@ class Evidence:
             segment(text, layout.spans, compounds=self.compounds)
             for text, layout in zip(sides.captions, sides.layouts, strict=True)
         ]
-        judged = [judged_words(words, bank.words) for words in spoken]
-        text_of = sides.rows[1]
-        rows = torch.tensor(text_of, dtype=torch.int64)
-        words, weights, kinds = (part[rows] for part in _index(spoken, judged, bank.words))
+        judged, *padded = _judged_words(spoken, bank.words)
+        text_rows = sides.rows[1]
+        word_tokens, weights, kinds = (tensor[torch.tensor(text_rows, dtype=torch.int64)] for tensor in padded)
         return WordMeasurement(
-            evidence.word_evidence(tokens, sent(words, tokens.device)),
+            evidence.word_evidence(tokens, sent(word_tokens, tokens.device)),
             weights,
             kinds,
-            tuple(spoken[row] for row in text_of),
-            tuple(judged[row] for row in text_of),
+            tuple(spoken[row] for row in text_rows),
+            tuple(judged[row] for row in text_rows),
             bank.words,
             mixtures,
             bank.match if bank.match is not None and bank.match.settings == match_settings(self) else None,
@@ -246,7 +236,7 @@ class Evidence:
         values = {"similarity": similarity, "denial": denial, "precision": precision, "information": information}
         values |= {"doubt": doubt, "msd": msd}
         if words.match is not None:
-            count = torch.tensor([float(len(own)) for own in words.judged], dtype=torch.float64)
+            count = torch.tensor([len(judged) for judged in words.judged], dtype=torch.float64)
             values["match"] = words.match(msd, count)
         return values
 
@@ -284,7 +274,8 @@ class Evidence:
             words.terms[2][pair].tolist(),
         )
         names = ("term", "evidence", "p_value", "probability", "doubt")
-        facts = {number: dict(zip(names, own, strict=True)) for number, *own in zip(judged, *columns, strict=False)}
+        rows = zip(judged, *columns, strict=False)  # some columns are padded
+        facts = {number: dict(zip(names, numbers, strict=True)) for number, *numbers in rows}
         return units_of(words.spoken[pair], facts)
 
     def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
@@ -293,9 +284,9 @@ class Evidence:
         support, shares = np.zeros(count), np.zeros(count)
         terms, weights = self.word_terms(words)[pair].tolist(), words.weights[pair].tolist()
         for number, term, weight in zip(words.judged[pair], terms, weights, strict=False):
-            own = list(words.spoken[pair][number].tokens)
-            support[own] = -term / len(own)
-            shares[own] = weight / len(own)
+            word_tokens = list(words.spoken[pair][number].tokens)
+            support[word_tokens] = -term / len(word_tokens)
+            shares[word_tokens] = weight / len(word_tokens)
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
     def parts(self, score: Any) -> list[ScoreStep]:
@@ -339,39 +330,40 @@ class Evidence:
         return lines
 
 
-def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[int, ...]:
-    """Return the positions of judged words: content words with tokens, not denied, the first of each stem."""
-    return tuple(
-        number
-        for number, word in enumerate(words)
-        if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
-    )
+def _judged_words(
+    spoken: Sequence[Sequence[Word]], calibration: WordCalibration
+) -> tuple[list[tuple[int, ...]], TokenIndices, WordTerms, WordKinds]:
+    """Return the positions of the judged words of every caption, and their token indices, weights and kinds.
 
-
-def _index(
-    spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
-) -> tuple[Int[Tensor, "texts words pieces"], Float[Tensor, "texts words"], Int[Tensor, "texts words"]]:
-    """Return the token indices (−1: none), weights and kinds of the judged words of every caption, padded."""
-    own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
-    most = max(map(len, own), default=0) or 1
-    pieces = max((len(word.tokens) for words in own for word in words), default=1)
-    numbers = torch.full((len(own), most, pieces), -1, dtype=torch.int64)
-    weights = torch.zeros(len(own), most, dtype=torch.float64)
-    kinds = torch.zeros(len(own), most, dtype=torch.int64)
-    for text, words in enumerate(own):
-        for column, word in enumerate(words):
+    Judged are content words with tokens that are not denied, the first of each stem. Tensors are padded, token indices
+    with −1.
+    """
+    judged = [
+        {
+            number: word
+            for number, word in enumerate(words)
+            if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
+        }
+        for words in spoken
+    ]
+    shape = (len(judged), max(map(len, judged), default=0) or 1)
+    most_tokens = max((len(word.tokens) for words in judged for word in words.values()), default=1)
+    tokens = torch.full((*shape, most_tokens), -1, dtype=torch.int64)
+    weights, kinds = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.int64)
+    for text, words in enumerate(judged):
+        for column, word in enumerate(words.values()):
             kind = calibration.kind_of(word.stem)
             assert kind is not None, "judged words have a kind"
-            numbers[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
+            tokens[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
             weights[text, column] = calibration.weight_of(word.stem)
             kinds[text, column] = kind
-    return numbers, weights, kinds
+    return list(map(tuple, judged)), tokens, weights, kinds
 
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
     """Return the share of distinct content words that every caption does not deny; 1 without content words."""
-    content = [[not word.denied for word in own if word.content and word.new] for own in spoken]
-    return torch.tensor([sum(own) / len(own) if own else 1.0 for own in content], dtype=torch.float64)
+    content = [[not word.denied for word in words if word.content and word.new] for words in spoken]
+    return torch.tensor([sum(flags) / len(flags) if flags else 1.0 for flags in content], dtype=torch.float64)
 
 
 # Beyond the paper: precision, information and doubt; needs a bank built from captioned images.

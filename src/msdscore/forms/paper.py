@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from msdscore.forms.base import (
     MOST_ITERATIONS,
     Column,
     Entry,
+    Form,
     Measurement,
     PointMask,
     PointTerms,
@@ -35,7 +36,6 @@ from msdscore.forms.base import (
     check_number,
     check_share,
     exact,
-    replace_known,
     units_of,
 )
 from msdscore.text.words import Word, segment
@@ -53,7 +53,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paper:
+class Paper(Form):
     """Settings of the paper's form, MSD-Score.
 
     Args:
@@ -129,10 +129,6 @@ class Paper:
         if name not in PRESETS:
             raise unknown_name("preset", name, PRESETS)
         return PRESETS[name].changed(**changes)
-
-    def changed(self, **changes: Any) -> Self:
-        """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
-        return replace_known(self, changes)
 
     @property
     def needs_bank(self) -> bool:
@@ -217,10 +213,6 @@ class Paper:
             "msd": similarity - self.alpha * divergence,
         }
 
-    def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
-        """Return no warnings beyond those of the encoder."""
-        return ()
-
     def words(self, measured: Measured, pair: int) -> Sequence[Word]:
         """Return the words and marks of the caption of a pair."""
         return segment(measured.captions[pair], measured.tokens[pair].spans)
@@ -230,8 +222,11 @@ class Paper:
         worst = []
         for pair in range(len(measured)):
             terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
-            own = [(number, word.tokens) for number, word in enumerate(words) if word.content and word.tokens]
-            means = [(-sum(terms[token] for token in tokens) / len(tokens), number) for number, tokens in own]
+            means = [
+                (-sum(terms[token] for token in word.tokens) / len(word.tokens), number)
+                for number, word in enumerate(words)
+                if word.content and word.tokens
+            ]
             worst.append(tuple(words[number].text for _, number in sorted(means)[:count]))
         return worst
 
@@ -243,9 +238,9 @@ class Paper:
         weight = self.alpha * (1 - float(self.betas(measured.lengths[pair : pair + 1])))
         facts: dict[int, dict[str, Any]] = {}
         for number, word in enumerate(words):
-            own = list(word.tokens)
-            share = float(terms[own].sum())
-            facts[number] = {"term": -weight * share, "gap": share * size / len(own)} if own else {"term": None}
+            tokens = list(word.tokens)
+            share = float(terms[tokens].sum())
+            facts[number] = {"term": -weight * share, "gap": share * size / len(tokens)} if tokens else {"term": None}
         return units_of(words, facts)
 
     def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:

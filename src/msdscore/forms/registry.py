@@ -1,27 +1,15 @@
 """The forms by name, their presets, and the columns of any score."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msdscore.core.evidence import Bank
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms import evidence, paper, references
 from msdscore.forms.base import Column, Form
 
-
-class FormRow(NamedTuple):
-    """A form: its class, the columns that it adds to those of every score, and its presets."""
-
-    kind: type[Any]
-    columns: tuple[Column, ...]
-    presets: Mapping[str, Form]
-
-
-FORMS = (
-    FormRow(paper.Paper, paper.COLUMNS, paper.PRESETS),
-    FormRow(evidence.Evidence, evidence.COLUMNS, evidence.PRESETS),
-)
-PRESETS: dict[str, Form] = {name: form for row in FORMS for name, form in row.presets.items()}
+FORMS: tuple[type[Any], ...] = (paper.Paper, evidence.Evidence)
+PRESETS: dict[str, Form] = {**paper.PRESETS, **evidence.PRESETS}
 # Presets that also set the pooling of an encoder that has this option.
 POOLED: Mapping[object, str] = dict.fromkeys(paper.MEAN_POOLED, "mean")
 
@@ -38,7 +26,7 @@ LAST = (
     Column("warnings", "warnings"),
     Column("error", "error"),
 )
-FORM_COLUMNS = tuple(column for row in FORMS for column in row.columns)
+FORM_COLUMNS = (*paper.COLUMNS, *evidence.COLUMNS)
 COLUMNS = {column.name: column for column in (*FIRST, *FORM_COLUMNS, *references.COLUMNS, *LAST)}
 LOWER_IS_BETTER = frozenset(name for name, column in COLUMNS.items() if column.lower_is_better)
 
@@ -54,9 +42,9 @@ def columns_of(form: Sequence[str]) -> tuple[str, ...]:
 
 def check_form(value: object) -> None:
     """Raise `ConfigError` unless the value is a form, the name of a preset or None."""
-    if not isinstance(value, (*(row.kind for row in FORMS), str, type(None))):
-        kinds = ", ".join(row.kind.__name__ for row in FORMS)
-        raise ConfigError(f"expected {kinds} or the name of a preset, got {type(value).__name__}")
+    if not isinstance(value, (*FORMS, str, type(None))):
+        names = ", ".join(form.__name__ for form in FORMS)
+        raise ConfigError(f"expected {names} or the name of a preset, got {type(value).__name__}")
 
 
 def preset(name: str, **changes: Any) -> Form:
@@ -71,9 +59,10 @@ def preset(name: str, **changes: Any) -> Form:
 
 
 def form_of_bank(bank: Bank) -> Form | None:
-    """Return the settings that a bank was built for; None for a bank of images only, which several forms can use."""
-    made = (row.kind.of_bank(bank) for row in FORMS if hasattr(row.kind, "of_bank"))
-    return next((form for form in made if form is not None), None)
+    """Return the evidence form if a bank was built from captioned images; None for other banks, which fit any form."""
+    if bank.words is None:
+        return None
+    return evidence.Evidence(components=bank.images.means.shape[1], kappa=bank.images.kappa)
 
 
 def score_name(signature: str) -> str:
@@ -82,8 +71,8 @@ def score_name(signature: str) -> str:
     >>> score_name("msd-e|enc:mini@1|form:evidence"), score_name("msd|enc:toy@1|k:3,2"), score_name("")
     ('MSD-E', 'MSD', 'MSD')
     """
-    form = facts_of(signature).get("form")
-    return next((str(row.kind.name) for row in FORMS if row.kind.__name__.lower() == form), paper.Paper.name)
+    name = facts_of(signature).get("form")
+    return next((str(form.name) for form in FORMS if form.__name__.lower() == name), paper.Paper.name)
 
 
 def heading(column: str, signature: str) -> str:
