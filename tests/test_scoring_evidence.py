@@ -337,7 +337,7 @@ def test_bank_with_words_survives_a_round_trip(bank, tmp_path):
         assert torch.equal(vocabulary.alike, before.alike)
         assert not (before.alike == torch.arange(len(before.words)).unsqueeze(1)).any()  # no word is its own neighbour
     moved = replace(made.bank.words, spread=made.bank.words.spread + 1)
-    assert named(replace(made.bank, words=moved), encoder).name != made.name
+    assert named(replace(made.bank, words=moved), encoder.signature).name != made.name
 
 
 def test_tables_show_the_columns_of_the_form_and_the_reading(bank):

@@ -123,15 +123,15 @@ def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str
     warnings = []
     if empty := len(references) - len(texts):
         warnings.append(f"{empty} of {len(references)} references ignored: empty or not text")
-    if own := len(texts) - len(others):
-        warnings.append(f"{own} of {len(references)} references ignored: the caption itself")
+    if same := len(texts) - len(others):
+        warnings.append(f"{same} of {len(references)} references ignored: the caption itself")
     if not others:
         warnings.append(NO_REFERENCES)
     return others, tuple(warnings)
 
 
 def check_references(references: object) -> tuple[str, ...]:
-    """References of one caption as a tuple; raise `ConfigError` unless they are a list of at least one text."""
+    """Return references as a tuple; raise `ConfigError` unless they are a list of at least one text."""
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise ConfigError(f"expected references as a list of texts, got {type(references).__name__}")
     for text in references:
@@ -161,11 +161,12 @@ def measure_references(
     texts = replace(texts, points=real_points(texts.points, texts.mask))
     device = texts.points.device
     captions = [caption for caption, _ in pairs]
-    own = [(pair, row) for pair, (_, rows) in enumerate(pairs) for row in rows]
-    index = torch.tensor([pair for pair, _ in own], device=device)
-    first = torch.tensor([captions[pair] for pair, _ in own], device=device)
-    second = torch.tensor([row for _, row in own], device=device)
-    count = torch.bincount(index, minlength=len(pairs)).double()
+    sizes = [len(rows) for _, rows in pairs]
+    # One entry per reference: its pair, the row of the caption and its row.
+    index = torch.arange(len(pairs)).repeat_interleave(torch.tensor(sizes)).to(device)
+    first = torch.tensor(captions, device=device)[index]
+    second = torch.tensor([row for _, rows in pairs for row in rows], device=device)
+    count = torch.tensor(sizes, dtype=torch.float64, device=device)
     density, covered, nearest = _densities(texts, first, second)
     dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background)
     cosines = (sentences[first].double() * sentences[second].double()).sum(dim=1)
@@ -174,16 +175,15 @@ def measure_references(
     gains = ((covered - expected[second]) * mask).sum(dim=1) / mask.sum(dim=1)
     coverage = torch.zeros_like(similarity).index_add(0, index, gains) / count
     terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), []
-    sizes = [len(rows) for _, rows in pairs]
-    for pair, (own, near) in enumerate(zip(density.split(sizes), nearest.split(sizes), strict=True)):
-        likely = dense[captions[pair]]  # tokens by background captions
-        width = len(likely)
+    for pair, (under_references, mutual) in enumerate(zip(density.split(sizes), nearest.split(sizes), strict=True)):
+        under_background = dense[captions[pair]]  # tokens by background captions
+        width = len(under_background)
         real = texts.mask[captions[pair], :width]
-        joint = own[:, :width].logsumexp(dim=0) - count[pair].log()
-        gain = (joint - _expected_of_sets(likely, sizes[pair])) * real / real.sum()
+        joint = under_references[:, :width].logsumexp(dim=0) - count[pair].log()
+        gain = (joint - _expected_of_sets(under_background, sizes[pair])) * real / real.sum()
         terms[pair, :width] = gain.cpu()
-        likelier = own[:, :width] > likely.quantile(MEANT, dim=1)
-        meant.append((likelier & near[:, :width] & real).cpu())
+        likelier = under_references[:, :width] > under_background.quantile(MEANT, dim=1)
+        meant.append((likelier & mutual[:, :width] & real).cpu())
     similarity, support, coverage = similarity.cpu(), terms.sum(dim=1), coverage.cpu()
     score = SIMILARITY * similarity + SUPPORT * support + COVERAGE * coverage
     values = [sizes, *(column.tolist() for column in (similarity, support, coverage, score))]
@@ -191,8 +191,8 @@ def measure_references(
 
 
 def _densities(
-    texts: Embeddings, first: Int[Tensor, " own"], second: Int[Tensor, " own"]
-) -> tuple[Float[Tensor, "own points"], Float[Tensor, "own points"], Bool[Tensor, "own points"]]:
+    texts: Embeddings, first: Int[Tensor, " pairs"], second: Int[Tensor, " pairs"]
+) -> tuple[Float[Tensor, "pairs points"], Float[Tensor, "pairs points"], Bool[Tensor, "pairs points"]]:
     """Return log densities of the tokens of the first texts under the second ones, and vice versa.
 
     The last is True for tokens of the first texts that are the nearest token of their nearest token: vectors of
@@ -203,16 +203,17 @@ def _densities(
     under, over = (torch.zeros(shape, dtype=torch.float64, device=first.device) for _ in range(2))
     mutual = torch.zeros(shape, dtype=torch.bool, device=first.device)
     # Pairs of about one size together: a single long caption must not pad all others.
-    for own in (widths[first] * widths[second]).argsort().split(_TOGETHER):
-        n, m = int(widths[first[own]].max()), int(widths[second[own]].max())
-        rows, columns = texts.mask[first[own], :n], texts.mask[second[own], :m]
-        logits = KAPPA * (texts.points[first[own], :n].float() @ texts.points[second[own], :m].float().mT).double()
+    for batch in (widths[first] * widths[second]).argsort().split(_TOGETHER):
+        left, right = first[batch], second[batch]
+        n, m = int(widths[left].max()), int(widths[right].max())
+        rows, columns = texts.mask[left, :n], texts.mask[right, :m]
+        logits = KAPPA * (texts.points[left, :n].float() @ texts.points[right, :m].float().mT).double()
         within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf)
         across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf)
-        under[own, :n] = within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log()
-        over[own, :m] = across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log()
+        under[batch, :n] = within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log()
+        over[batch, :m] = across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log()
         back = across.argmax(dim=1).gather(1, within.argmax(dim=2))
-        mutual[own, :n] = back == torch.arange(n, device=first.device)
+        mutual[batch, :n] = back == torch.arange(n, device=first.device)
     return under, over, mutual
 
 
@@ -301,12 +302,12 @@ def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:
     >>> agreed_words(["a dog runs", "two dogs", "a lawn"])
     [('dog', 'dog', 2)]
     """
-    written: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for text in references:
         for word in segment(text, compounds=False):
             if word.content and not word.denied:
-                written.setdefault(word.stem, word.text.lower())
+                spelling.setdefault(word.stem, word.text.lower())
     counts = Counter(stem for stems in said_in(references) for stem in stems)
     least = min(2, len(references))
-    agreed = [(stem, word, counts[stem]) for stem, word in written.items() if counts[stem] >= least]
-    return sorted(agreed, key=lambda own: -own[2])
+    agreed = [(stem, word, counts[stem]) for stem, word in spelling.items() if counts[stem] >= least]
+    return sorted(agreed, key=lambda entry: -entry[2])

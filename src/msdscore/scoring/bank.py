@@ -51,14 +51,14 @@ class NamedBank:
     encoder: str
     bank: Bank
     quality: BankQuality | None = field(default=None, compare=False)
-    _placed: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _copies: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, device: torch.device) -> Bank:
         """Return the bank on a device; it is copied once."""
-        if device not in self._placed:
+        if device not in self._copies:
             texts = None if self.bank.texts is None else self.bank.texts.to(device)
-            self._placed[device] = replace(self.bank, images=self.bank.images.to(device), texts=texts)
-        return self._placed[device]
+            self._copies[device] = replace(self.bank, images=self.bank.images.to(device), texts=texts)
+        return self._copies[device]
 
     def require(self, encoder: Encoder, form: Form) -> None:
         """Raise `ConfigError` unless the bank was built for this encoder, these mixtures and this form."""
@@ -68,8 +68,10 @@ class NamedBank:
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this "
                 "run"
             )
-        sides = (("image", self.bank.images, form.image_fit), ("text", self.bank.texts, form.text_fit))
-        for side, mixtures, fit in sides:
+        for side, mixtures, fit in (
+            ("image", self.bank.images, form.image_fit),
+            ("text", self.bank.texts, form.text_fit),
+        ):
             if mixtures is None or fit is None:
                 continue
             if (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
@@ -82,9 +84,15 @@ class NamedBank:
         form.check_bank(self.bank, self.name)
 
 
-def named(bank: Bank, encoder: Encoder) -> NamedBank:
-    """Return a bank of an encoder with its name."""
-    return NamedBank(_mark(bank), unrounded(encoder.signature), bank)
+def named(bank: Bank, encoder: str) -> NamedBank:
+    """Return a bank with its name: its size and a short hash of its content, e.g. `128@1f0c9a2b`.
+
+    `encoder` is the signature of its encoder.
+    """
+    # The order of metadata in the file is not fixed, so they are hashed separately from the tensors.
+    facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
+    digest = sha256(save(bank_tensors(bank)) + facts.encode()).hexdigest()
+    return NamedBank(f"{len(bank.images)}@{digest[:8]}", unrounded(encoder), bank)
 
 
 def build_bank(
@@ -99,7 +107,7 @@ def build_bank(
     if captions and form.text_fit is not None:
         text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
         text_mixtures = _mixtures(text_side, [text_key(caption) for caption in captions], form.text_fit)
-    return named(Bank(image_mixtures, text_mixtures), encoder)
+    return named(Bank(image_mixtures, text_mixtures), encoder.signature)
 
 
 def save_bank(named: NamedBank, path: Path) -> None:
@@ -111,18 +119,9 @@ def save_bank(named: NamedBank, path: Path) -> None:
 
 def load_bank(path: Path) -> NamedBank:
     """Read a bank that `save_bank` wrote."""
-    bank, encoder = read_bank(path)
-    return NamedBank(_mark(bank), encoder, bank)
+    return named(*read_bank(path))
 
 
-def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
-    device = side_batch.points.device
-    keyed = replace(side_batch, keys=torch.tensor(keys, dtype=torch.int64, device=device))
+def _mixtures(batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
+    keyed = replace(batch, keys=torch.tensor(keys, dtype=torch.int64, device=batch.points.device))
     return fit_all(keyed, fit).to("cpu")
-
-
-def _mark(bank: Bank) -> str:
-    """Return the size and a short hash of the content, e.g. `128@1f0c9a2b`."""
-    # The order of metadata in the file is not fixed, so they are hashed separately from the tensors.
-    facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
-    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank)) + facts.encode()).hexdigest()[:8]}"

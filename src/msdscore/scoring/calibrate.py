@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 # Features of captions that `match` is fitted on, whether they are true of the image, and the image.
 MatchRows = tuple[Floats, Flags, npt.NDArray[np.int64]]
-Shown = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
+LabelledText = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
 SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
 CONFIRMED = 2  # captions of an image that have a word, from which it counts as true when kinds are fitted
@@ -64,11 +64,11 @@ class _Mentions(NamedTuple):
     confirmed: Flags
     image: npt.NDArray[np.int64]
 
-    def of(self, chosen: Flags) -> "_Mentions":
-        """Return the mentions of chosen images."""
-        here = chosen[self.image]
+    def of_images(self, chosen: Flags) -> "_Mentions":
+        """Return the mentions in captions of the chosen images."""
+        rows = chosen[self.image]
         return _Mentions(
-            self.stem[here], self.evidence[here], self.present[here], self.confirmed[here], self.image[here]
+            self.stem[rows], self.evidence[rows], self.present[rows], self.confirmed[rows], self.image[rows]
         )
 
 
@@ -91,58 +91,55 @@ def calibrated_bank(
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
     plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
-    everything = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
+    # All words are measured first, so that their reliability can be estimated.
+    uncalibrated = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
     pipeline = Pipeline(
-        encoder, form, bank=replace(plain, bank=replace(plain.bank, words=everything)), batch_size=batch_size
+        encoder, form, bank=replace(plain, bank=replace(plain.bank, words=uncalibrated)), batch_size=batch_size
     )
     embedded = pipeline.embed_images(pipeline.decode(images)).require()
     similar = similar_texts([*captions, *((text,) for text in others)], first=len(captions))
-    shown: list[Shown] = []
-    for number, (own, near) in enumerate(zip(captions, similar, strict=True)):
-        shown += [*((text, number, True) for text in own), *((text, number, False) for text in near)]
-    texts = pipeline.embed_texts([text for text, _, _ in shown])
-    mentions = _labelled(pipeline, captions, embedded, texts, shown)
+    labelled: list[LabelledText] = []
+    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
+        labelled += [(text, image, True) for text in true_texts] + [(text, image, False) for text in false_texts]
+    texts = pipeline.embed_texts([text for text, _, _ in labelled])
+    mentions = _mentions(pipeline, captions, embedded, texts, labelled)
     spread = _spread(plain.bank.images, texts)
     bank = replace(plain.bank, vocabulary=build_vocabulary(pipeline, embedded, captions, others))
     # Only of these images: the nearest of many thousand captions are often true of the image too.
-    rows = list(_matching(captions, similar_texts(captions)))
+    rows = list(_match_texts(captions, similar_texts(captions)))
     matched = pipeline.embed_texts([text for text, _, _ in rows])
 
     def fit(chosen: Flags) -> tuple[Bank, MatchRows]:
         """Fit words on chosen images; also return the rows that `match` is fitted on, as these words score them."""
-        words = word_calibration(*mentions.of(chosen)[:4], spread=spread)
+        words = word_calibration(*mentions.of_images(chosen)[:4], spread=spread)
         judged = replace(bank, words=words)
-        scoring = Pipeline(encoder, form, bank=named(judged, encoder), batch_size=batch_size)
+        scoring = Pipeline(encoder, form, bank=named(judged, encoder.signature), batch_size=batch_size)
         return judged, _match_rows(scoring, embedded, matched, rows)
 
     held_out = np.arange(len(images)) % _HELD_OUT == 0
     quality = _quality(*fit(~held_out), mentions, held_out)
     judged, (features, true, _) = fit(np.ones_like(held_out))
-    first, slope, offset, steeper = fit_logistic(features, true)
-    match = Match((first, slope, offset, steeper), match_settings(form))
-    return replace(named(replace(judged, match=match), encoder), quality=quality)
+    constant, slope, offset, steeper = fit_logistic(features, true)
+    match = Match((constant, slope, offset, steeper), match_settings(form))
+    return replace(named(replace(judged, match=match), encoder.signature), quality=quality)
 
 
 def _quality(trial: Bank, scored: MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
     """Measure words, and a `match` fitted on the other images, on the held-out images."""
     assert trial.words is not None, "a calibration has words"
+    stems, evidence, present, *_ = mentions.of_images(held_out)
+    kinds = [trial.words.kind_of(word) for word in stems.tolist()]
+    judged = np.array([kind is not None for kind in kinds], dtype=bool)
+    judged_kinds = torch.tensor([kind for kind in kinds if kind is not None], dtype=torch.int64)
+    probabilities = trial.words.probabilities(torch.from_numpy(evidence[judged]), judged_kinds).numpy()
     features, true, image = scored
     tested = held_out[image]
-    values = features @ np.array(fit_logistic(features[~tested], true[~tested]))
+    log_odds = features @ np.array(fit_logistic(features[~tested], true[~tested]))
     return BankQuality(
-        words=_word_auc(trial.words, *mentions.of(held_out)[:3]),
-        match=share_above(values[tested & true], values[tested & ~true]),
+        words=share_above(probabilities[present[judged]], probabilities[~present[judged]]),
+        match=share_above(log_odds[tested & true], log_odds[tested & ~true]),
         images=int(held_out.sum()),
     )
-
-
-def _word_auc(words: WordCalibration, stems: npt.NDArray[np.str_], evidence: Floats, present: Flags) -> float:
-    """Return the AUC of the probabilities of present against absent judged words."""
-    kinds = [words.kind_of(word) for word in stems.tolist()]
-    judged = np.array([kind is not None for kind in kinds], dtype=bool)
-    kind = torch.tensor([kind for kind in kinds if kind is not None], dtype=torch.int64)
-    values = words.probabilities(torch.from_numpy(evidence[judged]), kind).numpy()
-    return share_above(values[present[judged]], values[~present[judged]])
 
 
 def similar_texts(
@@ -155,18 +152,18 @@ def similar_texts(
     >>> similar_texts([["a red dog"], ["a red cat"], ["two boats"]], count=1)[0]
     ('a red cat',)
     """
-    own = [stems_of(texts) for texts in captions]
-    known = {word: number for number, word in enumerate(sorted(frozenset().union(*own)))}
-    table = np.zeros((len(captions), len(known)), dtype=np.float32)
-    for row, words in enumerate(own):
-        table[row, [known[word] for word in words]] = 1.0
+    stems = [stems_of(texts) for texts in captions]
+    column_of = {word: column for column, word in enumerate(sorted(frozenset().union(*stems)))}
+    table = np.zeros((len(captions), len(column_of)), dtype=np.float32)
+    for row, words in enumerate(stems):
+        table[row, [column_of[word] for word in words]] = 1.0
     table *= np.log(len(captions) / np.maximum(table.sum(axis=0), 1.0)).clip(0)
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)
     similar = []
     for row in range(len(captions) if first is None else first):
-        alike = table @ table[row]
-        alike[row] = -1.0  # last; its captions are left out below
-        near = np.argsort(-alike, kind="stable")[:count]
+        cosines = table @ table[row]
+        cosines[row] = -1.0  # last; its captions are left out below
+        near = np.argsort(-cosines, kind="stable")[:count]
         others = ([text for text in captions[number] if text not in captions[row]] for number in near.tolist())
         similar.append(tuple(texts[row % len(texts)] for texts in others if texts))
     return similar
@@ -177,26 +174,30 @@ def stems_of(captions: Sequence[str]) -> frozenset[str]:
     return frozenset(stem(word) for caption in captions for word in content_words(caption))
 
 
-def _labelled(
-    pipeline: Pipeline, captions: Sequence[Sequence[str]], images: Embedded, texts: Embedded, shown: Sequence[Shown]
+def _mentions(
+    pipeline: Pipeline,
+    captions: Sequence[Sequence[str]],
+    images: Embedded,
+    texts: Embedded,
+    labelled: Sequence[LabelledText],
 ) -> _Mentions:
     """Return the mentions of judged words; words of similar images that a caption of the image has are omitted."""
-    good = [item for item in range(len(shown)) if item not in texts.reasons]
-    measured: WordMeasurement = pipeline.measure(images, texts, [shown[item][1] for item in good], good).terms
-    known = [Counter(word for text in own for word in stems_of([text])) for own in captions]
-    stems, values, present, confirmed, numbers = [], [], [], [], []
-    for item, spoken, judged, row in zip(
-        good, measured.spoken, measured.judged, measured.evidence.tolist(), strict=True
+    readable = [item for item in range(len(labelled)) if item not in texts.reasons]
+    words: WordMeasurement = pipeline.measure(images, texts, [labelled[item][1] for item in readable], readable).terms
+    counts = [Counter(word for text in texts_of_image for word in stems_of([text])) for texts_of_image in captions]
+    mentions = []
+    for item, spoken, judged, evidence in zip(
+        readable, words.spoken, words.judged, words.evidence.tolist(), strict=True
     ):
-        _, image, own = shown[item]
-        for number, value in zip(judged, row, strict=False):
-            if own or spoken[number].stem not in known[image]:
-                stems.append(spoken[number].stem)
-                values.append(value)
-                present.append(own)
-                confirmed.append(known[image][spoken[number].stem] >= min(CONFIRMED, len(captions[image])))
-                numbers.append(image)
-    return _Mentions(np.array(stems), np.array(values), np.array(present), np.array(confirmed), np.array(numbers))
+        _, image, present = labelled[item]
+        for number, value in zip(judged, evidence, strict=False):  # evidence is padded
+            word = spoken[number].stem
+            if present or word not in counts[image]:
+                confirmed = counts[image][word] >= min(CONFIRMED, len(captions[image]))
+                mentions.append((word, value, present, confirmed, image))
+    if not mentions:
+        raise ConfigError("calibration needs captions with words that the encoder can read; these have none")
+    return _Mentions(*map(np.array, zip(*mentions, strict=True)))
 
 
 def word_calibration(
@@ -239,10 +240,10 @@ def reliabilities(stems: npt.NDArray[np.str_], evidence: Floats, present: Flags)
     order = np.argsort(number, kind="stable")
     values = {}
     for word, rows in zip(known.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
-        here, own = present[rows], evidence[rows]
-        size = 2.0 * min(here.sum(), (~here).sum())
+        true, absent = evidence[rows[present[rows]]], evidence[rows[~present[rows]]]
+        size = 2.0 * min(len(true), len(absent))
         if size:
-            area = (size * share_above(own[here], own[~here]) + _SHRINK * prior) / (size + _SHRINK)
+            area = (size * share_above(true, absent) + _SHRINK * prior) / (size + _SHRINK)
             values[word] = round(max(2 * area - 1, 0.0) ** 2, 4)
     return values, max(2 * prior - 1, 0.0) ** 2
 
@@ -276,40 +277,45 @@ def _spread(background: Mixture, texts: Embedded) -> float:
     return round(float(np.mean(values)), 4) if values else 1.0
 
 
-def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[Shown]) -> MatchRows:
+def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[LabelledText]) -> MatchRows:
     """Return the readable rows with their features: 1, score, log length, and the product of both."""
-    good = [item for item in range(len(rows)) if item not in texts.reasons]
-    owner = [rows[item][1] for item in good]
-    measured = pipeline.measure(images, texts, owner, good)
+    readable = [item for item in range(len(rows)) if item not in texts.reasons]
+    owner = [rows[item][1] for item in readable]
+    measured = pipeline.measure(images, texts, owner, readable)
     scores = pipeline.config.numbers(measured)["msd"].numpy()
     length = np.log([max(len(judged), 1) for judged in measured.terms.judged])
     features = np.stack([np.ones(len(scores)), scores, length, scores * length], axis=1)
-    return features, np.array([rows[item][2] for item in good]), np.array(owner)
+    return features, np.array([rows[item][2] for item in readable]), np.array(owner)
 
 
-def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[Shown]:
+def _match_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[LabelledText]:
     """Yield sentences and paragraphs of true, similar and unrelated captions."""
-    for number in range(0, len(captions), max(1, len(captions) // _MATCHED)):
-        away = captions[(number + len(captions) // 2) % len(captions)]
-        for texts, own in ((captions[number], True), (similar[number], False), (away, False)):
+    for image in range(0, len(captions), max(1, len(captions) // _MATCHED)):
+        unrelated = captions[(image + len(captions) // 2) % len(captions)]
+        for texts, is_true in ((captions[image], True), (similar[image], False), (unrelated, False)):
             for text in texts[:2]:
-                yield text, number, own
+                yield text, image, is_true
             for size in _PARAGRAPHS:
                 if len(texts) >= size:
-                    yield joined(texts[:size]), number, own
+                    yield joined(texts[:size]), image, is_true
 
 
 def build_vocabulary(
     pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
 ) -> Vocabulary | None:
     """Build the vocabulary of captioned images; None if too few words are frequent enough."""
-    counts, forms = Counter[str](), dict[str, Counter[str]]()
-    stems = [_stems(texts, forms) for texts in captions]
-    counts.update(stem for own in stems for stem in sorted(own))  # words with equal counts keep this order
+    stems: list[set[str]] = [set() for _ in captions]  # of the content words of an image's captions
+    spellings: dict[str, Counter[str]] = {}
+    for image, texts in enumerate(captions):
+        for word in (word for text in texts for word in segment(text, compounds=False)):
+            if word.content and not word.denied and word.text.isalpha():
+                stems[image].add(word.stem)
+                spellings.setdefault(word.stem, Counter())[word.text.lower()] += 1
+    counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
     frequent = [
         stem for stem, count in counts.most_common(_MOST_WORDS) if count >= max(_LEAST_SHARE * len(captions), 3)
     ]
-    words = {stem: forms[stem].most_common(1)[0][0] for stem in frequent}
+    words = {stem: spellings[stem].most_common(1)[0][0] for stem in frequent}
     points = _points(pipeline, list(words.values()))
     usable = [stem for stem in frequent if words[stem] in points]
     if len(usable) < 2:
@@ -317,7 +323,7 @@ def build_vocabulary(
     shares = torch.tensor([counts[stem] / len(captions) for stem in usable], dtype=torch.float64)
     frequency = shares.clamp(1e-6, 1 - 1e-6)
     vectors = torch.stack([points[words[stem]] for stem in usable]).float()
-    present = np.array([[stem in own for stem in usable] for own in stems])
+    present = np.array([[stem in image_stems for stem in usable] for image_stems in stems])
     evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
     logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
     features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
@@ -327,17 +333,6 @@ def build_vocabulary(
         tuple(words[stem] for stem in usable), tuple(usable), frequency.float(), vectors.half().float(), alike,
         (fitted[0], fitted[1], fitted[2]),
     )  # fmt: skip
-
-
-def _stems(texts: Sequence[str], forms: dict[str, Counter[str]]) -> set[str]:
-    """Return the stems of the content words of an image's captions; `forms` counts their spellings."""
-    stems = set()
-    for text in texts:
-        for word in segment(text, compounds=False):
-            if word.content and not word.denied and word.text.isalpha():
-                stems.add(word.stem)
-                forms.setdefault(word.stem, Counter())[word.text.lower()] += 1
-    return stems
 
 
 def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
@@ -358,16 +353,16 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
     A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual
     information with contexts.
     """
-    number = {word: row for row, word in enumerate(stems)}
+    row_of = {word: row for row, word in enumerate(stems)}
     contexts: dict[tuple[int, str], int] = {}
     counts = Counter[tuple[int, int]]()
     for caption in captions:
         words = [word.stem for word in segment(caption, compounds=False) if word.stem]
         around = ["", *words, ""]
-        for at, word in enumerate(words):
-            if word in number:
-                for side, other in ((0, around[at]), (1, around[at + 2])):
-                    counts[number[word], contexts.setdefault((side, other), len(contexts))] += 1
+        for position, word in enumerate(words):
+            if word in row_of:
+                for side, other in ((0, around[position]), (1, around[position + 2])):
+                    counts[row_of[word], contexts.setdefault((side, other), len(contexts))] += 1
     table = np.zeros((len(stems), len(contexts)), dtype=np.float32)
     for (row, column), count in counts.items():
         table[row, column] = count

@@ -85,7 +85,7 @@ class Pipeline:
 
     @property
     def limits(self) -> ImageLimits:
-        """The limits of images."""
+        """The size limits of images."""
         return self.decoder.limits
 
     @property
@@ -135,7 +135,7 @@ class Pipeline:
         return "|".join([self.config.name.lower(), *settings, f"v:{__version__}"])
 
     def manifest(self) -> dict[str, Any]:
-        """Return the same as plain values, setting by setting, so that a run can report the differences."""
+        """Return the facts of the signature as plain values, so that a run can report which of them changed."""
         values = asdict(self.config)
         settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         bank = None if self.bank is None else self.bank.name
@@ -242,21 +242,22 @@ class Pipeline:
         """Compare captions with their references, and fill in the results of captions without an image."""
         from msdscore.scoring.references import ReferenceComparison, compare_texts  # few rows have references
 
-        own = references or [None] * len(captions)
-        chosen = [item for item, row in enumerate(results) if own[item] is not None and not isinstance(row, RowError)]
-        compared = compare_texts(
-            self.embedder, [captions[item] for item in chosen], [own[item] or () for item in chosen]
-        )
-        known = dict(zip(chosen, compared, strict=True))
+        chosen = {
+            item: texts_of_item
+            for item, texts_of_item in enumerate(references)
+            if texts_of_item is not None and not isinstance(results[item], RowError)
+        }
+        compared = compare_texts(self.embedder, [captions[item] for item in chosen], list(chosen.values()))
+        comparisons = dict(zip(chosen, compared, strict=True))
         for item, row in enumerate(results):
-            if isinstance(row, Numbers) and item in known:
-                results[item] = known[item].added_to(row)
+            if isinstance(row, Numbers) and item in comparisons:
+                results[item] = comparisons[item].added_to(row)
             elif row is None:
                 index = texts.row(item)
                 layout = texts.vectors.layout[index]
                 windows, warnings = (layout.windows, layout.warnings) if isinstance(layout, TokenLayout) else (1, ())
                 length = int(texts.vectors.mask[index].sum())
-                results[item] = known.get(item, ReferenceComparison()).alone(length, windows, warnings)
+                results[item] = comparisons.get(item, ReferenceComparison()).alone(length, windows, warnings)
 
     def _as_computed(self, batch: Embeddings) -> Embeddings:
         """Return points that were computed in half precision as float16: same precision, faster comparisons."""
@@ -275,15 +276,15 @@ def recommended_config(encoder: Encoder, bank: NamedBank | None = None) -> Form:
     return preset(settings.pop("preset", "short"), **settings)
 
 
-def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
+def _bank(bank: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
     """Return the bank passed, else the encoder's; None if the form needs none."""
     if not form.needs_bank:
-        if given is not None:
-            own = form_of_bank(given.bank)
-            remedy = "set calibration=background" if own is None else f"choose the preset {own.facts()['form']}"
+        if bank is not None:
+            remedy = "choose the preset evidence" if form_of_bank(bank.bank) else "set calibration=background"
             raise ConfigError(f"a bank was passed, but these settings use none; {remedy}, or omit it")
         return None
-    bank = given if given or encoder.bank is None else named(encoder.bank, encoder)
+    if bank is None and encoder.bank is not None:
+        bank = named(encoder.bank, encoder.signature)
     if bank is None:
         raise ConfigError(
             f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
