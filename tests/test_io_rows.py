@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from msdscore.errors import InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.formats import known_inputs
+from msdscore.io.inputs.formats import INPUT_FORMATS
 from msdscore.io.inputs.rows import Row, open_rows
 
 CAPTIONS = [
@@ -396,7 +396,7 @@ def test_missing_and_unknown_inputs_are_rejected(tmp_path):
         open_rows(write(tmp_path / "a.parquet", "PAR1 but not really"))
     assert rows_of(write(tmp_path / "rows", '{"image": "a", "caption": "b"}'), format="jsonl")[0].caption == "b"
     assert rows_of(write(tmp_path / "empty.jsonl", "\n\n")) == []
-    assert "dataset" in known_inputs()
+    assert "dataset" in INPUT_FORMATS
 
 
 def test_relative_image_paths(tmp_path):

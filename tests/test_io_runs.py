@@ -247,10 +247,11 @@ def test_unwritable_part_is_a_one_line_error(tmp_path):
 
 WRITER = """
 import sys
+from pathlib import Path
 import numpy, pyarrow
 from msdscore.io.outputs.run import open_run
 
-with open_run(sys.argv[1], {"input": "abc"}) as run:
+with open_run(Path(sys.argv[1]), {"input": "abc"}) as run:
     for number in range(len(list(run.keys())), 10_000):
         noise = numpy.random.default_rng(number).random(20_000)
         run.write(number, pyarrow.table({"part": [number] * 20_000, "noise": noise}))

@@ -105,10 +105,10 @@ def _read_captions(path: Path) -> list[str]:
     from contextlib import ExitStack
 
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.formats import is_known, open_records
+    from msdscore.io.inputs.formats import has_input_suffix, open_records
 
     lines: list[str] = []
-    if is_known(path):
+    if has_input_suffix(path):
         with ExitStack() as stack:
             for record in open_records(path, format=None, until=stack).read():
                 name = ColumnNames().find("caption", record.values)

@@ -245,11 +245,11 @@ def score_image(
     target: TargetOptions,
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
-    from msdscore.io.inputs.formats import known_inputs
+    from msdscore.io.inputs.formats import INPUT_FORMATS
     from msdscore.io.outputs.files import check_output, text_in_csv, write_table
     from msdscore.scorer import Scorer
 
-    if Path(image).suffix.lower().removeprefix(".") in known_inputs():
+    if Path(image).suffix.lower().removeprefix(".") in INPUT_FORMATS:
         raise ConfigError(f"{image} is a file of rows; pass an image, or omit the captions")
     if output is not None:
         check_output(output, inputs=[image])

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from functools import partial
 from hashlib import blake2b, file_digest
 from pathlib import Path
 
@@ -69,9 +70,9 @@ def file_stamp(path: str | Path, *, verify: bool = False) -> str:
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             # Small files are read at once: `file_digest` allocates a buffer of 256 KiB for every file.
-            digest = blake2b(b"" if is_large else file.read(), digest_size=12)
-            whole = file_digest(file, lambda: digest) if is_large else digest
-            return f"{status.st_size} {whole.hexdigest()}"
+            new_hash = partial(blake2b, digest_size=12)
+            digest = file_digest(file, new_hash) if is_large else new_hash(file.read())
+            return f"{status.st_size} {digest.hexdigest()}"
     except OSError:
         return "unreadable"
 

@@ -119,16 +119,12 @@ def score_parts(
         stamps.update((str(image), mark) for image, mark in zip(batch.images, marks, strict=True) if mark is not None)
         scored(len(rows))
         if batch.is_last:
-            rows = [_with_warning(results[number], row.warning) for number, row in enumerate(batch.part.rows)]
-            rows += [RowError(row.error) for row in batch.part.unusable]
-            yield batch.part, rows, stamps
+            for number, row in enumerate(batch.part.rows):
+                if row.warning is not None and isinstance(result := results[number], Numbers):
+                    results[number] = replace(result, warnings=(row.warning, *result.warnings))
+            unusable = [RowError(row.error) for row in batch.part.unusable]
+            yield batch.part, [*(results[number] for number in range(len(batch.part.rows))), *unusable], stamps
             results, stamps = {}, {}
-
-
-def _with_warning(result: Numbers | RowError, warning: str | None) -> Numbers | RowError:
-    if warning is None or isinstance(result, RowError):
-        return result
-    return replace(result, warnings=(warning, *result.warnings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +140,9 @@ def _batches(parts: Iterable[Part], pipeline: Pipeline) -> Iterator[_PartBatch]:
     for part in parts:
         captions = [row.caption or "" for row in part.rows]
         references = [row.references for row in part.rows]
-        given = references if any(own is not None for own in references) else ()
-        split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size, references=given)
+        if all(texts is None for texts in references):
+            references = []
+        split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size, references=references)
         if not split:  # no row can be scored
             split = [([], Batch((), (), ()))]
         for number, (rows, batch) in enumerate(split, start=1):
@@ -248,8 +245,8 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     for row in np.flatnonzero(is_mixed).tolist():
         warnings[row].append(MIXED)
     readings = [
-        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint(own))
-        for value, own in zip(match.tolist(), warnings, strict=True)
+        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint(row_warnings))
+        for value, row_warnings in zip(match.tolist(), warnings, strict=True)
     ]
     added = {
         "uncertainty": pa.array(softened[0], from_pandas=True),
@@ -257,8 +254,8 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
         "reading": pa.array(readings, pa.string()),
         "warnings": pa.array(warnings, pa.list_(pa.string())) if is_mixed.any() else table["warnings"],
     }
-    own = references.NAMES if table[references.NAMES[0]].null_count < count else ()
-    names = list(columns_of((*form.columns, *own)))
+    has_references = table[references.NAMES[0]].null_count < count
+    names = list(columns_of((*form.columns, *(references.NAMES if has_references else ()))))
     if WORST in table.column_names:
         names.insert(names.index("warnings"), WORST)
     return pa.table({name: added[name] if name in added else table[name] for name in names})
@@ -282,8 +279,8 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
 class InputColumns:
     """Columns of the input, stored while its rows are scored, from which the output is built afterwards.
 
-    `to_table` converts the values of rows that are stored together. All tables get the types of the first one if
-    these are those of the input (`typed`), else types that fit all values.
+    `to_table` converts rows to a table. If the input has types (`typed`), all tables have those of the first one, else
+    types that fit all values.
     """
 
     def __init__(self, to_table: Callable[[list[RowValues]], pa.Table], *, typed: bool = False) -> None:
@@ -299,17 +296,17 @@ class InputColumns:
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the same rows, and store their columns."""
-        passed: list[RowValues] = []
+        waiting: list[RowValues] = []
         for row in rows:
             self.count += 1
             self.names.update(row.columns)
-            passed.append((row.columns, row.index, row.id, row.has_id, row.caption))
-            if len(passed) >= STORED_ROWS:
-                self._store(passed)
-                passed = []
+            waiting.append((row.columns, row.index, row.id, row.has_id, row.caption))
+            if len(waiting) >= STORED_ROWS:
+                self._store(waiting)
+                waiting = []
             yield row
-        if passed or not self._stored:
-            self._store(passed)
+        if waiting or not self._stored:
+            self._store(waiting)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the stored tables in order, cast to one schema."""

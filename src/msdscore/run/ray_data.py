@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, MSDScoreError, require, shortened
+from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
 from msdscore.io.stores import is_address
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
@@ -76,18 +76,18 @@ def score_on_ray(
     waiting = {job.output: job for job in jobs}
     try:
         if alone:  # no machine can join: an actor that does not fit would wait forever
-            there, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
-            cpus_there, gpus_there = there.get("CPU", 0.0), there.get("GPU", 0.0)
-            if how.cpus > cpus_there or gpus > gpus_there:
+            resources, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
+            present_cpus, present_gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+            if how.cpus > present_cpus or gpus > present_gpus:
                 raise ConfigError(
-                    f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {cpus_there:g} and "
-                    f"{gpus_there:g}; ask for less, or join a cluster with --address"
+                    f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {present_cpus:g} "
+                    f"and {present_gpus:g}; ask for less, or join a cluster with --address"
                 )
-        for row in _rows(ray, (spec, jobs, options), how) if jobs else ():
+        for row in _rows(ray, spec, jobs, options, how) if jobs else ():
             waiting.pop(row["output"], None)
-            known = {name: value for name, value in row.items() if name != "unusable"}
+            values = {name: value for name, value in row.items() if name != "unusable"}
             cache = None if row["cache"] is None else CacheUse(*row["cache"])
-            yield ShardResult(**{**known, "reasons": tuple(row["reasons"]), "cache": cache})
+            yield ShardResult(**{**values, "reasons": tuple(row["reasons"]), "cache": cache})
     finally:
         if started:
             ray.shutdown()
@@ -98,15 +98,15 @@ def score_on_ray(
 def _connect(ray: Any, address: str | None) -> bool:
     """Join a cluster, or start one; return whether it is a new one of this machine."""
     joined = address or os.environ.get("RAY_ADDRESS")
-    more = {} if joined else {"include_dashboard": False}
+    settings = {} if joined else {"include_dashboard": False}
     try:
         # Try host and port once; Ray itself would retry for many minutes.
         host, _, port = (joined or "").removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        reason = shortened(" ".join(str(error).split()), 200)
+        reason = one_line(error, 200)
         where = joined or "this machine"
         is_locked = any(word in reason.lower() for word in ("token", "authenti", "unauthorized"))
         raise ConfigError(
@@ -120,9 +120,10 @@ def _connect(ray: Any, address: str | None) -> bool:
 
 
 def _rows(
-    ray: Any, work: tuple[ScorerSpec, Sequence[ShardJob], ShardOptions], how: RayOptions
+    ray: Any, spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, how: RayOptions
 ) -> Iterator[Mapping[str, Any]]:
-    (spec, jobs, options), gpus = work, _gpus(ray, work[0], how)
+    """Yield the results of all shards as rows of `_COLUMNS`, as they are done."""
+    gpus = _gpus(ray, spec, how)
     if spec.decoders is None:  # an actor may use the cores that it requested, although it sees all
         spec = replace(spec, decoders=max(1, int(how.cpus)) if gpus else 0)
     most = min(how.most or len(jobs), len(jobs))
@@ -239,7 +240,7 @@ class ShardActor:
         except MSDScoreError as error:  # no shard can be scored
             result, unusable = ShardResult(job.source, job.output, error=str(error)), True
         except Exception as error:  # noqa: BLE001, Ray would silently drop the block
-            reason = f"{job.source}: {type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}"
+            reason = f"{job.source}: {type(error).__name__}: {one_line(error)}"
             result = ShardResult(job.source, job.output, error=reason)
         cache = None if result.cache is None else list(asdict(result.cache).values())
         return asdict(result) | {"reasons": list(result.reasons), "unusable": unusable, "cache": cache}

@@ -220,9 +220,13 @@ class _RunParts:
 
     def _unfinished(self, run: Run, progress: Callable[[int], None]) -> Iterator[Part]:
         """Yield the parts to score; at the end, delete written parts beyond the last."""
-        if self._how.retry:
-            _drop_failed(run)
         written = run.keys()
+        if self._how.retry and written:
+            for number, table in zip(list(written), run.tables(["error", "image"]), strict=True):
+                # Rows that could not be tried have no image.
+                if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
+                    run.drop(number)
+                    del written[number]
         progress(0)
         for number, (keys, count) in enumerate(self._unchanged):
             if written.get(number) == self.keys[number] or self._reuse(run, number, keys, count):
@@ -283,8 +287,8 @@ def _input_columns(source: RowSource, output: Path) -> InputColumns:
             if has_id or as_number is None:
                 values.append(columns)
             else:
-                own = {name: index if as_number else row_id}
-                values.append({**columns, **own} if name in columns else {**own, **columns})
+                new_id = {name: index if as_number else row_id}
+                values.append({**columns, **new_id} if name in columns else {**new_id, **columns})
         if is_json(output.suffix):
             return pa.table({"": pa.array(map(json_line, values), pa.large_string())})
         return table_from_columns(values, schema)
@@ -365,14 +369,6 @@ def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[s
         "worst_words": how.worst,
         "excel_safe": how.excel_safe,
     }
-
-
-def _drop_failed(run: Run) -> None:
-    """Delete the parts with rows that failed; rows that could not be tried have no image."""
-    if numbers := list(run.keys()):
-        for number, table in zip(numbers, run.tables(["error", "image"]), strict=True):
-            if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
-                run.drop(number)
 
 
 def _earlier_result(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:

@@ -73,10 +73,10 @@ class ShardOptions:
         if self.worst < 0:
             raise ConfigError(f"worst must not be negative, got {self.worst}")
 
-    def reading(self) -> dict[str, Any]:
-        """Return the options that change the content of a score shard."""
-        own = {"images": self.images, "copied": list(self.copied), "worst": self.worst}
-        return {"columns": asdict(self.columns), **own}
+    def recorded(self) -> dict[str, Any]:
+        """Return the options that change the content of a score shard, which records them."""
+        copied = list(self.copied)
+        return {"columns": asdict(self.columns), "images": self.images, "copied": copied, "worst": self.worst}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def score_shard(
         warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
         signature=pipeline.signature,
         spec=record,
-        options=how.reading(),
+        options=how.recorded(),
         reasons=tuple(reasons[:_REASONS]),
     )
     write_shard(table, target, facts)
@@ -189,26 +189,27 @@ def score_table(columns: InputColumns, parts: Sequence[pa.Table], form: Form, co
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
     numbers = [name for name in columns_of(form.columns) if name not in ("warnings", "error")]
-    own = {name: stored[name] for name in _IDENTIFYING.names}
-    own |= {name: scores[name] for name in (*numbers, WORST, "warnings")}
-    own |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
-    return _with_copied(own, stored, copied)
+    table = {name: stored[name] for name in _IDENTIFYING.names}
+    table |= {name: scores[name] for name in (*numbers, WORST, "warnings")}
+    table |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
+    return _with_copied(table, stored, copied)
 
 
-def _with_copied(own: Mapping[str, Any], stored: pa.Table, copied: Sequence[str]) -> pa.Table:
+def _with_copied(table: Mapping[str, Any], stored: pa.Table, copied: Sequence[str]) -> pa.Table:
     """Return the columns of a score shard, followed by the copied ones of the input."""
-    new_names = renamed(copied, own)
+    new_names = renamed(copied, table)
     present = [name for name in copied if _COPIED + name in stored.column_names]
     copies = {new_names.get(name, name): stored[_COPIED + name] for name in present}
-    return pa.table({**own, **copies})
+    return pa.table({**table, **copies})
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
     """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
-    marks, metadata = [stores.mark(name, verify=how.verify)], stores.metadata_table(name)
-    more = [] if metadata is None or is_same_file(Path(target), metadata) else [metadata]
-    more += map(str, image_tables(name)) if how.images is None else ()
-    return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in more)])
+    marks = [stores.mark(name, verify=how.verify)]  # first: an error names the shard
+    metadata = stores.metadata_table(name)
+    tables = [] if metadata is None or is_same_file(Path(target), metadata) else [metadata]
+    tables += map(str, image_tables(name)) if how.images is None else ()
+    return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in tables)])
 
 
 def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str, how: ShardOptions) -> None:
@@ -219,7 +220,7 @@ def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str,
         raise RunError(
             f"{shortened(name)}: was changed or touched after {shortened(target)} was scored from it; {again}"
         )
-    for option, value in how.reading().items():
+    for option, value in how.recorded().items():
         if option != "copied" and facts.options.get(option) != value:
             raise RunError(f"{shortened(target)}: was scored with other {option}; {again}")
 
@@ -242,11 +243,11 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
             if count != len(table):
                 raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
         names = table.column_names[: table.column_names.index("error") + 1]
-        facts = replace(facts, options=how.reading())
+        facts = replace(facts, options=how.recorded())
         # Parquet has another name for the items of lists.
         lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST, "warnings")}
-        own = {column: table[column] for column in names} | lists
-        write_shard(_with_copied(own, stored, how.copied), target, facts)
+        scores = {column: table[column] for column in names} | lists
+        write_shard(_with_copied(scores, stored, how.copied), target, facts)
     return _result(facts, target, fresh=False)
 
 

@@ -125,7 +125,12 @@ class _Pool:
                 # A shard that was lost before runs alone.
                 was_lost = waiting and (self._tries[waiting[0]] or any(self._tries[job] > 1 for job in member.jobs))
                 if waiting and len(member.jobs) <= most and not (member.jobs and was_lost):
-                    self._give(member, waiting.popleft())
+                    job = waiting.popleft()
+                    member.jobs.append(job)
+                    member.since = monotonic()
+                    self._tries[job] += 1
+                    with suppress(BrokenPipeError):  # it has died, which `_receive` notices
+                        member.pipe.send(job)
             ready = set(wait([member.pipe for member in self._members if member.jobs], self._end_overdue()))
             for member in [member for member in self._members if member.pipe in ready]:
                 result = self._receive(member, waiting)
@@ -153,13 +158,6 @@ class _Pool:
             elif member.jobs:
                 left.append(self._limit - (now - member.since))
         return min(left)
-
-    def _give(self, member: _Member, job: ShardJob) -> None:
-        member.jobs.append(job)
-        member.since = monotonic()
-        self._tries[job] += 1
-        with suppress(BrokenPipeError):  # it has died, which `_receive` notices
-            member.pipe.send(job)
 
     def _receive(self, member: _Member, waiting: deque[ShardJob]) -> ShardResult | None:
         """Return the result of a worker; if it has died, replace it and requeue its shards."""

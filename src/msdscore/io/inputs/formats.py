@@ -31,6 +31,7 @@ _READERS = {
     "dataset": ("tables", "SavedDataset"),
     "tar": ("tar_samples", "TarSamples"),
 }
+INPUT_FORMATS = tuple(_READERS)  # all but `dataset`, which is a folder, are file suffixes
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _EXPANDED, _EXPANDS = 1 << 30, 100
@@ -168,19 +169,10 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
         return list(table.to_pylist())
 
 
-def known_inputs() -> tuple[str, ...]:
-    """Return the names of the input formats; all but `dataset`, which is a folder, are file suffixes.
-
-    >>> known_inputs()
-    ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'xlsx', 'parquet', 'dataset', 'tar')
-    """
-    return tuple(_READERS)
-
-
-def is_known(path: Path) -> bool:
+def has_input_suffix(path: Path) -> bool:
     """Whether a file has the suffix of an input format.
 
-    >>> is_known(Path("rows.csv.gz")), is_known(Path("notes.txt"))
+    >>> has_input_suffix(Path("rows.csv.gz")), has_input_suffix(Path("notes.txt"))
     (True, False)
     """
     return without_compression(path).suffix.lower().removeprefix(".") in _READERS

@@ -67,7 +67,7 @@ class SavedDataset(Records):
         state = _facts(path / "state.json")
         entries = state.get("_data_files", [])
         entries = entries if isinstance(entries, list) else [None]
-        names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+        names: list[Any] = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
         if not all(isinstance(name, str) and name for name in names):
             raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
         self.files = tuple(path / name for name in names)

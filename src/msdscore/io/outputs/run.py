@@ -21,7 +21,7 @@ from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, re
 T = TypeVar("T")
 _REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
-_OWN = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files of a run's folder
+_FOLDER_FILES = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files in the folder of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ class Run(ExitStack):
     ) -> Summary:
         """Stream tables into the output, write the run metadata next to it, remove the folder, and close.
 
-        `check` is called after all tables are written and before the output is renamed; it raises if the input
-        has changed.
-        `tables` are the rows of the output, built from the parts; by default the parts themselves, in order. `rows`
-        is the expected number of rows of the parts. `metadata` goes into the schema of a Parquet output, `notes` into
-        the run metadata. `errors` is the column of error messages, `warnings` the one of warnings.
+        `tables` are the rows of the output, by default the parts in order. `rows` is the number of rows expected in
+        the parts.
+        `metadata` goes into the schema of a Parquet output, `notes` into the run metadata. `errors` and `warnings` are
+        the columns of error messages and of warnings. `check` is called after all tables are written and before the
+        output is renamed; it raises if the input has changed.
         """
         numbers = list(self.keys())
         if not numbers or numbers != list(range(len(numbers))):
@@ -156,24 +156,23 @@ class Run(ExitStack):
         except OSError as error:
             reason = error.strerror or error
             raise RunError(f"{output}: cannot be written ({reason}); finished parts are kept") from error
-        remove_owned(folder, self._lock, _OWN)
+        remove_owned(folder, self._lock, _FOLDER_FILES)
         return Summary.of(counts)
 
 
-def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
+def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
     """Start or resume a run; `manifest` contains everything that must be the same to resume.
 
     With `again` a finished run may be opened to update its output, which is replaced at the end.
 
     Raises `RunError` if the output or its parts belong to another run, or another process is using them.
     """
-    path = Path(output)
-    check_output(path)
-    folder = run_files(path)[1]
-    if not folder.exists() and finished(path, manifest) and not again:
-        raise RunError(f"{path}: already finished; {REMEDY}")
+    check_output(output)
+    folder = run_files(output)[1]
+    if not folder.exists() and finished(output, manifest) and not again:
+        raise RunError(f"{output}: already finished; {REMEDY}")
     try:
-        run = Run(path, manifest)
+        run = Run(output, manifest)
         try:
             noted = folder / "manifest.json"
             if noted.exists():
@@ -187,7 +186,7 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
             run.close()
             raise
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
+        raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another -o") from error
     return run
 
 
@@ -214,41 +213,39 @@ def keep_answers(
             return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
 
 
-def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
+def finished(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
     """Return the summary if the output is the finished run of this manifest; None if there is work to do.
 
     Raises `RunError` if the output exists and belongs to another run.
     """
-    path = Path(output)
-    sidecar, folder = run_files(path)
+    sidecar, folder = run_files(output)
     record = read_notes(sidecar)
-    if not path.exists() or record is None:
+    if not output.exists() or record is None:
         # After a crash between writing output and sidecar, the folder of parts still exists and the run resumes.
-        if path.exists() and not folder.exists():
-            raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
+        if output.exists() and not folder.exists():
+            raise RunError(f"{output}: exists, but was not written by a known run; {REMEDY}")
         return None
-    compare(path, record.get("manifest"), manifest)
-    if not _is_unchanged(path, record):
-        raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
-    drop_parts(path)
+    compare(output, record.get("manifest"), manifest)
+    if not _is_unchanged(output, record):
+        raise RunError(f"{output}: was changed after the run that wrote it; {REMEDY}")
+    drop_parts(output)
     return Summary.of(record)
 
 
-def run_notes(output: str | Path) -> dict[str, Any] | None:
+def run_notes(output: Path) -> dict[str, Any] | None:
     """Return the run metadata of an output that is unchanged since its run; None if there is no such run."""
-    path, record = Path(output), read_notes(run_files(Path(output))[0])
-    return record if record is not None and path.exists() and _is_unchanged(path, record) else None
+    record = read_notes(run_files(output)[0])
+    return record if record is not None and output.exists() and _is_unchanged(output, record) else None
 
 
-def discard(output: str | Path) -> None:
+def discard(output: Path) -> None:
     """Remove an output with its sidecar and parts, unless another process is using it."""
-    path = Path(output)
-    sidecar, folder = run_files(path)
+    sidecar, folder = run_files(output)
     read_notes(sidecar)  # raises if no run has written it
     if folder.exists():
-        remove_owned(folder, take_folder(folder), _OWN)
+        remove_owned(folder, take_folder(folder), _FOLDER_FILES)
     # The sidecar is removed last: without an output it has no effect.
-    path.unlink(missing_ok=True)
+    output.unlink(missing_ok=True)
     sidecar.unlink(missing_ok=True)
 
 
@@ -257,7 +254,7 @@ def drop_parts(output: Path) -> None:
     folder = run_files(output)[1]
     with suppress(RunError):  # another process may be using them
         if folder.exists():
-            remove_owned(folder, take_folder(folder), _OWN)
+            remove_owned(folder, take_folder(folder), _FOLDER_FILES)
 
 
 def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:

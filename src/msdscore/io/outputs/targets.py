@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.atomic import write_bytes
-from msdscore.io.inputs.formats import is_known
+from msdscore.io.inputs.formats import has_input_suffix
 from msdscore.io.inputs.rows import image_tables, open_rows
 from msdscore.io.stores import is_address
 from msdscore.io.tar import is_image_name
@@ -107,7 +107,7 @@ def _read_with(source: Source) -> Iterator[Path]:
     """Yield the file of an argument (FILE or NAME=FILE), and the files that are read with it."""
     if source is None or str(source) in ("", "-"):
         return
-    path = _named(source)
+    path = _file_in(source)
     yield path
     if is_image_name(path) or path.is_dir():
         return
@@ -121,7 +121,8 @@ def _read_with(source: Source) -> Iterator[Path]:
             yield table
 
 
-def _named(source: str | Path) -> Path:
+def _file_in(source: str | Path) -> Path:
+    """Return the file of an argument, FILE or NAME=FILE."""
     path, (name, equals, file) = Path(source), str(source).partition("=")
     return Path(file) if equals and name and file and not path.exists() else path
 
@@ -130,9 +131,9 @@ def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator
     """Yield files of rows, then the images of their rows, and those of the input of a scored file."""
     for source in files:
         yield source
-        if source is None or is_address(str(source)) or not is_known(_named(source)):
+        if source is None or is_address(str(source)) or not has_input_suffix(_file_in(source)):
             continue
-        path, origin = _named(source), None
+        path, origin = _file_in(source), None
         with suppress(MSDScoreError, OSError):
             noted = load(run_files(path)[0]).get("source")
             origin = Path(noted) if isinstance(noted, str) and noted != "-" and Path(noted).is_file() else None
