@@ -67,7 +67,7 @@ def test_incompatible_encoders_are_rejected(members, tmp_path):
     with pytest.raises(ConfigError, match="expected the folder of an exported encoder"):
         join([members[0], tmp_path / "nothing"], tmp_path / "two")
     joined = join(members, tmp_path / "joined")
-    with pytest.raises(ConfigError, match="is joined already"):
+    with pytest.raises(ConfigError, match="is already a joined encoder"):
         join([members[0], joined], tmp_path / "three")
     other = tmp_path / "other"
     other.mkdir()

@@ -50,7 +50,7 @@ def test_token_table_is_the_maximum_over_patches(monkeypatch):
         [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
     )
     assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("msdscore.lab.align.losses.TABLE_ROOM", 1)
+    monkeypatch.setattr("msdscore.lab.align.losses.MAX_TABLE_SIZE", 1)
     assert torch.allclose(token_table(images, tokens), wanted)
 
 
@@ -144,7 +144,7 @@ def test_token_table_has_the_gradient_of_the_maximum(monkeypatch):
     texts = projected(2, 4, seed=4)
     tokens = texts.points[texts.mask].requires_grad_(True)
     for room in (1, 1 << 20):
-        monkeypatch.setattr("msdscore.lab.align.losses.TABLE_ROOM", room)
+        monkeypatch.setattr("msdscore.lab.align.losses.MAX_TABLE_SIZE", room)
 
         def table(tokens, points):
             return token_table(replace(images, points=points), tokens)
@@ -161,7 +161,7 @@ def test_weight_decay_applies_only_to_matrices():
             self.matrix = torch.nn.Linear(2, 3)
             self.log_scale = torch.nn.Parameter(torch.tensor(1.0))
 
-        def rated_parameters(self):
+        def scaled_parameters(self):
             return [(list(self.parameters()), 0.5)]
 
     parts = Parts()
@@ -169,4 +169,4 @@ def test_weight_decay_applies_only_to_matrices():
     decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
     assert decay[id(parts.matrix.weight)] == 0.3
     assert decay[id(parts.matrix.bias)] == decay[id(parts.log_scale)] == 0.0
-    assert {group["share"] for group in groups} == {0.5}
+    assert {group["lr_factor"] for group in groups} == {0.5}

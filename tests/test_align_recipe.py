@@ -75,7 +75,7 @@ def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
         ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),
         ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),
-        ("steps", ConfigError, r"should look like train.steps=100, got 'steps'"),
+        ("steps", ConfigError, r"expected a change such as train.steps=100, got 'steps'"),
         ("name.x=1", ConfigError, r"'name.x' is not a setting: 'name' is a value"),
         ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
     ],

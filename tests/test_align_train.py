@@ -277,7 +277,7 @@ def test_unreadable_images_are_counted_and_skipped(rows, tmp_path):
     assert saved["bad_images"] == 2
     for name, _, _ in things():
         (tmp_path / "data" / name).write_bytes(b"")
-    with pytest.raises(InputError, match="100 images in a row cannot be read, the last one: .*is empty"):
+    with pytest.raises(InputError, match="100 consecutive images cannot be read, the last one: .*is empty"):
         train(recipe(), rows, tmp_path / "none", options=CPU)
 
 

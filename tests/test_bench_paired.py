@@ -132,7 +132,7 @@ def test_missing_scores_and_items_are_excluded_and_counted(tmp_path, crepe):
 
 
 def test_incomparable_results_are_rejected(tmp_path, crepe):
-    with pytest.raises(ConfigError, match=r"crepe.json has several metrics; name one, as in .*crepe.json:cosine"):
+    with pytest.raises(ConfigError, match=r"crepe.json has several metrics; select one, as in .*crepe.json:cosine"):
         open_side(str(crepe))
     with pytest.raises(InputError, match=r"nowhere: no such file; expected a result"):
         open_side("nowhere")

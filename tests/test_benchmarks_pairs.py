@@ -53,7 +53,7 @@ def test_sugarcrepe_uses_the_existing_image_folder(crepe: Path) -> None:
 
 def test_missing_file_error_names_file_and_source(crepe: Path) -> None:
     (crepe / "data" / "swap_obj.json").unlink()
-    with pytest.raises(InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found nothing") as caught:
+    with pytest.raises(InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found no such file") as caught:
         load("sugarcrepe", crepe)
     assert "github.com/RAIVNLab/sugar-crepe" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -322,13 +322,13 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
     # The same caption in another case is not a negative.
     assert items[0].negative in ("mri", "x-ray")
     assert image_source(items[3].image) == b"picture ROCOv2_test_3"
-    with pytest.raises(InputError, match=r"validation-\*\.parquet, found nothing there; get it from https"):
+    with pytest.raises(InputError, match=r"validation-\*\.parquet, found no such file; get it from https"):
         load("rocov2", tmp_path, split="validation")
 
 
 def test_retrieval_pairs_need_other_captions() -> None:
     same = [CaptionedImage(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
-    with pytest.raises(InputError, match="found no caption of another image for 0"):
+    with pytest.raises(InputError, match="no caption of another image for 0"):
         draw_pairs(same, seed=0)
 
 

@@ -88,7 +88,7 @@ def test_expert_json_needs_three_ratings_per_caption(tmp_path: Path) -> None:
         load("flickr8k-expert", tmp_path)
     mixed = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2), ("b", 2)], [])
     (tmp_path / "flickr8k.json").write_text(json.dumps({"1": mixed}))
-    with pytest.raises(InputError, match="expected 3 ratings in a row for one caption"):
+    with pytest.raises(InputError, match="expected 3 consecutive ratings of one caption"):
         load("flickr8k-expert", tmp_path)
 
 
@@ -136,12 +136,12 @@ def test_items_without_rating_are_dropped(tmp_path: Path) -> None:
 
 def test_missing_flickr8k_files_are_rejected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
-    with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or .*flickr8k\.json, found nothing"):
+    with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or .*flickr8k\.json, found no such file"):
         load("flickr8k-expert", empty)
     with pytest.raises(InputError, match=r"CrowdFlowerAnnotations\.txt or .*crowdflower_flickr8k\.json"):
         load("flickr8k-cf", empty)
     (raw / "Flickr8k.token.txt").unlink()
-    with pytest.raises(InputError, match=r"expected .*Flickr8k\.token\.txt, found nothing"):
+    with pytest.raises(InputError, match=r"expected .*Flickr8k\.token\.txt, found no such file"):
         load("flickr8k-expert", raw)
 
 
@@ -202,5 +202,5 @@ def test_composite_json_form(tmp_path: Path) -> None:
 
 
 def test_missing_composite_files_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"8k_correctness\.csv .*found nothing there; get it from https"):
+    with pytest.raises(InputError, match=r"8k_correctness\.csv .*found no such file; get it from https"):
         load("composite", tmp_path)

@@ -83,7 +83,7 @@ def test_files_with_other_json_are_rejected(name, file, content, tmp_path: Path)
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_empty_folder_error_names_the_missing_files(row: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected .*, found nothing there; get it from \S+") as caught:
+    with pytest.raises(InputError, match=r"expected .*, found no such file; get it from \S+") as caught:
         registry.load(row.name, tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -97,7 +97,7 @@ def test_rows_of_one_image_are_merged(tmp_path):
 def test_rows_file_is_found_by_words_of_its_name(tmp_path):
     row = {"image": "a.jpg", "caption": "x", "negative_caption": "y"}
     write_rows(tmp_path / "mysugarcrepes.jsonl", [row])
-    with pytest.raises(InputError, match="found nothing there"):
+    with pytest.raises(InputError, match="found no such file"):
         load("sugarcrepe", tmp_path)
     write_rows(tmp_path / "dev_sugarcrepe.jsonl", [row])
     assert len(load("sugarcrepe", tmp_path)) == 1

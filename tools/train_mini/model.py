@@ -54,7 +54,7 @@ class MiniAligner(Aligner):
         features: Features = self.trunk(batch.pixels)
         return features
 
-    def rated_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
+    def scaled_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
         """Return groups of parameters with their learning rate as a share of `train.lr`."""
         trunk = [] if self.trunk is None else list(self.trunk.parameters())
         tuned = set(map(id, trunk))

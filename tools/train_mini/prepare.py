@@ -15,7 +15,7 @@ from msdscore.io.atomic import replacing
 from msdscore.lab import edits
 from msdscore.lab.align.data.formats import Pairs, TrainingPair, image_name
 from msdscore.lab.align.data.negatives import class_weights, make_negatives
-from msdscore.lab.align.data.samples import says_side
+from msdscore.lab.align.data.samples import mentions_side
 from msdscore.lab.align.repeatable import stream
 from msdscore.text.words import stem
 from train_mini.phrases import (
@@ -85,7 +85,7 @@ def _prepared(pairs: Pairs, recipe: MiniRecipe, tower: MiniLMTexts) -> PreparedT
     }
     texts = {kind: flatten(own, tower, lexicon.number) for kind, own in owned.items()}
     texts["classes"] = _framed_classes(lexicon, tower)
-    sided = np.array([says_side(pair.captions) for pair in pairs.items], dtype=np.bool_)
+    sided = np.array([mentions_side(pair.captions) for pair in pairs.items], dtype=np.bool_)
     return PreparedTexts(texts, word_facts(pairs, lexicon), sided)
 
 

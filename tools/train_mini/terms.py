@@ -72,7 +72,7 @@ def _support(step: MiniStep) -> Scalar:
 
 
 def _grounded(step: MiniStep) -> Scalar:
-    owner = step.batch.negative_owner // step.batch.each
+    owner = step.batch.negative_owner // step.batch.captions_per_image
     return step.mean_over_negatives(grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
 
 
@@ -90,7 +90,7 @@ def _word(step: MiniStep) -> Scalar:
 def _evidence(step: MiniStep) -> Scalar:
     """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the images of its group."""
     batch, mask = step.batch, step.batch.texts.mask
-    words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.each
+    words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.captions_per_image
     losses = [_group_loss(step, step.densities, words, owner, elsewhere=_ELSEWHERE)]
     for part in batch.by_rule:
         known = part.texts.mask & (part.words >= 0)
@@ -141,7 +141,7 @@ def _over_machine(step: MiniStep) -> Scalar:
         return 0.0 * texts.pooled.sum()
     with step.autocast():
         machine = step.aligner.heads.project("text", batch.machine.texts).pooled
-    people = texts.pooled.unflatten(0, (-1, batch.each))
+    people = texts.pooled.unflatten(0, (-1, batch.captions_per_image))
     scale = step.aligner.scale("contrastive")
     return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)
 

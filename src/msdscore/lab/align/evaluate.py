@@ -25,13 +25,13 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Recall in percent at ranks 1, 5 and 10, in both directions; for an image its best caption counts."""
+    """Recall in percent at ranks 1, 5 and 10, in both directions; the best-ranked caption of an image counts."""
 
     image_to_text: tuple[float, ...]
     text_to_image: tuple[float, ...]
     images: int
     captions: int
-    unreadable: int = 0  # images that could not be read, and are ignored
+    unreadable: int = 0  # images that could not be read and are ignored
 
     @property
     def mean(self) -> float:
@@ -52,9 +52,13 @@ class Evaluation:
         """Return one row per similarity and direction: recall in percent at every rank."""
         ranks = [f"R@{rank}" for rank in RANKS]
         return [
-            {"similarity": name, "direction": way} | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
+            {"similarity": name, "direction": direction}
+            | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
             for name, figures in (("cosine of pooled vectors", self.cosine), ("local max-similarity", self.local))
-            for way, recall in (("image to text", figures.image_to_text), ("text to image", figures.text_to_image))
+            for direction, recall in (
+                ("image to text", figures.image_to_text),
+                ("text to image", figures.text_to_image),
+            )
         ]
 
 
@@ -64,13 +68,13 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
     Raises:
         RunError: If the folder has no run with a checkpoint.
     """
-    where = place(device, "auto").device
+    torch_device = place(device, "auto").device
     finished = read_run(Path(run))
-    recipe, towers = finished.recipe, open_towers(finished.recipe, where)
-    verify_files(towers[0].files, finished.known.image_sha256, source=recipe.image.source)
-    verify_files(towers[1].files, finished.known.text_sha256, source=recipe.text.source)
+    recipe, towers = finished.recipe, open_towers(finished.recipe, torch_device)
+    verify_files(towers[0].files, finished.towers.image_sha256, source=recipe.image.source)
+    verify_files(towers[1].files, finished.towers.text_sha256, source=recipe.text.source)
     towers = tune_towers(towers, finished.trunk)
-    heads, chunk = finished.heads.to(where), recipe.train.tower_batch
+    heads, chunk = finished.heads.to(torch_device), recipe.train.tower_batch
     cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
     assert local is not None, "local retrieval is measured by default"
     return Evaluation(str(run), finished.step, cosine, local)
@@ -107,25 +111,27 @@ def measure_retrieval(
             readable += 1
         if decoded:
             images.append(project("image", towers[0].features(prepare_all(towers[0].prepare, decoded))))
-            texts += [project("text", towers[1].features(few)) for few in chunks(captions, chunk)]
+            texts += [project("text", towers[1].features(batch)) for batch in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
-    seen, said = join(images), join(texts)
-    of = torch.tensor(owner, device=seen.pooled.device)
-    cosine = _recalls(seen.pooled @ said.pooled.mT, of, len(pairs) - readable)
+    image_embeddings, text_embeddings = join(images), join(texts)
+    owners = torch.tensor(owner, device=image_embeddings.pooled.device)
+    cosine = _recalls(image_embeddings.pooled @ text_embeddings.pooled.mT, owners, len(pairs) - readable)
     if not local:
         return cosine, None
-    table = caption_table(token_table(seen, said.points[said.mask]), said.mask)
-    return cosine, _recalls(table, of, len(pairs) - readable)
+    table = caption_table(
+        token_table(image_embeddings, text_embeddings.points[text_embeddings.mask]), text_embeddings.mask
+    )
+    return cosine, _recalls(table, owners, len(pairs) - readable)
 
 
 def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:
-    own = owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
+    is_own = owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
     # The rank of the image's best caption: the number of other captions before it. Ties count against the model.
-    best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
-    before_texts = ((table >= best) & ~own).sum(dim=1)
-    mine = table.gather(0, owner.unsqueeze(0))
-    before_images = ((table >= mine) & ~own).sum(dim=0)
+    best = table.masked_fill(~is_own, -torch.inf).amax(dim=1, keepdim=True)
+    before_texts = ((table >= best) & ~is_own).sum(dim=1)
+    own_scores = table.gather(0, owner.unsqueeze(0))
+    before_images = ((table >= own_scores) & ~is_own).sum(dim=0)
     image_to_text, text_to_image = (
         tuple(100 * float((before < rank).double().mean()) for rank in RANKS)
         for before in (before_texts, before_images)

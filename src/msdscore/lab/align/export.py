@@ -27,12 +27,12 @@ from msdscore.version import __version__
 
 DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network
-BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
-# With background images only: they calibrate support, and cannot weigh words; `msdscore bank --pairs` builds a bank
-# that can, and with it the evidence form is the default.
+BRANCHES = "trunk-*.safetensors"  # the same for each member of a joined encoder
+# Settings for a bank of background images only, which calibrates support but has no word weights.
+# `msdscore bank --pairs` builds a bank with word weights; the evidence form is then the default.
 RECOMMENDED = {"preset": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
-_LEAST = 2  # background images, and members of a joined encoder
-_SAME = ("text", "image_dims", "text_dims")  # settings that members must share, besides the image tower
+_MINIMUM = 2  # background images, or members of a joined encoder
+_SHARED_SETTINGS = ("text", "image_dims", "text_dims")  # must be equal in all members, like the image tower
 
 
 def export(
@@ -43,17 +43,17 @@ def export(
     background: Sequence[Image] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
+    """Write an aligned encoder: heads, and references to the backbones with their hashes.
 
-    With background images (about a hundred), it includes a bank, which calibrates support, and recommends the paper's
-    form with it.
+    With background images (about a hundred), the folder includes a bank that calibrates
+    support, and recommends the paper's form.
 
     Raises:
         RunError: If the run has no checkpoint, or the folder has other files, or an encoder without `overwrite`.
-        ConfigError: If the heads do not fit the dtype, or there are too few images.
+        ConfigError: If the weights overflow the dtype, or there are too few images.
     """
-    if background and len(background) < _LEAST:
-        raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 are typical")
+    if background and len(background) < _MINIMUM:
+        raise ConfigError(f"expected at least {_MINIMUM} background images, got {len(background)}; 128 are typical")
     source, target = Path(run), Path(folder)
     finished = read_run(source)
     weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
@@ -61,7 +61,7 @@ def export(
     card = (source / CARD).read_bytes() if (source / CARD).is_file() else None
     _write(target, config, weights, card, dtype=dtype, overwrite=overwrite)
     if background:
-        # The images are fitted as the score would, with the heads as they are stored.
+        # Load the stored heads, so that the bank is fitted with the same weights as at scoring time.
         encoder = load_encoder(str(target), device="cpu")
         bank = build_bank(encoder, recommended_config(encoder), background).bank
         write_bytes(target / BANK, bank_bytes(bank, half=True), folder=target)
@@ -81,7 +81,7 @@ def _write(
     """Write the files of an encoder; files of an earlier export are removed, in particular its bank and checksums.
 
     Raises:
-        ConfigError: If the dtype is unknown, or the numbers do not fit it.
+        ConfigError: If the dtype is unknown, or the weights overflow it.
         RunError: If the folder has other files, or an encoder without `overwrite`.
     """
     if dtype not in DTYPES:
@@ -93,7 +93,7 @@ def _write(
         else:
             stored = {key: value.to(getattr(torch, dtype)).contiguous() for key, value in tensors.items()}
         if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
-            raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
+            raise ConfigError(f"the trained weights overflow {dtype}; export them with dtype='float32'")
         files[name] = save(stored)
     known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
     others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
@@ -108,10 +108,10 @@ def _write(
 
 
 def _config(finished: FinishedRun) -> dict[str, Any]:
-    known, recipe = finished.known, finished.recipe
-    weights = TRUNK if finished.trunk else _lasting(recipe.image.weights)
-    image = replace(recipe.image, source=_lasting(recipe.image.source), weights=weights)
-    text = replace(recipe.text, source=_lasting(recipe.text.source))
+    towers, recipe = finished.towers, finished.recipe
+    weights = TRUNK if finished.trunk else _absolute(recipe.image.weights)
+    image = replace(recipe.image, source=_absolute(recipe.image.source), weights=weights)
+    text = replace(recipe.text, source=_absolute(recipe.text.source))
     return {
         "model_type": MODEL_TYPE,
         "format": FORMAT,
@@ -120,15 +120,15 @@ def _config(finished: FinishedRun) -> dict[str, Any]:
         "seed": recipe.seed,
         "step": finished.step,
         # The image network of `mini` is identified by its weights, independent of the file.
-        "image": plain(replace(image, sha256="" if image.kind == "mini" else known.image_sha256)),
-        "text": plain(replace(text, sha256=known.text_sha256)),
+        "image": plain(replace(image, sha256="" if image.kind == "mini" else towers.image_sha256)),
+        "text": plain(replace(text, sha256=towers.text_sha256)),
         "heads": plain(recipe.heads),
-        "image_dims": plain(known.image),
-        "text_dims": plain(known.text),
+        "image_dims": plain(towers.image),
+        "text_dims": plain(towers.text),
     } | ({"dtype": "float32"} if image.kind == "mini" else {})
 
 
-def _lasting(source: str) -> str:
+def _absolute(source: str) -> str:
     """Return a local path that does not depend on the working directory; names are unchanged."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source and path.exists() else source
@@ -146,19 +146,19 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
         RunError: If the target has other files, or an encoder without `overwrite`.
     """
     members = [Path(folder) for folder in folders]
-    if len(members) < _LEAST:
-        raise ConfigError(f"expected at least {_LEAST} exported encoders to join, got {len(members)}")
+    if len(members) < _MINIMUM:
+        raise ConfigError(f"expected at least {_MINIMUM} exported encoders to join, got {len(members)}")
     configs = [_read_member(folder) for folder in members]
-    _refuse_different(configs, members)
+    _check_compatible(configs, members)
     out = Path(target)
     if out.resolve() in [folder.resolve() for folder in members]:
         raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
-    # Everything is read before anything is removed: a damaged member does not destroy an earlier export.
+    # Read all members before removing files, so that a damaged member does not destroy an earlier export.
     heads, trunks = dict[str, Tensor](), dict[str, Mapping[str, Tensor]]()
     for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
-        own = widened(read_tensors([folder / "model.safetensors"]))
-        heads |= {f"members.{number}.{name}": tensor for name, tensor in own.items()}
-        if tuned := _tuned(config):
+        tensors = widened(read_tensors([folder / "model.safetensors"]))
+        heads |= {f"members.{number}.{name}": tensor for name, tensor in tensors.items()}
+        if tuned := _tuned_weights(config):
             trunks[f"trunk-{number}.safetensors"] = widened(read_tensors([folder / tuned]))
     first = configs[0]
     config = {
@@ -167,7 +167,7 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
         "msdscore": __version__,
         # A member's checkpoint, or its recipe with seed and step.
         "joined": [str(c.get("checkpoint") or f"{c.get('recipe')}-s{c.get('seed')}-{c.get('step')}") for c in configs],
-        **{key: first[key] for key in ("dtype", *_SAME) if key in first},
+        **{key: first[key] for key in ("dtype", *_SHARED_SETTINGS) if key in first},
         "image": _backbone(first) | ({"branches": list(trunks)} if trunks else {}),
         "heads": [member["heads"] for member in configs],
     }
@@ -184,26 +184,26 @@ def _read_member(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or (config.get("model_type"), config.get("format")) != (MODEL_TYPE, FORMAT):
         raise ConfigError(f"{folder}: expected an exported encoder of this version; export it again")
     if isinstance(config["heads"], list):
-        raise ConfigError(f"{folder}: is joined already; name its members instead")
+        raise ConfigError(f"{folder}: is already a joined encoder; pass its members instead")
     return config
 
 
-def _tuned(config: Mapping[str, Any]) -> str:
-    """Return the file of tuned stages, one per member; for other towers `weights` is the backbone."""
+def _tuned_weights(config: Mapping[str, Any]) -> str:
+    """Return the file name of tuned image stages, or an empty string; for other towers `weights` is the backbone."""
     image = config["image"]
     return str(image.get("weights", "")) if image.get("kind") == "mini" else ""
 
 
 def _backbone(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the image tower without settings that differ between members."""
-    return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned(config)}
+    return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned_weights(config)}
 
 
-def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> None:
+def _check_compatible(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> None:
     first = configs[0]
-    tuned = [_tuned(config) for config in configs]
+    tuned = [_tuned_weights(config) for config in configs]
     for config, folder in zip(configs[1:], folders[1:], strict=True):
-        different = [key for key in _SAME if config[key] != first[key]]
+        different = [key for key in _SHARED_SETTINGS if config[key] != first[key]]
         if {"weights": ""} | _backbone(config) != {"weights": ""} | _backbone(first):
             different.append("image")
         if different:
@@ -215,7 +215,7 @@ def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
 
 
 def write_sums(folder: Path) -> None:
-    """Write a list of every file of a folder with its SHA-256, for `sha256sum --check SHA256SUMS`."""
+    """Write the SHA-256 of every file of a folder, for `sha256sum --check SHA256SUMS`."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
     lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
     write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)

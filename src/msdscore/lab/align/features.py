@@ -1,6 +1,6 @@
-"""Features of the frozen towers, and the batch that the loss reads.
+"""Features of the frozen towers, and the input batch of the loss.
 
-They are computed on demand, or once for all epochs and stored on disk.
+Features are computed on demand, or once for all epochs and stored on disk.
 """
 
 import json
@@ -36,7 +36,7 @@ from msdscore.text.words import WORD, Span, stem
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int32": torch.int32}
 _DONE = "cache.json"  # written last, when the cache is complete
 _PARTS = ("local", "whole", "pooled")
-_SHARE = 0.6  # of the free memory of a GPU that cached features may take
+_GPU_MEMORY_SHARE = 0.6  # largest share of the free GPU memory for cached features
 
 OnProgress = Callable[[int, int], None]
 Item = TypeVar("Item")
@@ -52,15 +52,15 @@ class TrainingBatch:
     images: Features | None  # None if the image network is trained too
     texts: Features
     negatives: Features | None
-    negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
+    negative_owner: Int[Tensor, " negatives"]  # index of the caption of every hard negative
     captions: tuple[str, ...]
     items: Int[Tensor, " batch"]
     token_words: Int[Tensor, "captions points"]  # the word id of every token
     image_words: Int[Tensor, "batch words"]  # word ids of all captions of an image; -1: padding
 
     @property
-    def each(self) -> int:
-        """Captions per image."""
+    def captions_per_image(self) -> int:
+        """The number of captions per image."""
         return len(self.texts) // len(self.items)
 
 
@@ -116,8 +116,8 @@ def make_batch(samples: Sequence[Sample], source: TowerFeatures, *, device: torc
     """Run the frozen towers over samples, without gradients."""
     images, texts = source.images(samples), source.texts(samples)
     captions = tuple(caption for sample in samples for caption in sample.captions)
-    negatives = [own for sample in samples for own in sample.negatives]
-    owned = [(row, text) for row, own in enumerate(negatives) for text in own]
+    negatives = [caption_negatives for sample in samples for caption_negatives in sample.negatives]
+    negative_rows = [(row, text) for row, caption_negatives in enumerate(negatives) for text in caption_negatives]
     words = [
         [stem(word) for word in words_at(caption, layout.spans)]
         for caption, layout in zip(captions, token_layouts(texts), strict=True)
@@ -125,18 +125,18 @@ def make_batch(samples: Sequence[Sample], source: TowerFeatures, *, device: torc
     return TrainingBatch(
         images=images,
         texts=texts,
-        negatives=source.encode([text for _, text in owned]) if owned else None,
-        negative_owner=torch.tensor([row for row, _ in owned], dtype=torch.int64, device=device),
+        negatives=source.encode([text for _, text in negative_rows]) if negative_rows else None,
+        negative_owner=torch.tensor([row for row, _ in negative_rows], dtype=torch.int64, device=device),
         captions=captions,
         items=torch.tensor([sample.item for sample in samples], device=device),
-        token_words=_numbers(words, device, width=texts.mask.shape[1]),
-        image_words=_numbers([sorted(sample.words) for sample in samples], device),
+        token_words=_word_ids(words, device, width=texts.mask.shape[1]),
+        image_words=_word_ids([sorted(sample.words) for sample in samples], device),
     )
 
 
-def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int = 1) -> Int[Tensor, "rows width"]:
-    wide = max(width, *map(len, rows)) if rows else width
-    keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
+def _word_ids(rows: Sequence[Sequence[str]], device: torch.device, *, width: int = 1) -> Int[Tensor, "rows width"]:
+    row_length = max(width, *map(len, rows)) if rows else width
+    keys = [[*map(text_key, row), *[-1] * (row_length - len(row))] for row in rows]
     return torch.tensor(keys, dtype=torch.int64, device=device)
 
 
@@ -153,12 +153,12 @@ class MatrixWriter:
         """Add the real rows of every item of a padded batch; an item may have no rows.
 
         Raises:
-            ConfigError: If the values do not fit the dtype of the store.
+            ConfigError: If the values overflow the dtype of the store.
         """
-        # Converted before the copy from the GPU, which takes most of the time.
+        # Converted on the GPU, because the copy to the CPU takes most of the time.
         rows = vectors.detach()[mask].to(self._dtype).cpu().contiguous()
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
-            raise ConfigError(f"features do not fit {self._dtype}; cache them as bfloat16 or float32 (cache_dtype)")
+            raise ConfigError(f"features overflow {self._dtype}; cache them as bfloat16 or float32 (cache_dtype)")
         self._width = self._width or vectors.shape[2]
         self._file.write(rows.view(torch.uint8).numpy().tobytes())
         self._ends += (self._ends[-1] + mask.sum(dim=1).cumsum(dim=0)).tolist()
@@ -170,11 +170,11 @@ class MatrixWriter:
 
 
 class MatrixStore:
-    """Reads matrices by index; the file is mapped, unless `values` are moved to another device."""
+    """Reads matrices by index; the file is memory-mapped, unless `values` are moved to another device."""
 
     def __init__(self, path: Path, dtype: str) -> None:
-        known = np.load(path.with_suffix(".npy"))
-        self.width, self.ends = int(known[0]), known[1:]
+        header = np.load(path.with_suffix(".npy"))
+        self.width, self.ends = int(header[0]), header[1:]
         count = int(self.ends[-1]) * self.width
         size = path.with_suffix(".bin").stat().st_size
         if size != count * DTYPES[dtype].itemsize:
@@ -182,9 +182,9 @@ class MatrixStore:
         values = torch.from_file(str(path.with_suffix(".bin")), shared=False, size=count, dtype=DTYPES[dtype])
         self.values = values.view(-1, self.width) if count else values.view(0, max(1, self.width))
 
-    def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return matrices as one padded batch, with its mask, on the device of the store."""
-        index = np.asarray(numbers)
+        index = np.asarray(indices)
         starts, heights = self.ends[index], self.ends[index + 1] - self.ends[index]
         offsets = np.arange(heights.max())
         real = offsets < heights[:, None]
@@ -221,17 +221,17 @@ def build_cache(
             return
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        _check_room(folder, reader, live, dtype)
+        _check_disk_space(folder, reader, live, dtype)
         bad = _write_features(folder, reader, live, dtype, workers, on_progress)
         state = {"dtype": dtype, "views": reader.recipe.sample.views, "bad": bad}
         write_bytes(folder / _DONE, json.dumps(state).encode(), folder=folder)
 
 
-def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
-    """Raise `ConfigError` if the disk is too small, before hours of work."""
+def _check_disk_space(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
+    """Raise `ConfigError` if the disk is too small for the cache."""
     probe = live.image.features([live.image.prepare(Image.new("RGB", (64, 64)))])
-    numbers = probe.points.numel() + (probe.whole.points.numel() if probe.whole is not None else 0)
-    needed = numbers * DTYPES[dtype].itemsize * len(reader.pairs) * reader.recipe.sample.views
+    values_per_image = probe.points.numel() + (probe.whole.points.numel() if probe.whole is not None else 0)
+    needed = values_per_image * DTYPES[dtype].itemsize * len(reader.pairs) * reader.recipe.sample.views
     free = shutil.disk_usage(folder).free
     if needed > 0.95 * free:
         raise ConfigError(
@@ -261,11 +261,11 @@ def _write_features(
     jobs = [partial(_decode, reader, item) for item in range(len(reader.pairs))]
     with ThreadPoolExecutor(workers) as pool:
         for decoded in in_order(pool, chunks(jobs, live.chunk), ahead=1):
-            bad |= {item: reason for item, (_, reason) in enumerate(decoded, start) if reason}
+            bad |= {item: error for item, (_, error) in enumerate(decoded, start) if error}
             for part in chunks([view for views, _ in decoded for view in views], live.chunk):
                 write("image", live.image.features(prepare_all(live.image.prepare, part)))
-            own = reader.pairs.items[start : start + len(decoded)]
-            texts = live.encode([caption for pair in own for caption in pair.captions])
+            pairs = reader.pairs.items[start : start + len(decoded)]
+            texts = live.encode([caption for pair in pairs for caption in pair.captions])
             write("text", texts)
             for layout in token_layouts(texts):
                 spans = torch.tensor(layout.spans, dtype=torch.int32).reshape(1, -1, 2)
@@ -279,16 +279,16 @@ def _write_features(
 
 def _decode(reader: SampleReader, item: int) -> tuple[list[Image.Image], str]:
     """Return all views of one pair's image; for an unreadable one grey views, and the error."""
-    numbers, sample = range(reader.recipe.sample.views), reader.recipe.sample
+    views, sample = range(reader.recipe.sample.views), reader.recipe.sample
     try:
-        return reader.views(item, numbers), ""
+        return reader.views(item, views), ""
     except ImageError as error:
         grey, captions = Image.new("RGB", (64, 64), "grey"), reader.pairs.items[item].captions
-        return [make_view(grey, sample, captions, item=item, view=view) for view in numbers], str(error)
+        return [make_view(grey, sample, captions, item=item, view=view) for view in views], str(error)
 
 
 class CachedFeatures(TowerFeatures):
-    """Features from a cache, moved to the device of the training; unknown texts are encoded by the text tower."""
+    """Features from a cache, on the training device; unknown texts are encoded by the text tower."""
 
     def __init__(self, folder: Path, pairs: Pairs, live: TowerFeatures) -> None:
         super().__init__(live.image, live.text, live.chunk)
@@ -303,9 +303,9 @@ class CachedFeatures(TowerFeatures):
         # The index of each pair's first caption.
         self._first = [0, *accumulate(len(pair.captions) for pair in pairs.items)]
         device = live.image.device
-        # In GPU memory if enough is free: steps then do not wait for the disk.
+        # Moved to the GPU if enough memory is free, so that steps do not wait for the disk.
         needed = sum(store.values.nbytes for store in self._stores.values())
-        if device.type == "cuda" and needed < _SHARE * torch.cuda.mem_get_info(device)[0]:
+        if device.type == "cuda" and needed < _GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]:
             for store in self._stores.values():
                 store.values = store.values.to(device)
 
@@ -315,20 +315,20 @@ class CachedFeatures(TowerFeatures):
 
     def texts(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' captions."""
-        numbers = [self._first[sample.item] + choice for sample in samples for choice in sample.choices]
-        spans, mask = self._spans.take(numbers)
+        indices = [self._first[sample.item] + choice for sample in samples for choice in sample.choices]
+        spans, mask = self._spans.take(indices)
         layout = tuple(
-            TokenLayout(tuple((int(a), int(b)) for a, b in row[real].tolist()))
+            TokenLayout(tuple((int(start), int(end)) for start, end in row[real].tolist()))
             for row, real in zip(spans, mask, strict=True)
         )
-        return self._features("text", numbers, layout)
+        return self._features("text", indices, layout)
 
-    def _features(self, side: str, numbers: Sequence[int], layout: tuple[TokenLayout, ...]) -> Features:
+    def _features(self, side: str, indices: Sequence[int], layout: tuple[TokenLayout, ...]) -> Features:
         device = self.image.device
         parts = {}
         for part in _PARTS:
             if f"{side}-{part}" in self._stores:
-                vectors, mask = self._stores[f"{side}-{part}"].take(numbers)
+                vectors, mask = self._stores[f"{side}-{part}"].take(indices)
                 parts[part] = Features(vectors.to(device).float(), mask.to(device))
         pooled = parts["pooled"].points[:, 0] if "pooled" in parts else None
         return replace(parts["local"], pooled=pooled, layout=layout, whole=parts.get("whole"))
@@ -346,6 +346,6 @@ def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
     for begin, end in spans:
         # The span of a token may start with the space before its word.
         first = begin + len(caption[begin:end]) - len(caption[begin:end].lstrip())
-        near = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
-        words.append(near.group().casefold() if near is not None and first < near.end() else "")
+        nearest = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
+        words.append(nearest.group().casefold() if nearest is not None and first < nearest.end() else "")
     return tuple(words)

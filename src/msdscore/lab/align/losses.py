@@ -11,15 +11,15 @@ from torch.nn.functional import cross_entropy
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.base import Embeddings
 
-_CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
-TABLE_ROOM = 1 << 27  # largest number of similarities of the token-to-patch table in memory
+_MASKED = -1e9  # finite, because the gradient of a row of -inf is NaN
+MAX_TABLE_SIZE = 1 << 27  # maximum number of token-to-patch similarities in memory
 
 Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
 
 
 def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
-    """Return True for captions of the same image in another row of the batch, which are not negatives.
+    """Return a mask of captions of the same image in another row of the batch, which are not negatives.
 
     >>> same_images(torch.tensor([4, 7, 4]))[0]
     tensor([False, False,  True])
@@ -39,11 +39,11 @@ def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar
     >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
     tensor(0.6931)
     """
-    open_logits = logits.masked_fill(excluded, -torch.inf)
+    masked_logits = logits.masked_fill(excluded, -torch.inf)
     images, captions = logits.shape
     owner = torch.arange(images, device=logits.device).repeat_interleave(captions // images)
-    to_captions = open_logits.log_softmax(dim=1).gather(0, owner.unsqueeze(0))
-    return (cross_entropy(open_logits.mT, owner) - to_captions.mean()) / 2
+    to_captions = masked_logits.log_softmax(dim=1).gather(0, owner.unsqueeze(0))
+    return (cross_entropy(masked_logits.mT, owner) - to_captions.mean()) / 2
 
 
 def negatives_loss(
@@ -52,7 +52,7 @@ def negatives_loss(
     real: Bool[Tensor, "batch count"],
     scale: Scalar,
 ) -> Scalar:
-    """Each caption against its hard negatives, for its image."""
+    """Cross-entropy of each caption against its hard negatives, given its image."""
     logits = torch.cat([similarity.unsqueeze(1), negatives.masked_fill(~real, -torch.inf)], dim=1) * scale
     return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
@@ -71,11 +71,11 @@ class _BestPatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, points: Tensor, mask: Tensor) -> Tensor:
-        narrow = torch.bfloat16 if tokens.is_cuda else tokens.dtype
-        patches, hidden = points.to(narrow).flatten(0, 1).mT, (~mask).flatten()
+        dtype = torch.bfloat16 if tokens.is_cuda else tokens.dtype
+        patches, padding = points.to(dtype).flatten(0, 1).mT, (~mask).flatten()
         values, winners = [], []
-        for part in tokens.to(narrow).split(_rows(mask)):
-            best = (part @ patches).masked_fill_(hidden, -torch.inf).unflatten(1, mask.shape).max(dim=2)
+        for part in tokens.to(dtype).split(_tokens_per_part(mask)):
+            best = (part @ patches).masked_fill_(padding, -torch.inf).unflatten(1, mask.shape).max(dim=2)
             values.append(best.values)
             winners.append(best.indices.to(torch.int16))
         ctx.save_for_backward(tokens, points, torch.cat(winners))
@@ -84,22 +84,22 @@ class _BestPatch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         tokens, points, winners = ctx.saved_tensors
-        narrow = torch.bfloat16 if tokens.is_cuda else tokens.dtype
-        patches, of_points = points.to(narrow).flatten(0, 1), torch.zeros_like(points).flatten(0, 1)
-        of_tokens, rows = torch.empty_like(tokens), _rows(points[..., 0])
+        dtype = torch.bfloat16 if tokens.is_cuda else tokens.dtype
+        patches, points_grad = points.to(dtype).flatten(0, 1), torch.zeros_like(points).flatten(0, 1)
+        tokens_grad, rows = torch.empty_like(tokens), _tokens_per_part(points[..., 0])
         for start in range(0, len(tokens), rows):
             part = slice(start, start + rows)
-            table = gradients[0].new_zeros(*winners[part].shape, points.shape[1], dtype=narrow)
-            table.scatter_(2, winners[part].long().unsqueeze(2), gradients[0][part].to(narrow).unsqueeze(2))
+            table = gradients[0].new_zeros(*winners[part].shape, points.shape[1], dtype=dtype)
+            table.scatter_(2, winners[part].long().unsqueeze(2), gradients[0][part].to(dtype).unsqueeze(2))
             flat = table.flatten(1)
-            of_tokens[part] = (flat @ patches).to(tokens.dtype)
-            of_points += (flat.mT @ tokens[part].to(narrow)).to(points.dtype)
-        return of_tokens, of_points.view_as(points), None
+            tokens_grad[part] = (flat @ patches).to(tokens.dtype)
+            points_grad += (flat.mT @ tokens[part].to(dtype)).to(points.dtype)
+        return tokens_grad, points_grad.view_as(points), None
 
 
-def _rows(patches: Tensor) -> int:
+def _tokens_per_part(patches: Tensor) -> int:
     """Return the number of tokens whose similarities to all patches fit in memory."""
-    return max(1, TABLE_ROOM // max(1, patches.numel()))
+    return max(1, MAX_TABLE_SIZE // max(1, patches.numel()))
 
 
 def caption_table(
@@ -117,37 +117,37 @@ def word_loss(
     absent: Bool[Tensor, "tokens batch"],
     scale: Scalar,
 ) -> Scalar:
-    """Each word's image against images without the word, and each image's words against absent ones.
+    """Contrastive loss of a word's image against images without the word, and of an image's words against absent ones.
 
     `absent[t, b]` is True if no caption of image b has the word of token t; a pair that is neither present nor absent
     is ignored, since the word may be visible there.
     """
     logits = table * scale
     own = logits.gather(1, owner.unsqueeze(1))
-    over_images = torch.cat([own, logits.masked_fill(~absent, _CLOSED)], dim=1)
+    over_images = torch.cat([own, logits.masked_fill(~absent, _MASKED)], dim=1)
     to_images = over_images.logsumexp(dim=1) - own.squeeze(1)
     # The absent words of an image are the same for all its words, so that one sum is sufficient.
-    rest = logits.masked_fill(~absent, _CLOSED).logsumexp(dim=0)[owner]
+    rest = logits.masked_fill(~absent, _MASKED).logsumexp(dim=0)[owner]
     to_words = torch.logaddexp(own.squeeze(1), rest) - own.squeeze(1)
     return (to_images.mean() + to_words.mean()) / 2
 
 
 def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
-    """Return True if a token's word is in no caption of an image; words are ids, negative ones are padding.
+    """Return a mask of tokens whose word is in no caption of an image; negative word ids are padding.
 
     >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
     tensor([[False,  True],
             [ True, False]])
     """
-    known, number = torch.cat([tokens, images.flatten()]).unique(return_inverse=True)
-    member = torch.zeros(len(images), len(known), dtype=torch.bool, device=tokens.device)
-    member.scatter_(1, number[len(tokens) :].view_as(images), True)
-    return ~member[:, number[: len(tokens)]].mT
+    word_ids, word_index = torch.cat([tokens, images.flatten()]).unique(return_inverse=True)
+    is_present = torch.zeros(len(images), len(word_ids), dtype=torch.bool, device=tokens.device)
+    is_present.scatter_(1, word_index[len(tokens) :].view_as(images), True)
+    return ~is_present[:, word_index[: len(tokens)]].mT
 
 
 def fitted(side: Embeddings, settings: FitSettings) -> Mixture:
-    """One mixture per item, differentiable through all steps of EM."""
-    # Farthest-first starts draw nothing, so the keys decide nothing.
+    """Fit one mixture per item, differentiable through all EM iterations."""
+    # The keys seed random initialisation; farthest-first initialisation does not use them.
     keys = torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
     return fit(side.points, side.mask, keys, settings)
 
@@ -163,16 +163,16 @@ def kl_tables(
 ) -> tuple[Table, ...]:
     """Negative divergence of every image and caption of a batch, by one of the `recipe.DIRECTIONS`.
 
-    `both` is the mean of support and coverage, `each` a table for either; coverage looks at every `stride`-th patch.
+    `both` returns the mean of support and coverage, `each` one table for each; coverage uses every `stride`-th patch.
     """
     text_mix = fitted(texts, fit_texts)
     parts = []
     if direction != "coverage":
-        parts.append(-_directed(texts, text_mix, image_mix).mT)
+        parts.append(-_divergences(texts, text_mix, image_mix).mT)
     if direction != "support":
-        seen = slice(None, None, stride)
-        patches = replace(images, points=images.points[:, seen], mask=images.mask[:, seen])
-        parts.append(-_directed(patches, image_mix, text_mix))
+        every_nth = slice(None, None, stride)
+        patches = replace(images, points=images.points[:, every_nth], mask=images.mask[:, every_nth])
+        parts.append(-_divergences(patches, image_mix, text_mix))
     return (torch.stack(parts).mean(dim=0),) if direction == "both" else tuple(parts)
 
 
@@ -184,10 +184,10 @@ def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[T
     return logits.unflatten(1, (count, components)).logsumexp(dim=2)
 
 
-def _directed(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
+def _divergences(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
     """Return the KL divergence of every item's mixture from all mixtures of the other side, on the item's points."""
     owner = side.mask.nonzero()[:, 0]
-    other = densities(side.points[side.mask], others)
-    mine = log_density(own, side.points)[side.mask].unsqueeze(1)
-    sums = other.new_zeros(len(side), len(others)).index_add(0, owner, mine - other)
+    other_density = densities(side.points[side.mask], others)
+    own_density = log_density(own, side.points)[side.mask].unsqueeze(1)
+    sums = other_density.new_zeros(len(side), len(others)).index_add(0, owner, own_density - other_density)
     return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)

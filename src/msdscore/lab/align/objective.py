@@ -17,7 +17,7 @@ from msdscore.lab.align.aligner import Aligner
 from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.language import FrozenLanguageModel
 from msdscore.lab.align.losses import Scalar, Table
-from msdscore.lab.align.processes import World, gather_embeddings, gather_rows, most, total
+from msdscore.lab.align.processes import World, gather_embeddings, gather_rows, max_over_processes, sum_over_processes
 from msdscore.lab.align.recipe import Recipe
 
 
@@ -35,7 +35,7 @@ class TrainingStep:
         self.texts = gather_embeddings(self.own_texts, self.world)
 
     def autocast(self) -> torch.autocast:
-        """Autocast to bfloat16 for heads and prefix, if the recipe says so; losses are never computed in it."""
+        """Autocast to bfloat16 for heads and prefix, if the recipe enables it; losses are not computed in bfloat16."""
         device, precision = self.batch.items.device.type, self.parts.recipe.train.precision
         half = precision == "bfloat16" or (precision == "auto" and device == "cuda")
         return torch.autocast(device, torch.bfloat16, enabled=half)
@@ -43,7 +43,7 @@ class TrainingStep:
     @cached_property
     def excluded(self) -> Bool[Tensor, "images captions"]:
         """Captions that are not negatives of an image: those of the same image in another row."""
-        return losses.same_images(gather_rows(self.batch.items, self.world), self.batch.each)
+        return losses.same_images(gather_rows(self.batch.items, self.world), self.batch.captions_per_image)
 
     @cached_property
     def cosines(self) -> Table:
@@ -57,8 +57,8 @@ class TrainingStep:
 
     @cached_property
     def owner(self) -> Int[Tensor, " tokens"]:
-        """The image of every token."""
-        return self.texts.mask.nonzero()[:, 0] // self.batch.each
+        """The image index of every token."""
+        return self.texts.mask.nonzero()[:, 0] // self.batch.captions_per_image
 
     @cached_property
     def local(self) -> Table:
@@ -84,7 +84,7 @@ class TrainingStep:
         return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
 
 
-Term = Callable[[Any], Scalar]  # of a `TrainingStep`, or of the subclass that a trainer uses
+Term = Callable[[Any], Scalar]  # takes a `TrainingStep`, or the subclass of a trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ def objective(parts: Parts, batch: TrainingBatch) -> tuple[Scalar, dict[str, Ten
     weights, world = parts.recipe.loss.weights, parts.world
     values = {name: term(step) for name, term in parts.terms.items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
-    # Some terms only use the pairs of one process: the mean over processes is reported.
-    means = total(torch.stack([value.detach() for value in values.values()]), world) / world.size
+    # Some terms use only the pairs of this process, so the mean over processes is reported.
+    means = sum_over_processes(torch.stack([value.detach() for value in values.values()]), world) / world.size
     return loss, dict(zip(values, means, strict=True))
 
 
 def _word(step: TrainingStep) -> Scalar:
     batch, width = step.batch, step.texts.mask.shape[1]
-    widest = most(batch.image_words.shape[1], step.world, batch.items.device)
+    widest = max_over_processes(batch.image_words.shape[1], step.world, batch.items.device)
     # Padded with -1, which is not a word.
     tokens, images = (
         gather_rows(pad(words, (0, count - words.shape[1]), value=-1), step.world)
@@ -147,10 +147,10 @@ def _kl(step: TrainingStep) -> Scalar:
 
 
 def _negatives(step: TrainingStep) -> Scalar:
-    """Return the similarities of the hard negatives of every caption as a padded table."""
+    """Return the loss of captions against their hard negatives, from a padded table of similarities."""
     texts, owner = step.own_texts, step.batch.negative_owner
-    images = step.own_images.pooled.repeat_interleave(step.batch.each, dim=0)
-    # Without a single negative the term is zero, and every process still takes part in it.
+    images = step.own_images.pooled.repeat_interleave(step.batch.captions_per_image, dim=0)
+    # Without negatives the term is zero, but stays in the graph of every process.
     if not len(owner):
         return 0.0 * images.sum()
     cosines = (step.negatives * images[owner]).sum(dim=1)
@@ -161,17 +161,17 @@ def _negatives(step: TrainingStep) -> Scalar:
 
 
 def _reconstruction(step: TrainingStep) -> Scalar:
-    """Return the mean over all caption tokens of all processes."""
-    language, linear, each = step.parts.language, step.aligner.prefix, step.batch.each
+    """Return the mean negative log-likelihood over all caption tokens of all processes."""
+    language, linear, repeats = step.parts.language, step.aligner.prefix, step.batch.captions_per_image
     if language is None:
         raise AssertionError("reconstruction without a language model")
     with step.autocast():
-        # Without a separate map, the head's outputs are used before normalisation.
+        # Without a linear prefix, the head's outputs before normalisation are used.
         prefix = step.image_states.points if linear is None else linear(step.own_images.points)
-        mask = step.own_images.mask.repeat_interleave(each, dim=0)
-        sums, count = language.nll(prefix.repeat_interleave(each, dim=0), mask, step.batch.captions)
-    tokens = total(torch.tensor(float(count), device=sums.device), step.world)
-    return sums * step.world.size / tokens
+        mask = step.own_images.mask.repeat_interleave(repeats, dim=0)
+        nll, count = language.nll(prefix.repeat_interleave(repeats, dim=0), mask, step.batch.captions)
+    tokens = sum_over_processes(torch.tensor(float(count), device=nll.device), step.world)
+    return nll * step.world.size / tokens
 
 
 # By the name of the weight in `[loss]`.

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from msdscore.core.embeddings import widen
 from msdscore.encoders.base import Embeddings
 
-_TIMEOUT = timedelta(hours=6)  # others wait while the first process fills a cache
+_TIMEOUT = timedelta(hours=6)  # the others wait while the first process builds a cache
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The rank of this process among all; a run without `torchrun` is a world of one."""
+    """Rank of this process and number of processes; a run without `torchrun` has one process."""
 
     rank: int = 0
     size: int = 1
@@ -31,8 +31,8 @@ class World:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[World]:
-    """Join the processes that `torchrun` describes in the environment, and leave them at the end."""
+def process_group(device: torch.device) -> Iterator[World]:
+    """Initialise the process group of `torchrun`, if there is one, and destroy it on exit."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
@@ -44,7 +44,7 @@ def joined(device: torch.device) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def own_device(device: torch.device) -> torch.device:
+def local_device(device: torch.device) -> torch.device:
     """Return the GPU of this process, by its local rank."""
     if str(device) == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -52,9 +52,9 @@ def own_device(device: torch.device) -> torch.device:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather rows of all processes in order of rank; gradients of all processes return to the process of a row.
+    """Gather rows of all processes in order of rank; the backward pass sums the gradients over all processes.
 
-    With `torch.distributed.nn.functional.all_gather` instead, two processes over gloo do not learn the same as one.
+    With `torch.distributed.nn.functional.all_gather`, two gloo processes do not compute the same gradients as one.
     """
 
     @staticmethod
@@ -75,8 +75,8 @@ class _Gather(torch.autograd.Function):
 def gather_rows(rows: Tensor, world: World) -> Tensor:
     """Gather rows of all processes in order of rank; every process must pass the same number of rows.
 
-    Every process computes the same loss of all rows. Its gradient comes back once from each process, and
-    `average_gradients` divides by their number: what remains is the gradient of one process with all rows.
+    Every process computes the same loss of all rows. The backward pass sums its gradient over processes,
+    and `average_gradients` divides by their number, so the result equals that of one process with all rows.
     """
     if world.size == 1:
         return rows
@@ -89,7 +89,7 @@ def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
     """Gather aligned points of all processes, padded to the widest."""
     if world.size == 1:
         return side
-    width = most(side.mask.shape[1], world, side.mask.device)
+    width = max_over_processes(side.mask.shape[1], world, side.mask.device)
     return Embeddings(
         gather_rows(widen(side.points, width), world),
         gather_rows(widen(side.mask, width), world),
@@ -98,7 +98,7 @@ def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
     )
 
 
-def most(value: int, world: World, device: torch.device) -> int:
+def max_over_processes(value: int, world: World, device: torch.device) -> int:
     """Return the maximum over processes."""
     if world.size == 1:
         return value
@@ -107,7 +107,7 @@ def most(value: int, world: World, device: torch.device) -> int:
     return int(largest)
 
 
-def total(value: Tensor, world: World) -> Tensor:
+def sum_over_processes(value: Tensor, world: World) -> Tensor:
     """Return the sum over processes, without gradients."""
     sums = value.detach().clone()
     if world.size > 1:
@@ -116,19 +116,21 @@ def total(value: Tensor, world: World) -> Tensor:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Average the gradients over processes; heads are small, so one message is sufficient."""
+    """Average the gradients over processes; heads are small, so one all-reduce is sufficient."""
     if world.size == 1:
         return
-    every = list(parameters)
-    # A term may be zero in one process; a parameter that no process used keeps no gradient.
-    used = torch.tensor([float(parameter.grad is not None) for parameter in every], device=every[0].device)
-    dist.all_reduce(used)
-    moved = [parameter for parameter, count in zip(every, used.tolist(), strict=True) if count]
-    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in moved]
+    all_parameters = list(parameters)
+    # A term may be unused in one process; a parameter that no process used gets no gradient.
+    use_counts = torch.tensor(
+        [float(parameter.grad is not None) for parameter in all_parameters], device=all_parameters[0].device
+    )
+    dist.all_reduce(use_counts)
+    trained = [parameter for parameter, count in zip(all_parameters, use_counts.tolist(), strict=True) if count]
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     flat = torch.cat([part.reshape(-1) for part in parts])
     dist.all_reduce(flat)
     flat /= world.size
-    for parameter, part in zip(moved, flat.split([part.numel() for part in parts]), strict=True):
+    for parameter, part in zip(trained, flat.split([part.numel() for part in parts]), strict=True):
         parameter.grad = part.view_as(parameter).clone()
 
 

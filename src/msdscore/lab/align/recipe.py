@@ -17,16 +17,16 @@ from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, plai
 from msdscore.errors import ConfigError, InputError, unknown_name
 
 DIRECTIONS = ("support", "coverage", "both", "each")
-RULES = ("rules", "supplied", "both")
-STOPS = ("cosine", "local")
+NEGATIVE_SOURCES = ("rules", "supplied", "both")
+STOP_CRITERIA = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
 PREFIXES = ("linear", "head")
 
 
-def require_between(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
-    """Raise `ConfigError` if one of these numbers is out of bounds; `bound` is the text of the error."""
+def require_between(spec: object, names: str, minimum: float, limit: float = math.inf, *, bound: str) -> None:
+    """Raise `ConfigError` unless minimum <= value < limit for all named settings; `bound` is used in the message."""
     for name in names.split():
-        if not least <= getattr(spec, name) < below:
+        if not minimum <= getattr(spec, name) < limit:
             raise ConfigError(f"{name} must {bound}, got {getattr(spec, name)}")
 
 
@@ -46,20 +46,20 @@ class LossSpec:
     contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
     reconstruction: float = 0.0  # caption from patches through the frozen language model (paper)
     local: float = 0.0  # token-to-patch max-similarity InfoNCE
-    word: float = 0.0  # each content word against images and words that lack it
+    word: float = 0.0  # each content word against images without it
     kl: float = 0.0  # divergence through unrolled EM
     negatives: float = 0.0  # the caption against its hard negatives
-    temperature: float = 0.07  # start of the learned temperatures
-    max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
+    temperature: float = 0.07  # initial value of the learned temperatures
+    max_scale: float = 100.0  # learned temperatures are at least 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
     kl_iterations: int = 3
     kl_kappa: float = 20.0
     kl_direction: str = "support"
-    kl_stride: int = 1  # coverage looks at every such patch
+    kl_stride: int = 1  # coverage uses every n-th patch
 
     def __post_init__(self) -> None:
-        if (least := min(self.weights.values())) < 0:
-            raise ConfigError(f"loss weights must not be negative, got {least}")
+        if (smallest := min(self.weights.values())) < 0:
+            raise ConfigError(f"loss weights must not be negative, got {smallest}")
         if not any(self.weights.values()):
             raise ConfigError("at least one loss weight must be positive, got none")
         if self.kl_direction not in DIRECTIONS:
@@ -89,8 +89,8 @@ class LanguageSpec:
     source: str = ""  # a folder, a hub name, package:NAME/path
     revision: str = ""
     gguf: str = ""  # name of a .gguf file in the source
-    batch: int = 16  # captions per batch; more are read in several batches, which limits the memory
-    prefix: str = "linear"  # from aligned patches to its inputs; "head": the image head's outputs are its inputs
+    batch: int = 16  # captions per forward pass, to limit memory
+    prefix: str = "linear"  # map from aligned patches to its inputs; "head": the image head's outputs without a map
 
     def __post_init__(self) -> None:
         require_between(self, "batch", 1, bound="be at least 1")
@@ -102,12 +102,12 @@ class LanguageSpec:
 class SampleSpec:
     """Sampling from the data at every step."""
 
-    captions: int = 1  # of each image in a batch; an image that has fewer shows some twice
-    views: int = 1  # augmented views of an image; 1: the image as it is
-    crop: float = 0.5  # smallest share of an image that a view shows
-    flip: bool = False  # mirror views, unless a caption says left or right
-    contrast: float = 0.0  # largest change of contrast in a view, as a share
-    brightness: float = 0.0  # and of brightness
+    captions: int = 1  # captions per image in a batch; repeated if an image has fewer
+    views: int = 1  # augmented views per image; 1: only the original image
+    crop: float = 0.5  # minimum share of the image area in a view
+    flip: bool = False  # mirror views, unless a caption mentions left or right
+    contrast: float = 0.0  # maximum relative change of contrast in a view
+    brightness: float = 0.0  # maximum relative change of brightness in a view
     negatives: int = 0  # hard negatives per caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
@@ -121,8 +121,8 @@ class SampleSpec:
             )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop must be between 0 and 1, got {self.crop}")
-        if self.negative_source not in RULES:
-            raise unknown_name("negative_source", self.negative_source, RULES)
+        if self.negative_source not in NEGATIVE_SOURCES:
+            raise unknown_name("negative_source", self.negative_source, NEGATIVE_SOURCES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,19 +130,19 @@ class TrainSpec:
     """Training of the heads. `batch` counts pairs over all processes, so it is also the number of negatives."""
 
     epochs: float = 1.0
-    steps: int = 0  # of the optimiser; 0: as `epochs` says
+    steps: int = 0  # optimiser steps; 0: computed from `epochs`
     batch: int = 128
-    accumulate: int = 1  # batches whose gradients are added up before a step
+    accumulate: int = 1  # batches whose gradients are averaged before a step
     tower_batch: int = 64  # items per batch of the frozen towers
     lr: float = 1e-3
     weight_decay: float = 0.0  # of matrices only
-    beta2: float = 0.999  # how long AdamW remembers squared gradients
+    beta2: float = 0.999  # of AdamW
     warmup: float = 0.03  # share of the steps
-    clip: float = 1.0  # of the gradient's length; 0: none
+    clip: float = 1.0  # maximum gradient norm; 0: no clipping
     average: float = 0.0  # decay of the moving average of the weights; 0: none
     precision: str = "auto"  # bfloat16 autocast on CUDA, float32 elsewhere
     eval_every: int = 0  # steps; 0: after every epoch
-    save_every: int = 0  # steps; 0: after every epoch, and not within 100 steps
+    save_every: int = 0  # steps; 0: after every epoch, at least 100 steps apart
     keep: int = 2  # newest checkpoints to retain, besides the best
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
@@ -154,8 +154,8 @@ class TrainSpec:
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
         require_between(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
-        if self.stop_on not in STOPS:
-            raise unknown_name("stop_on", self.stop_on, STOPS)
+        if self.stop_on not in STOP_CRITERIA:
+            raise unknown_name("stop_on", self.stop_on, STOP_CRITERIA)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
 
@@ -217,7 +217,7 @@ def load_recipe(kind: type[AnyRecipe], name: str | Path, *, changes: Iterable[st
 
 
 def load_trained(path: Path) -> Recipe:
-    """Load the recipe of a finished run, without loss and sampling settings, which may be another trainer's."""
+    """Load the recipe of a finished run, without loss and sampling settings, which may belong to another trainer."""
     values = _read(path)
     parts = {key: values[key] for key in ("name", "description", "seed", "image", "text", "heads")}
     return read_spec(Recipe, {**parts, "train": {"tower_batch": values["train"]["tower_batch"]}})
@@ -246,23 +246,23 @@ def _read(name: str | Path) -> dict[str, Any]:
 
 def _set(values: dict[str, Any], change: str) -> None:
     """Change one setting in place, as in `heads.image.kind=mlp`."""
-    key, sign, given = change.partition("=")
+    key, sign, text = change.partition("=")
     if not sign or not key.strip():
-        raise ConfigError(f"a change should look like train.steps=100, got {change!r}")
+        raise ConfigError(f"expected a change such as train.steps=100, got {change!r}")
     *tables, last = key.strip().split(".")
     for name in tables:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
             raise ConfigError(f"{key.strip()!r} is not a setting: {name!r} is a value, not a table")
     try:
-        values[last] = tomllib.loads(f"value = {given.strip()}")["value"]
-    except tomllib.TOMLDecodeError:  # other values are strings without quotes
-        values[last] = given.strip()
+        values[last] = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:  # a string without quotes
+        values[last] = text.strip()
 
 
 def _dump(values: Mapping[str, Any], section: tuple[str, ...]) -> str:
-    # JSON spells texts, numbers, truth and lists of them as TOML does.
-    own = [f"{key} = {json.dumps(item)}" for key, item in values.items() if not isinstance(item, dict)]
+    # JSON and TOML share the syntax of strings, numbers, booleans and lists.
+    settings = [f"{key} = {json.dumps(item)}" for key, item in values.items() if not isinstance(item, dict)]
     tables = [_dump(item, (*section, key)) for key, item in values.items() if isinstance(item, dict)]
     head = [f"[{'.'.join(section)}]"] if section else []
-    return "\n".join([*head, *own, ""]) + ("\n" if tables else "") + "\n".join(tables)
+    return "\n".join([*head, *settings, ""]) + ("\n" if tables else "") + "\n".join(tables)

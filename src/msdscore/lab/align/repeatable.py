@@ -1,4 +1,4 @@
-"""Reproducibility: pure draws, separate generators, and sums in a fixed order."""
+"""Reproducibility: stateless random draws, independent generators, and deterministic GPU kernels."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def draw(seed: int, *purpose: int | str) -> int:
 
 
 def stream(seed: int, *purpose: int | str) -> Random:
-    """Return a separate generator for this seed and purpose."""
+    """Return an independent generator for this seed and purpose."""
     return Random(draw(seed, *purpose))
 
 
@@ -37,12 +37,12 @@ def epoch_order(blocks: npt.NDArray[np.int64], *, seed: int, epoch: int, window:
     >>> sorted(epoch_order(np.array([0, 0, 1, 1]), seed=0, epoch=0, window=1).tolist())
     [0, 1, 2, 3]
     """
-    numbers = np.random.default_rng([seed, epoch])
-    names, member = np.unique(blocks, return_inverse=True)
-    if len(names) == len(blocks):
-        return numbers.permutation(len(blocks))
-    windows = numbers.permutation(len(names))[member] // window
-    return np.lexsort((numbers.permutation(len(blocks)), windows))
+    rng = np.random.default_rng([seed, epoch])
+    distinct, block_of_item = np.unique(blocks, return_inverse=True)
+    if len(distinct) == len(blocks):
+        return rng.permutation(len(blocks))
+    windows = rng.permutation(len(distinct))[block_of_item] // window
+    return np.lexsort((rng.permutation(len(blocks)), windows))
 
 
 @contextmanager
@@ -57,16 +57,16 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 def ordered_sums(device: torch.device) -> Iterator[None]:
     """Use deterministic GPU kernels, which sum in a fixed order; those of a CPU always do.
 
-    An operation without a deterministic kernel runs with a warning. Two attention kernels are disabled.
+    An operation without a deterministic kernel runs with a warning. Attention only uses the flash and math kernels.
     """
     if device.type != "cuda":
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at the first matrix product
+    previous = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.use_deterministic_algorithms(previous[0], warn_only=previous[1])

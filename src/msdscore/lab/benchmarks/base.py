@@ -21,7 +21,7 @@ Winner = Literal["a", "b", "tie"]
 class Pair:
     """An image with a caption that should score higher than another.
 
-    `votes` are the numbers of people who chose the positive and the negative, if known.
+    `votes` are the numbers of votes for the positive and the negative, if known.
     """
 
     id: str
@@ -95,20 +95,20 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 @dataclass(frozen=True, slots=True)
 class ItemSet(Generic[ItemT]):
-    """Items of a benchmark, and the numbers of rows that its rules exclude or decide at random, by description."""
+    """Items of a benchmark; `notes` counts the rows that its rules exclude or decide at random, by description."""
 
     items: tuple[ItemT, ...]
     notes: Mapping[str, int] = field(default_factory=dict)
     draws: int = 1  # draws of references that the protocol averages over
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "notes", {what: count for what, count in self.notes.items() if count})
+        object.__setattr__(self, "notes", {note: count for note, count in self.notes.items() if count})
 
     def __len__(self) -> int:
         return len(self.items)
 
 
-_COUNTING: dict[str, dict[str, str]] = {
+_DEFAULT_FUNCTIONS: dict[str, dict[str, str]] = {
     "pairs": {"credits": "pairs:strict"},
     "rated": {"statistics": "ratings:composite"},
     "battles": {"figures": "battles:caparena", "credits": "battles:caparena_credits"},
@@ -125,8 +125,8 @@ class Benchmark:
     not means; two metrics are compared by the same. `figures` replaces the means of the credits. A row without any of
     the three is evaluated by its kind: accuracy, correlations, or agreement and Elo. `counting` describes the
     evaluation in words; `protocols` are its variants, the default first. `long`
-    marks captions of a paragraph, for which the paper uses more components. `domain` names images other than everyday
-    photographs; a result says if its encoder was not trained for them.
+    marks paragraph-length captions, for which the paper uses more components. `domain` is the kind of images if they
+    are not everyday photographs; a result reports whether its encoder was trained on them.
     """
 
     name: str
@@ -149,10 +149,10 @@ class Benchmark:
     domain: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in _COUNTING:
-            raise unknown_name(f"kind of benchmark {self.name}", self.kind, _COUNTING)
+        if self.kind not in _DEFAULT_FUNCTIONS:
+            raise unknown_name(f"kind of benchmark {self.name}", self.kind, _DEFAULT_FUNCTIONS)
         if not (self.figures or self.credits or self.statistics):
-            for name, function in _COUNTING[self.kind].items():
+            for name, function in _DEFAULT_FUNCTIONS[self.kind].items():
                 object.__setattr__(self, name, f"msdscore.lab.benchmarks.protocols.{function}")
         object.__setattr__(self, "title", self.title or self.name)
 
@@ -172,12 +172,12 @@ def image_names(images: Iterable[Image]) -> dict[str, str]:
     parts = {image_key(image): _parts(image) for image in images}
     depth = dict.fromkeys(parts, 1)
     while True:
-        named = {key: "/".join(own[-depth[key] :]) for key, own in parts.items()}
-        often = Counter(named.values())
-        clash = [key for key, name in named.items() if often[name] > 1 and depth[key] < len(parts[key])]
-        if not clash:
-            return named
-        depth |= {key: depth[key] + 1 for key in clash}
+        names = {key: "/".join(path_parts[-depth[key] :]) for key, path_parts in parts.items()}
+        counts = Counter(names.values())
+        clashes = [key for key, name in names.items() if counts[name] > 1 and depth[key] < len(parts[key])]
+        if not clashes:
+            return names
+        depth |= {key: depth[key] + 1 for key in clashes}
 
 
 def _parts(image: Image) -> tuple[str, ...]:
@@ -216,13 +216,13 @@ def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
     distinct = {image_key(item.image): item.image for item in items}
     names = image_names(distinct.values())
     ordered = sorted(distinct, key=lambda key: names[key])
-    return [distinct[ordered[at]] for at in np.random.default_rng(seed).permutation(len(ordered))]
+    return [distinct[ordered[index]] for index in np.random.default_rng(seed).permutation(len(ordered))]
 
 
-def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
-    """Return the wrong image of every image, by key, for the control that measures how much the text alone reveals.
+def wrong_image_by_key(items: Iterable[Item], seed: int) -> dict[str, Image]:
+    """Return the wrong image of every image, by key, for the control that scores captions with the wrong image.
 
-    Each image is replaced by the next one in a ring whose file exists, so that no item gets its own image, all items
+    Each image is replaced by the next one in a shuffled ring whose file exists. No item gets the right image, all items
     of one image get the same wrong image, and every image is used. If files are missing, the control is computed on
     the same items as the figure. The wrong image is never one of the same prompt.
     """
@@ -230,26 +230,30 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
-    exists = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table exists
-    usable = exists if sum(exists) > 1 else [True] * len(ring)
+    available = [
+        not isinstance(image, Path) or image.is_file() for image in ring
+    ]  # images stored in a table always exist
+    usable = available if sum(available) > 1 else [True] * len(ring)
     prompts: dict[str, set[str]] = defaultdict(set)
     for item in items:
         prompts[image_key(item.image)].add(cluster(item))
-    own = [prompts[image_key(image)] for image in ring]
-    strangers: dict[str, Image] = {}
-    for at, image in enumerate(ring):
-        others = (index % len(ring) for index in range(at + 1, at + len(ring)))
-        stranger = next((other for other in others if usable[other] and own[other].isdisjoint(own[at])), None)
-        if stranger is None:
+    prompts_of = [prompts[image_key(image)] for image in ring]
+    wrong_images_by_key: dict[str, Image] = {}
+    for position, image in enumerate(ring):
+        others = (index % len(ring) for index in range(position + 1, position + len(ring)))
+        replacement = next(
+            (other for other in others if usable[other] and prompts_of[other].isdisjoint(prompts_of[position])), None
+        )
+        if replacement is None:
             raise InputError(
                 f"{image.name}: no image of another prompt for the wrong-image control; "
                 "add prompts with other images, or pass --no-control"
             )
-        strangers[image_key(image)] = ring[stranger]
-    return strangers
+        wrong_images_by_key[image_key(image)] = ring[replacement]
+    return wrong_images_by_key
 
 
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
     """Return the wrong image of every item."""
-    strangers = stranger_of(items, seed)
-    return [strangers[image_key(item.image)] for item in items]
+    by_key = wrong_image_by_key(items, seed)
+    return [by_key[image_key(item.image)] for item in items]

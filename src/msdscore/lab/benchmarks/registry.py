@@ -36,15 +36,15 @@ def benchmark(name: str) -> Benchmark:
     'pairs'
     """
     row = BENCHMARKS.find(name)
-    return row if row.name == name else replace(row, name=name)  # results refer to an imported row by this name
+    return row if row.name == name else replace(row, name=name)  # results store the name that was passed
 
 
 def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
     """Read a benchmark's released files under `root`; `options` are passed to its reader (split, seed …)."""
     reader, path = _reader(benchmark(name), Path(root))
-    _, *known = signature(reader).parameters.values()
-    if not any(option.kind is Parameter.VAR_KEYWORD for option in known):
-        names = [option.name for option in known]
+    _, *parameters = signature(reader).parameters.values()
+    if not any(option.kind is Parameter.VAR_KEYWORD for option in parameters):
+        names = [option.name for option in parameters]
         for option in options:
             if option not in names:
                 raise unknown_name(f"option of {name}", option, names)

@@ -1,4 +1,4 @@
-"""Hard negatives of a caption by rule: one word replaced by another of its class, or two words of a kind swapped."""
+"""Rule-based hard negatives: one word of a caption replaced by another of its class, or two words of a kind swapped."""
 
 import re
 from collections import Counter
@@ -44,10 +44,10 @@ between atop
 _ROWS = [line.split() for line in _LISTS.splitlines()]
 CLASSES = {head.partition(":")[0]: tuple(words) for head, *words in _ROWS}
 KINDS = dict(head.split(":") for head, *_ in _ROWS)
-# A word of two classes counts for the first.
+# A word in two classes belongs to the first.
 CLASS_OF = {word: name for name in reversed(CLASSES) for word in CLASSES[name]}
 
-# Objects that can be in a location can replace each other.
+# Classes of movable objects, whose words can replace each other.
 MOVABLE = ("animals", "vehicles", "things")
 
 _WORD = re.compile(r"[A-Za-z]+")
@@ -59,13 +59,13 @@ _Matches = Mapping[str, Sequence[re.Match[str]]]  # words of a caption that belo
 
 
 def class_weights(captions: Iterable[str]) -> dict[str, float]:
-    """Return sampling weights of the words of a class: the root of their frequency, so that negatives sound natural."""
+    """Return sampling weights of class words: square roots of their counts, so that negatives sound natural."""
     counts = Counter(word for caption in captions for word in _WORD.findall(caption.lower()) if word in CLASS_OF)
     return {word: count**0.5 + 1 for word, count in counts.items()}
 
 
 def make_negatives(
-    caption: str, banned: Collection[str], count: int, chance: Random, *, weights: Weights | None = None
+    caption: str, banned: Collection[str], count: int, rng: Random, *, weights: Weights | None = None
 ) -> tuple[str, ...]:
     """Return up to `count` different captions with another meaning; no word of `banned` is inserted.
 
@@ -79,45 +79,45 @@ def make_negatives(
     options = [*sorted(matches), *(["swap"] if _swappable(matches) else [])]
     negatives: dict[str, None] = {}
     for _ in range(_TRIES * count if options else 0):
-        edits = _draw_edits(matches, chance.choice(options), banned, chance, weights or {})
-        changed = put_in(caption, edits)[0]
-        if changed.casefold() != caption.casefold():
-            negatives[changed] = None
+        edits = _draw_edits(matches, rng.choice(options), banned, rng, weights or {})
+        negative = put_in(caption, edits)[0]
+        if negative.casefold() != caption.casefold():
+            negatives[negative] = None
         if len(negatives) == count:
             break
     return tuple(negatives)
 
 
 def _draw_edits(
-    matches: _Matches, option: str, banned: Collection[str], chance: Random, weights: Weights
+    matches: _Matches, option: str, banned: Collection[str], rng: Random, weights: Weights
 ) -> list[tuple[int, int, str]]:
-    """Swap two words of a kind, or replace one word by another of its class; None if nothing fits."""
+    """Swap two words of a kind, or replace one word by another of its class; return no edits if no word fits."""
     if option == "swap":
-        kind = matches[chance.choice(_swappable(matches))]
-        first = chance.choice(kind)
-        second = chance.choice([match for match in kind if match.group().lower() != first.group().lower()])
+        kind = matches[rng.choice(_swappable(matches))]
+        first = rng.choice(kind)
+        second = rng.choice([match for match in kind if match.group().lower() != first.group().lower()])
         return sorted([(*first.span(), second.group().lower()), (*second.span(), first.group().lower())])
-    match = chance.choice(matches[option])
-    word = _other(match.group().lower(), banned, chance, weights)
+    match = rng.choice(matches[option])
+    word = _draw_word(match.group().lower(), banned, rng, weights)
     return [] if word is None else [(*match.span(), word)]
 
 
 def _swappable(matches: _Matches) -> list[str]:
-    """Return kinds with two different words."""
+    """Return the kinds with at least two different words."""
     return [
         kind for kind in ("attribute", "object") if len({match.group().lower() for match in matches.get(kind, ())}) > 1
     ]
 
 
-def _other(old: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
-    """Return another word of the class; a noun has the same number."""
+def _draw_word(old: str, banned: Collection[str], rng: Random, weights: Weights) -> str | None:
+    """Draw another word of the class; nouns keep their grammatical number."""
     name = CLASS_OF[old]
-    if name in MOVABLE and chance.random() < 0.5:
-        name = chance.choice(MOVABLE)
-    noun = KINDS[name] == "object"
-    shares = [weights.get(word, 1.0) for word in CLASSES[name]]
+    if name in MOVABLE and rng.random() < 0.5:
+        name = rng.choice(MOVABLE)
+    is_noun = KINDS[name] == "object"
+    word_weights = [weights.get(word, 1.0) for word in CLASSES[name]]
     for _ in range(_DRAWS):
-        word = chance.choices(CLASSES[name], shares)[0]
-        if word != old and not {word, stem(word)} & set(banned) and not (noun and is_plural(word) != is_plural(old)):
+        word = rng.choices(CLASSES[name], word_weights)[0]
+        if word != old and not {word, stem(word)} & set(banned) and not (is_noun and is_plural(word) != is_plural(old)):
             return word
     return None

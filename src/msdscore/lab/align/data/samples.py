@@ -22,9 +22,9 @@ from msdscore.lab.align.repeatable import draw, epoch_order, stream
 from msdscore.lab.edits import words_of
 from msdscore.text.words import content_words, each_word, stem
 
-_IN_A_ROW = 100  # consecutive images that may fail before an error is raised
-_AHEAD = 2  # batches read before they are needed
-_REMEMBERED = 1 << 16  # pairs whose words are cached
+_MAX_FAILURES = 100  # consecutive unreadable images before an error is raised
+_PREFETCH = 2  # batches read before they are needed
+_CACHED_PAIRS = 1 << 16  # pairs whose words are cached
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _ASPECTS = (0.8, 1.25)
 T = TypeVar("T")
@@ -48,12 +48,12 @@ class SampleReader:
 
     def __init__(self, pairs: Pairs, recipe: Recipe, *, cached: Collection[int] | None = None) -> None:
         self.pairs, self.recipe = pairs, recipe
-        self.bad: dict[int, str] = {}  # pairs whose image could not be read, and why
+        self.bad: dict[int, str] = {}  # errors of pairs whose image could not be read
         # Indices of the pairs whose features are cached; None: images are read.
         self._cached = cached
-        # The same in every epoch.
-        self._words = lru_cache(_REMEMBERED)(self._find_words)
-        self._banned = lru_cache(_REMEMBERED)(words_of)
+        # The words of a pair are the same in every epoch.
+        self._words = lru_cache(_CACHED_PAIRS)(self._find_words)
+        self._banned = lru_cache(_CACHED_PAIRS)(words_of)
         by_rule = recipe.loss.uses_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
@@ -64,29 +64,29 @@ class SampleReader:
             InputError: If too many images in a row cannot be read.
         """
         seed, spec = self.recipe.seed, self.recipe.sample
-        for number in (index % len(self.pairs) for index in range(item, item + _IN_A_ROW)):
-            view = draw(seed, "view", epoch, number) % spec.views
+        for index in (offset % len(self.pairs) for offset in range(item, item + _MAX_FAILURES)):
+            view = draw(seed, "view", epoch, index) % spec.views
             try:
-                if self._cached is not None and number not in self._cached:
-                    raise ImageError(f"pair {number} could not be read when features were cached")
-                image = self.views(number, [view])[0] if self._cached is None else None
+                if self._cached is not None and index not in self._cached:
+                    raise ImageError(f"pair {index} could not be read when features were cached")
+                image = self.views(index, [view])[0] if self._cached is None else None
                 break
             except ImageError as error:
-                self.bad[number] = str(error)
+                self.bad[index] = str(error)
         else:
-            raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
-        pair = self.pairs.items[number]
-        every = range(len(pair.captions))
-        drawn = stream(seed, "caption", epoch, number).sample(every, min(spec.captions, len(every)))
-        choices = tuple(drawn[index % len(drawn)] for index in range(spec.captions))
+            raise InputError(f"{_MAX_FAILURES} consecutive images cannot be read, the last one: {self.bad[index]}")
+        pair = self.pairs.items[index]
+        positions = range(len(pair.captions))
+        drawn = stream(seed, "caption", epoch, index).sample(positions, min(spec.captions, len(positions)))
+        choices = tuple(drawn[offset % len(drawn)] for offset in range(spec.captions))
         captions = tuple(pair.captions[choice] for choice in choices)
         negatives = tuple(
-            self._negatives(pair, caption, stream(seed, "negatives", epoch, number, index))
-            for index, caption in enumerate(captions)
+            self._negatives(pair, caption, stream(seed, "negatives", epoch, index, offset))
+            for offset, caption in enumerate(captions)
         )
-        return Sample(number, view, image, captions, choices, negatives, self._words(pair))
+        return Sample(index, view, image, captions, choices, negatives, self._words(pair))
 
-    def views(self, item: int, numbers: Iterable[int]) -> list[Image.Image]:
+    def views(self, item: int, views: Iterable[int]) -> list[Image.Image]:
         """Return views of the image of a pair.
 
         Raises:
@@ -94,57 +94,59 @@ class SampleReader:
         """
         pair = self.pairs.items[item]
         image = open_image(image_content(pair.image))
-        return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in numbers]
+        return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in views]
 
     def _find_words(self, pair: TrainingPair) -> frozenset[str]:
         if not self.recipe.loss.word:
             return frozenset()
-        # A tower that only reads content words has a list of them: then every word that it reads counts.
-        every = self.recipe.text.words == "content"
-        words = (each_word(caption) if every else content_words(caption) for caption in pair.captions)
-        return frozenset(stem(word) for own in words for word in own)
+        # A tower that reads only content words selects them itself, so all words of a caption are used.
+        use_all = self.recipe.text.words == "content"
+        words = (each_word(caption) if use_all else content_words(caption) for caption in pair.captions)
+        return frozenset(stem(word) for caption_words in words for word in caption_words)
 
-    def _negatives(self, pair: TrainingPair, caption: str, chance: Random) -> tuple[str, ...]:
+    def _negatives(self, pair: TrainingPair, caption: str, rng: Random) -> tuple[str, ...]:
         spec = self.recipe.sample
         if not self.recipe.loss.uses_negatives:
             return ()
-        supplied = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
+        negatives = rng.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
         if spec.negative_source == "rules":
-            supplied = []
-        missing = spec.negatives - len(supplied)
+            negatives = []
+        missing = spec.negatives - len(negatives)
         if missing and spec.negative_source != "supplied":
-            supplied += make_negatives(caption, self._banned(pair.captions), missing, chance, weights=self._weights)
-        return tuple(supplied)
+            negatives += make_negatives(caption, self._banned(pair.captions), missing, rng, weights=self._weights)
+        return tuple(negatives)
 
 
 def make_view(image: Image.Image, spec: SampleSpec, captions: Sequence[str], *, item: int, view: int) -> Image.Image:
-    """Crop, mirror and light an image as view number `view`, the same one for every seed; number 0 is the image as is.
+    """Return an augmented view of an image: cropped, mirrored, with other contrast; view 0 is the image itself.
 
-    Seeds choose among the views and so may share one cache of their features.
+    Views do not depend on the seed, which only selects among them: runs with different seeds share cached features.
     """
     if view == 0:
         return image
-    chance = stream(0, "crop", item, view)
-    area, aspect = chance.uniform(spec.crop, 1.0), chance.uniform(*_ASPECTS)
+    rng = stream(0, "crop", item, view)
+    area, aspect = rng.uniform(spec.crop, 1.0), rng.uniform(*_ASPECTS)
     width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
-    left, top = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
-    across, down = image.size
-    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    left, top = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
+    image_width, image_height = image.size
+    box = (left * image_width, top * image_height, (left + width) * image_width, (top + height) * image_height)
     pixels = (int(box[0]), int(box[1]), max(int(box[2]), int(box[0]) + 1), max(int(box[3]), int(box[1]) + 1))
-    part = image.crop(pixels)
-    mirrored = chance.random() < 0.5
-    part = _lit(part, chance.uniform(-spec.contrast, spec.contrast), chance.uniform(-spec.brightness, spec.brightness))
-    if spec.flip and mirrored and not says_side(captions):
-        return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return part
+    crop = image.crop(pixels)
+    mirrored = rng.random() < 0.5
+    crop = _adjust_light(
+        crop, rng.uniform(-spec.contrast, spec.contrast), rng.uniform(-spec.brightness, spec.brightness)
+    )
+    if spec.flip and mirrored and not mentions_side(captions):
+        return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return crop
 
 
-def says_side(captions: Sequence[str]) -> bool:
-    """Return whether a caption says left or right, so that its image must not be mirrored."""
+def mentions_side(captions: Sequence[str]) -> bool:
+    """Return whether a caption mentions left or right, so that its image must not be mirrored."""
     return any(_SIDES.search(caption) for caption in captions)
 
 
-def _lit(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
+def _adjust_light(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
     """Scale distances from the mean by 1 + `contrast` and the mean itself by 1 + `brightness`."""
     if not contrast and not brightness:
         return image
@@ -169,10 +171,10 @@ def check_batch(batch: int, pairs: int, world: World) -> None:
 def read_batches(
     reader: SampleReader, *, start: int, stop: int, workers: int, world: World
 ) -> Generator[list[Sample], None, None]:
-    """Yield samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
+    """Yield this process's samples of batches `start` to `stop` in order, prefetched by threads.
 
-    The pairs of a batch depend only on its number; the remaining pairs of an epoch are left out.
-    Threads, not worker processes: decoding releases the interpreter's lock, and images need not be copied between
+    The pairs of a batch depend only on its number; an incomplete last batch of an epoch is dropped.
+    Threads, not worker processes: decoding releases the GIL, and images need not be copied between
     processes.
     """
     recipe, blocks, batch = reader.recipe, reader.pairs.blocks, reader.recipe.train.batch
@@ -186,7 +188,7 @@ def read_batches(
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
-            yield from in_order(pool, map(jobs, range(start, stop)), ahead=_AHEAD)
+            yield from in_order(pool, map(jobs, range(start, stop)), ahead=_PREFETCH)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

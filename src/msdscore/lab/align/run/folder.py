@@ -1,8 +1,8 @@
 """The folder of a run: recipe, environment, towers, curves, checkpoints, report, and a draft of a model card.
 
 A checkpoint has weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle. The checkpoints
-of `accelerate` are not used, because they pickle the optimiser and the states of random number generators. No such
-state exists in a run, since every draw is a function of the seed and its purpose.
+of `accelerate` are not used, because they pickle the optimiser and the states of random number generators. A run has no
+such state, since every random draw is a function of the seed and its purpose.
 """
 
 import json
@@ -34,7 +34,7 @@ from msdscore.version import __version__
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
 CURVES, REPORT, CARD, LOCK = "curves.jsonl", "report.json", "README.md", ".lock"
 LOGGERS = ("tensorboard", "wandb")
-FOLDER, BEST = "checkpoints", "best"
+CHECKPOINTS, BEST = "checkpoints", "best"
 _STATE, _WEIGHTS = "state.json", "weights.safetensors"
 _AVERAGE, _OPTIMISER = "average.safetensors", "optimizer.safetensors"
 _LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "transformers", "tokenizers", "timm", "pyarrow")
@@ -44,11 +44,11 @@ def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> Non
     """Create the folder of a new run, or check that an existing one is of the same recipe and data.
 
     Raises:
-        RunError: If the folder has another run, or a run that was not requested to resume.
+        RunError: If the folder has another run, or a run and `resume` is False.
     """
     config = run / CONFIG
     if not config.is_file():
-        # A run that was killed at its start leaves only these files.
+        # A run killed during start-up leaves only these files.
         if run.is_dir() and any(path.name not in (LOCK, ENVIRONMENT) for path in run.iterdir()):
             raise RunError(f"{run}: contains other files; choose an empty or new folder for a run")
         run.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> Non
 
 
 def _environment(data: str) -> dict[str, Any]:
-    """Return the environment of a run: everything besides the recipe that it depends on."""
+    """Return versions, hardware and data: everything besides the recipe that a run depends on."""
     libraries: dict[str, str | None] = dict.fromkeys(_LIBRARIES)
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -84,7 +84,7 @@ def _environment(data: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class KnownTowers:
-    """Sizes and weights of the towers that a run was started with; heads fit no others."""
+    """Feature sizes and weight hashes of the towers of a run; its heads only work with these."""
 
     image: SideDims
     text: SideDims
@@ -105,7 +105,7 @@ def read_known_towers(run: Path) -> KnownTowers:
 
 
 def open_curves(run: Path, *, step: int) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that appends a measurement to the curves; a resumed run drops those after its first step."""
+    """Return a function that appends a measurement to the curves; a resumed run first drops those after `step`."""
     path = run / CURVES
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
@@ -121,10 +121,10 @@ def _step_of(line: str) -> int:
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return sys.maxsize  # a line that a crash cut short
+        return sys.maxsize  # truncated by a crash
 
 
-def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Callable[[Mapping[str, float], int], None]:
+def open_logger(name: str, run: Path, recipe: Recipe, stack: ExitStack) -> Callable[[Mapping[str, float], int], None]:
     """Return a function that adds values at a step to the curves of a logger, which is closed with the stack.
 
     TensorBoard writes into the run's folder; a resumed run continues on W&B.
@@ -136,7 +136,7 @@ def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Calla
     if name == "tensorboard":
         require("tensorboard", extra="train")
         writer: Any = require("torch.utils.tensorboard", extra="train").SummaryWriter(str(run / "tensorboard"))
-        until.callback(writer.close)
+        stack.callback(writer.close)
 
         def add(values: Mapping[str, float], step: int) -> None:
             for curve, value in values.items():
@@ -145,7 +145,7 @@ def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Calla
         return add
     if name != "wandb":
         raise unknown_name("logger", name, LOGGERS)
-    started: Any = require("wandb", extra="wandb").init(
+    wandb_run: Any = require("wandb", extra="wandb").init(
         project="msdscore-align",
         name=run.resolve().name,
         id=blake2b(str(run.resolve()).encode(), digest_size=8).hexdigest(),
@@ -153,8 +153,8 @@ def open_logger(name: str, run: Path, recipe: Recipe, until: ExitStack) -> Calla
         dir=str(run),
         config=plain(recipe),
     )
-    until.callback(started.finish)
-    return lambda values, step: started.log(dict(values), step=step)
+    stack.callback(wandb_run.finish)
+    return lambda values, step: wandb_run.log(dict(values), step=step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Progress:
     """Progress of a run: finished steps, and the state of early stopping."""
 
     step: int = 0
-    best: float = -1.0  # of the retrieval that is watched
+    best: float = -1.0  # of the monitored retrieval
     best_step: int = 0
     stale: int = 0  # evaluations since the best one
     stopped: bool = False
@@ -178,14 +178,14 @@ def save_checkpoint(
         for key, value in optimiser.state.get(parameter, {}).items()
     }
     tensors = {_WEIGHTS: module.state_dict(), _AVERAGE: average.module.state_dict(), _OPTIMISER: moments}
-    _write_folder(run / FOLDER / f"step-{progress.step:08d}", tensors, progress)
+    _write_folder(run / CHECKPOINTS / f"step-{progress.step:08d}", tensors, progress)
     for old in checkpoints(run)[:-keep]:
         shutil.rmtree(old)
 
 
 def save_best(run: Path, average: AveragedModel, progress: Progress) -> None:
     """Save the averaged weights of the best evaluation."""
-    _write_folder(run / FOLDER / BEST, {_AVERAGE: average.module.state_dict()}, progress)
+    _write_folder(run / CHECKPOINTS / BEST, {_AVERAGE: average.module.state_dict()}, progress)
 
 
 def _write_folder(folder: Path, files: Mapping[str, dict[str, torch.Tensor]], progress: Progress) -> None:
@@ -205,11 +205,11 @@ def _write_folder(folder: Path, files: Mapping[str, dict[str, torch.Tensor]], pr
 
 def checkpoints(run: Path) -> list[Path]:
     """Return all complete checkpoints of a run, oldest first."""
-    return sorted(path for path in (run / FOLDER).glob("step-*") if (path / _STATE).is_file())
+    return sorted(path for path in (run / CHECKPOINTS).glob("step-*") if (path / _STATE).is_file())
 
 
 def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: Optimizer) -> Progress:
-    """Load everything as it was after the checkpoint's last step.
+    """Restore weights, average, optimiser and progress from a checkpoint.
 
     Raises:
         RunError: If the checkpoint is damaged or of another model.
@@ -218,15 +218,15 @@ def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: 
         module.load_state_dict(load_file(folder / _WEIGHTS))
         average.module.load_state_dict(load_file(folder / _AVERAGE))
         parameters = dict(module.named_parameters())
-        for full, value in load_file(folder / _OPTIMISER).items():
-            name, _, key = full.rpartition(":")
+        for entry, value in load_file(folder / _OPTIMISER).items():
+            name, _, key = entry.rpartition(":")
             # The step count is on the CPU, as in the optimiser.
             parameter = parameters[name]
             optimiser.state[parameter][key] = value if key == "step" else value.to(parameter.device)
         progress = Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
         average.n_averaged.fill_(progress.step)
         return progress
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise various errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"{folder}: cannot be resumed ({reason}); delete this checkpoint to resume from the previous one"
@@ -239,7 +239,7 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
     Raises:
         RunError: If there are none.
     """
-    best = run / FOLDER / BEST
+    best = run / CHECKPOINTS / BEST
     folder = best if (best / _STATE).is_file() else next(iter(reversed(checkpoints(run))), None)
     if folder is None:
         raise RunError(f"{run}: no checkpoint here; train first, or pass the folder of a run")
@@ -252,7 +252,7 @@ class FinishedRun:
     """A run for evaluation and export: recipe, towers, averaged heads, their step, tuned tensors of the image tower."""
 
     recipe: Recipe
-    known: KnownTowers
+    towers: KnownTowers
     heads: AlignedHeads
     step: int
     trunk: dict[str, torch.Tensor]
@@ -268,10 +268,10 @@ def read_run(run: Path) -> FinishedRun:
         raise RunError(f"{run}: has no {CONFIG}; pass the folder of a run")
     recipe = load_trained(run / CONFIG)
     weights, progress = averaged_weights(run)
-    known = read_known_towers(run)
-    heads = AlignedHeads(recipe.heads, known.image, known.text)
+    towers = read_known_towers(run)
+    heads = AlignedHeads(recipe.heads, towers.image, towers.text)
     heads.load_state_dict(tensors_of("heads", weights))
-    return FinishedRun(recipe, known, heads.eval().requires_grad_(False), progress.step, tensors_of("trunk", weights))
+    return FinishedRun(recipe, towers, heads.eval().requires_grad_(False), progress.step, tensors_of("trunk", weights))
 
 
 def tensors_of(part: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -288,7 +288,7 @@ def _sync(path: Path) -> None:
 
 
 def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
-    """Write the report of a run as JSON, and a draft of a model card; parts to be filled in by people are marked."""
+    """Write the report of a run as JSON, and a draft of a model card; parts to be filled in by hand are marked."""
     write_text(run / REPORT, json.dumps(values, indent=2) + "\n")
     terms = ", ".join(f"{name} {weight:g}" for name, weight in recipe.loss.weights.items() if weight)
     heads, best = recipe.heads, values["best"]

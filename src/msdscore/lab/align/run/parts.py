@@ -56,7 +56,7 @@ class TrainOptions:
 
 def open_towers(recipe: Recipe, device: torch.device) -> Towers:
     """Load the frozen towers of a recipe."""
-    # Rows of the global path of mini are windows: one per caption, so that features can be cached by caption.
+    # One window per caption, so that the features of mini can be cached by caption.
     long_text = "cut" if recipe.text.kind == "mini" else "window"
     options = TowerOptions(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
     return load_towers(recipe.image, recipe.text, options)
@@ -105,7 +105,7 @@ def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainO
 
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
-    """Feature sizes of both towers."""
+    """Return the feature sizes of both towers."""
 
     def dims(features: Features) -> SideDims:
         parts = (features.points, None if features.whole is None else features.whole.points, features.pooled)

@@ -22,7 +22,7 @@ from msdscore.lab.align.data.formats import DataSource, Pairs, open_pairs
 from msdscore.lab.align.evaluate import measure_retrieval
 from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.objective import objective
-from msdscore.lab.align.processes import World, average_gradients, broadcast, joined, own_device, wait
+from msdscore.lab.align.processes import World, average_gradients, broadcast, local_device, process_group, wait
 from msdscore.lab.align.recipe import Recipe
 from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
 from msdscore.lab.align.run.folder import (
@@ -53,8 +53,8 @@ from msdscore.lab.align.run.parts import (
 )
 
 _DEFAULTS = TrainOptions()
-_SAVE_EVERY = 100  # least steps between checkpoints, unless set in the recipe
-_BAD_NAMED = 20  # unreadable images that the report names
+_SAVE_EVERY = 100  # minimum number of steps between checkpoints, unless set in the recipe
+_MAX_BAD_IMAGES = 20  # unreadable images listed in the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ def train(
     """
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience needs validation data for early stopping; pass it, or set train.patience=0")
-    device = own_device(place(options.device, "auto").device)
-    with ordered_sums(device), joined(device) as world, ExitStack() as stack:
+    device = local_device(place(options.device, "auto").device)
+    with ordered_sums(device), process_group(device) as world, ExitStack() as stack:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
-        if world.is_first:  # locks the folder against other runs; the system releases it however this one ends
+        if world.is_first:  # lock the folder against other runs; released by the operating system if this one is killed
             stack.callback(take_lock(Path(out) / LOCK).release)
             prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
         wait(world)
         session = Session(recipe, pairs, Path(out), options, world=world, device=device, assemble=assemble)
-        return session.go(val_pairs)
+        return session.run(val_pairs)
 
 
 class Session:
@@ -139,28 +139,28 @@ class Session:
         self._curves: Callable[[Mapping[str, Any]], None] | None = None
         self._loggers: list[Callable[[Mapping[str, float], int], None]] = []
 
-    def go(self, val: Pairs | None) -> RunReport:
+    def run(self, val: Pairs | None) -> RunReport:
         """Run the remaining steps with evaluations on `val`, then return the report."""
-        started, each, start = time.monotonic(), self.recipe.train.accumulate, self.progress.step
+        started, accumulate, start = time.monotonic(), self.recipe.train.accumulate, self.progress.step
         with ExitStack() as stack:
             if self.world.is_first:
                 self._curves = open_curves(self.out, step=start)
                 self._loggers += [open_logger(name, self.out, self.recipe, stack) for name in self.options.loggers]
-            batches = stack.enter_context(closing(self.parts.batches(start * each, self.steps * each)))
+            batches = stack.enter_context(closing(self.parts.batches(start * accumulate, self.steps * accumulate)))
             for step in range(start, self.steps):
                 if self.progress.stopped:
                     break
-                terms = self._step(step, [next(batches) for _ in range(each)])
+                terms = self._step(step, [next(batches) for _ in range(accumulate)])
                 self.progress = replace(self.progress, step=step + 1)
-                self._after(terms, val)
+                self._after_step(terms, val)
         return self._report(time.monotonic() - started)
 
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
-        """Run one step of the optimiser over all accumulated batches; values stay on the device."""
+        """Run one optimiser step over the accumulated batches; the returned loss terms stay on the device."""
         spec, aligner, optimiser = self.recipe.train, self.parts.aligner, self.optimiser
         rate = learning_rate(step, steps=self.steps, spec=spec)
         for group in optimiser.param_groups:
-            group["lr"] = rate * group["share"]
+            group["lr"] = rate * group["lr_factor"]
         aligner.train()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
@@ -178,10 +178,10 @@ class Session:
         self.average.update_parameters(aligner)
         return sums
 
-    def _after(self, terms: dict[str, Tensor], val: Pairs | None) -> None:
-        """Report, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation.
+    def _after_step(self, terms: dict[str, Tensor], val: Pairs | None) -> None:
+        """Report, evaluate and save after a step, in this order, so that a checkpoint includes its evaluation.
 
-        Reading the values of a step waits for the device, so it is not done at every step.
+        Reading the loss synchronises with the device, so it is not read at every step.
 
         Raises:
             RunError: If the loss is no longer finite.
@@ -196,7 +196,7 @@ class Session:
             if not math.isfinite(loss):
                 raise RunError(f"the loss is {loss} at step {done - 1}; lower train.lr, or train in float32")
             rate = learning_rate(done - 1, steps=self.steps, spec=spec)
-            self._tell("step", {"loss": loss, **values, "lr": rate})
+            self._log("step", {"loss": loss, **values, "lr": rate})
         elif self.world.is_first:
             self.options.on_event(Event("step", done, self.steps))
         if val is not None and evaluates:
@@ -209,7 +209,7 @@ class Session:
 
     def _evaluate(self, val: Pairs) -> None:
         """Measure retrieval with the averaged weights; all processes get the result."""
-        spec, before, recall = self.recipe.train, self.progress, 0.0
+        spec, previous, recall = self.recipe.train, self.progress, 0.0
         if self.world.is_first:
             averaged = cast(Aligner, self.average.module)
             towers = tune_towers(self.towers, tensors_of("trunk", averaged.state_dict()))
@@ -218,17 +218,17 @@ class Session:
             )
             recall = (local or cosine).mean
             values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": recall}
-            self._tell("evaluation", values)
+            self._log("evaluation", values)
         recall = broadcast(recall, self.world, self.device)
-        if recall > before.best:
-            self.progress = replace(before, best=recall, best_step=before.step, stale=0)
+        if recall > previous.best:
+            self.progress = replace(previous, best=recall, best_step=previous.step, stale=0)
             if self.world.is_first:
                 save_best(self.out, self.average, self.progress)
         else:
-            stale = before.stale + 1
-            self.progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
+            stale = previous.stale + 1
+            self.progress = replace(previous, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
 
-    def _tell(self, kind: str, values: dict[str, float]) -> None:
+    def _log(self, kind: str, values: dict[str, float]) -> None:
         if self._curves is None:
             return
         done = self.progress.step
@@ -249,8 +249,8 @@ class Session:
             pairs=len(self.pairs),
             skipped_rows=self.pairs.skipped,
             bad_images=len(bad),
-            bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
-            parameters=sum(own.numel() for own in self.parts.aligner.heads.parameters() if own.requires_grad),
+            bad_reasons=tuple(bad[item] for item in sorted(bad)[:_MAX_BAD_IMAGES]),
+            parameters=sum(weight.numel() for weight in self.parts.aligner.heads.parameters() if weight.requires_grad),
             seconds=seconds,
         )
         if self.world.is_first:

@@ -1,4 +1,4 @@
-"""Figures of battle benchmarks: agreement with people's choices, the resulting ranking, DocENT's aspects."""
+"""Figures of battle benchmarks: agreement with human choices, the resulting ranking, DocENT's aspects."""
 
 import random
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASUR
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Battles that count in a protocol, people's choices and the metric's, and the numbers of excluded battles."""
+    """Battles that a protocol evaluates, human and metric choices, and the numbers of excluded battles."""
 
     sheet: Sheet[Battle]
     human: Ints
@@ -54,11 +54,13 @@ def caparena_credits(sheet: Sheet[Battle], *, human_writer: bool = False) -> lis
     """Return the agreement with people in each battle that counts, over all and by level."""
     decided = _decide_by_protocol(sheet, human_writer=human_writer)
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    same, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
-    agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
+    agrees, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
+    agreements = [Credit("agreement/all", decided.sheet, agrees, int(tied.sum()), decided.missing, decided.skipped)]
     for level in sorted({*levels.tolist()} - {""}):
-        at = levels == level
-        agreements.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+        in_level = levels == level
+        agreements.append(
+            Credit(f"agreement/{level}", decided.sheet.take(in_level), agrees[in_level], int(tied[in_level].sum()))
+        )
     return agreements
 
 
@@ -73,15 +75,15 @@ def caparena_auto(sheet: Sheet[Battle]) -> Figures:
     decided = _decide(sheet, _winners(sheet), None, 0.0)
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
     # A system that is one of the opponents has no battles against itself and scores 0, as on the leaderboard.
-    parts = [("average", np.ones(len(levels), dtype=bool), 3)]
-    parts += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
-    return tuple(_margin(decided, at, f"score/{name}", share) for name, at, share in parts)
+    groups = [("average", np.ones(len(levels), dtype=bool), 3)]
+    groups += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
+    return tuple(_margin(decided, selected, f"score/{name}", opponents) for name, selected, opponents in groups)
 
 
-def _margin(decided: Decided, at: Flags, name: str, share: int) -> Figure:
-    margins = decided.metric[at].astype(np.float64)
-    total, counts = len(margins) / (2 * share), {"ties": int((margins == 0).sum()), "missing": decided.missing}
-    figure = decided.sheet.take(at).figure(
+def _margin(decided: Decided, selected: Flags, name: str, opponents: int) -> Figure:
+    margins = decided.metric[selected].astype(np.float64)
+    total, counts = len(margins) / (2 * opponents), {"ties": int((margins == 0).sum()), "missing": decided.missing}
+    figure = decided.sheet.take(selected).figure(
         name, lambda weights: float(weights @ margins / weights.sum() * total), len(margins), **counts
     )
     return replace(figure, scale=1)
@@ -104,17 +106,17 @@ def _decide_by_protocol(sheet: Sheet[Battle], *, human_writer: bool = False) -> 
 
 
 def _decide(sheet: Sheet[Battle], human: Ints, eligible: Flags | None, epsilon: float | None) -> Decided:
-    """Return the metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
+    """Return the metric's choices, with ties up to `epsilon`, or (None) as many ties as people have."""
     difference = sheet.scores[:, 0] - sheet.scores[:, 1]
-    counted = np.ones(len(human), dtype=bool) if eligible is None else eligible
-    kept = counted & ~np.isnan(difference)
-    difference, human = difference[kept], human[kept]
+    included = np.ones(len(human), dtype=bool) if eligible is None else eligible
+    valid = included & ~np.isnan(difference)
+    difference, human = difference[valid], human[valid]
     threshold = 0.0 if sheet.judged else epsilon
     if threshold is None:
         metric = decide_matched(difference, int((human == 0).sum()))
     else:
         metric = decide_beyond(difference, threshold)
-    return Decided(sheet.take(kept), human, metric, int((counted & ~kept).sum()), int((~counted).sum()))
+    return Decided(sheet.take(valid), human, metric, int((included & ~valid).sum()), int((~included).sum()))
 
 
 def _system_figures(decided: Decided) -> Figures:
@@ -126,13 +128,13 @@ def _system_figures(decided: Decided) -> Figures:
     names = [name for name in table.systems if name in human]
     if len(names) < 2:
         return tuple(Figure(name, float("nan"), None, 0) for name in _CORRELATIONS)
-    at, people = [table.systems.index(name) for name in names], np.array([human[name] for name in names])
+    columns, people = [table.systems.index(name) for name in names], np.array([human[name] for name in names])
     level, figures = decided.sheet.how.level, []
     for name, measure in _CORRELATIONS.items():
-        value, interval = measure(prepare(table.values[at], people), None), None
-        draws = np.array([measure(prepare(row, people), None) for row in table.draws[:, at]])
-        if len(known := draws[~np.isnan(draws)]):
-            low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]).tolist()
+        value, interval = measure(prepare(table.values[columns], people), None), None
+        draws = np.array([measure(prepare(row, people), None) for row in table.draws[:, columns]])
+        if len(valid := draws[~np.isnan(draws)]):
+            low, high = np.quantile(valid, [(1 - level) / 2, (1 + level) / 2]).tolist()
             interval = Interval(value, low, high, level, "Elo bootstrap", len(decided.sheet.items), SEED)
         figures.append(Figure(name, value, interval, len(names), missing=len(table.systems) - len(names)))
     return tuple(figures)
@@ -148,11 +150,15 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
         return bradley_terry(metric), dict(zip(people.systems, people.values.tolist(), strict=True))
     if protocol == "authors":
         orders = [list(range(len(battles))) for _ in range(_AUTHORS_ROUNDS)]
-        for number, order in enumerate(orders):
-            random.Random(_AUTHORS_SEED + number).shuffle(order)
-        ours, theirs = (replay(played, np.array(orders), _AUTHORS_K).mean(axis=0) for played in (metric, human))
-        known = {name: value for name, value in zip(human.systems, theirs.tolist(), strict=True) if name != "human"}
-        return Ratings(metric.systems, ours, np.empty((0, len(ours)))), known
+        for round_index, order in enumerate(orders):
+            random.Random(_AUTHORS_SEED + round_index).shuffle(order)
+        metric_elo, human_elo = (
+            replay(outcomes, np.array(orders), _AUTHORS_K).mean(axis=0) for outcomes in (metric, human)
+        )
+        human_ratings = {
+            name: value for name, value in zip(human.systems, human_elo.tolist(), strict=True) if name != "human"
+        }
+        return Ratings(metric.systems, metric_elo, np.empty((0, len(metric_elo)))), human_ratings
     table = bootstrap_elo(metric)
     if protocol == "posh":
         rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
@@ -174,12 +180,12 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     for credit in docent_credits(sheet):
         aspect, _, kind = credit.name.partition("/")
         figures.append(credit.figure())
-        if kind == "accuracy with ties":  # the correlations of this aspect exist already
+        if kind == "accuracy with ties":  # the correlations of this aspect were already added
             continue
         columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
-        kept, counts = sheet.take(columns.kept), {"missing": columns.missing}
+        valid, counts = sheet.take(columns.kept), {"missing": columns.missing}
         figures += [
-            kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
+            valid.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
             for name, method in methods.items()
         ]
     return tuple(figures)
@@ -201,18 +207,18 @@ def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
 def _without_ties(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
     """Return two-way accuracy over pairs without people's ties; equal scores count for the second caption."""
     preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
-    known, split = ~np.isnan(difference), preference != 0
-    right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
-    counts = int((difference[split] == 0).sum()), int((~known).sum()), int((known & ~split).sum())
-    return Credit(f"{aspect}/binary accuracy", sheet.take(known & split), right, *counts)
+    known, decided = ~np.isnan(difference), preference != 0
+    correct = ((preference > 0) == (difference > 0)).astype(np.float64)[known & decided]
+    counts = int((difference[decided] == 0).sum()), int((~known).sum()), int((known & ~decided).sum())
+    return Credit(f"{aspect}/binary accuracy", sheet.take(known & decided), correct, *counts)
 
 
 def _three_way(
     sheet: Sheet[Battle], aspect: str, *, name: str = "accuracy", epsilon: float | None = None
 ) -> Credit[Battle]:
     decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, epsilon)
-    same = (decided.human == decided.metric).astype(np.float64)
-    return Credit(f"{aspect}/{name}", decided.sheet, same, int((decided.metric == 0).sum()), decided.missing)
+    agrees = (decided.human == decided.metric).astype(np.float64)
+    return Credit(f"{aspect}/{name}", decided.sheet, agrees, int((decided.metric == 0).sum()), decided.missing)
 
 
 def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:

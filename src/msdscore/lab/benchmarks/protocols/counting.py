@@ -1,4 +1,4 @@
-"""From scores to official figures with their counts, and the caption-length control."""
+"""Compute official figures from scores, and the caption-length control."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a benchmark: a share between −1 and 1, or points of a leaderboard.
+    """One result of a benchmark: a share or correlation between −1 and 1, or leaderboard points.
 
-    `n` is the number of judgements, `ties` that of equal scores among them, `missing` that without a score, and
-    `skipped` that excluded by the protocol.
+    `n` is the number of judgements, `ties` the number of equal scores among them, `missing` the number without a score,
+    and `skipped` the number excluded by the protocol.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A figure that is not a mean over items: `of` measures a column of scores of these items (NaN: no score).
+    """A figure that is not a mean over items: `measure` computes it from a column of scores (NaN: no score).
 
-    `compared` ones are tested when two metrics are compared.
+    With `compared`, it is tested when two metrics are compared.
     """
 
     name: str
-    of: Callable[[Floats], Measured]
+    measure: Callable[[Floats], Measured]
     compared: bool = True
     scale: int = 100
 
     def figure(self, sheet: "Sheet[ItemT]") -> Figure:
         """Return the figure of a sheet's first score column, with its interval."""
         scores = sheet.scores[:, 0]
-        measured, known = self.of(scores), scores[~np.isnan(scores)]
+        measured, known = self.measure(scores), scores[~np.isnan(scores)]
         ties = measured.ties or len(known) - len(np.unique(known))
         counted = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
         return replace(counted, scale=self.scale)
@@ -80,10 +80,10 @@ class Sheet(Generic[ItemT]):
     how: Resampling
     judged: bool = False
 
-    def take(self, keep: Flags) -> "Sheet[ItemT]":
-        """Return the rows with a true value in `keep`."""
-        items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
-        return replace(self, items=items, scores=self.scores[keep])
+    def take(self, mask: Flags) -> "Sheet[ItemT]":
+        """Return the rows where `mask` is True."""
+        items = tuple(item for item, selected in zip(self.items, mask, strict=True) if selected)
+        return replace(self, items=items, scores=self.scores[mask])
 
     def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
         """Return a statistic of item weights, resampled by image."""
@@ -95,7 +95,7 @@ class Sheet(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Generic[ItemT]):
-    """Credit of a metric for each judged item (1 right, 0 wrong, ties by the rule); the mean is the figure."""
+    """Credit of a metric for each judged item (1 right, 0 wrong, ties by the tie rule); the figure is their mean."""
 
     name: str
     sheet: Sheet[ItemT]
@@ -121,22 +121,24 @@ _BINS = 5
 
 
 def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64]) -> Flags:
-    """Return True for pairs of lengths that differ by at most a tenth of their mean, rounded up.
+    """Return a mask of pairs of lengths that differ by at most a tenth of their mean, rounded up.
 
     >>> matched(np.array([9, 10, 47, 9]), np.array([10, 12, 52, 11])).tolist()
     [True, True, True, False]
     """
-    near: Flags = np.abs(first - second) <= np.ceil(SHARE * (first + second) / 2 - 1e-9)
-    return near
+    close: Flags = np.abs(first - second) <= np.ceil(SHARE * (first + second) / 2 - 1e-9)
+    return close
 
 
-def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> tuple[str, Figures]:
+def length_baseline(benchmark: Benchmark, sheet: Sheet[Any]) -> tuple[str, Figures]:
     """Evaluate a sheet of lengths; return the direction with the better headline, and its figures."""
-    both = [
+    candidates = [
         (direction, figures(benchmark, replace(sheet, scores=sign * sheet.scores)))
         for direction, sign in (("longer", 1.0), ("shorter", -1.0))
     ]
-    return max(both, key=lambda alone: -math.inf if math.isnan(alone[1][0].value) else alone[1][0].value)
+    return max(
+        candidates, key=lambda candidate: -math.inf if math.isnan(candidate[1][0].value) else candidate[1][0].value
+    )
 
 
 def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
@@ -147,25 +149,25 @@ def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
     """
     words = lengths(sheet.items)
     if not benchmark.statistics:
-        alike = matched(*words.T)
-        return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
+        similar = matched(*words.T)
+        return figures(benchmark, sheet.take(similar))[0] if similar.any() else None
     # Five bins of about equal size; captions of the same length share a bin.
     edges = np.quantile(words[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
     bins = np.searchsorted(edges, words[:, 0], side="left")
     statistics = _resolve(benchmark, "statistics")
-    known: list[tuple[NDArray[np.int64], Measured]] = []
-    for code in np.unique(bins):
-        part = sheet.take(bins == code)
-        measured = statistics(part.items)[0].of(part.scores[:, 0])
-        if not math.isnan(measured.value(np.ones(len(part.items)))):
-            known.append((np.flatnonzero(bins == code), measured))
+    measured_bins: list[tuple[NDArray[np.int64], Measured]] = []
+    for bin_index in np.unique(bins):
+        bin_sheet = sheet.take(bins == bin_index)
+        measured = statistics(bin_sheet.items)[0].measure(bin_sheet.scores[:, 0])
+        if not math.isnan(measured.value(np.ones(len(bin_sheet.items)))):
+            measured_bins.append((np.flatnonzero(bins == bin_index), measured))
 
     def statistic(weights: Floats) -> float:
-        values = [(measured.n, measured.value(weights[at])) for at, measured in known]
+        values = [(measured.n, measured.value(weights[rows])) for rows, measured in measured_bins]
         usable = [(n, value) for n, value in values if not math.isnan(value)]
         return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
 
-    return sheet.figure(statistics(sheet.items)[0].name, statistic, sum(measured.n for _, measured in known))
+    return sheet.figure(statistics(sheet.items)[0].name, statistic, sum(measured.n for _, measured in measured_bins))
 
 
 def lengths(items: Sequence[Item]) -> Floats:
@@ -193,18 +195,18 @@ def evaluate(
 def figures(benchmark: Benchmark, sheet: Sheet[Any]) -> Figures:
     """Return the benchmark's figures of a sheet, the headline first."""
     if benchmark.figures:
-        counted: Figures = _resolve(benchmark, "figures")(sheet)
-        return counted
+        computed: Figures = _resolve(benchmark, "figures")(sheet)
+        return computed
     if benchmark.statistics:
         return tuple(statistic.figure(sheet) for statistic in _resolve(benchmark, "statistics")(sheet.items))
-    credited: list[Credit[Any]] = _resolve(benchmark, "credits")(sheet)
-    parts, whole = tuple(credit.figure() for credit in credited), credited[-1]
-    if len(parts) == 1 or benchmark.kind != "pairs":
-        return parts
-    if (whole.values == whole.values[:1]).all():  # resamples would all be equal
-        return replace(whole, name=MEAN).figure(), *parts
-    counts = {"ties": whole.ties, "missing": whole.missing}
-    return whole.sheet.figure(MEAN, subset_mean(whole), len(whole.values), **counts), *parts
+    credit_list: list[Credit[Any]] = _resolve(benchmark, "credits")(sheet)
+    credit_figures, overall = tuple(credit.figure() for credit in credit_list), credit_list[-1]
+    if len(credit_figures) == 1 or benchmark.kind != "pairs":
+        return credit_figures
+    if (overall.values == overall.values[:1]).all():  # all resamples would be equal
+        return replace(overall, name=MEAN).figure(), *credit_figures
+    counts = {"ties": overall.ties, "missing": overall.missing}
+    return overall.sheet.figure(MEAN, subset_mean(overall), len(overall.values), **counts), *credit_figures
 
 
 MEAN = "accuracy/mean"

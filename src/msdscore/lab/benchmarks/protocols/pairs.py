@@ -16,9 +16,9 @@ def strict(sheet: Sheet[Pair], ties: TieRule = "wrong") -> list[Credit[Pair]]:
     for name, part in [*parts, ("accuracy/all", sheet)]:
         first, second = part.scores.T
         values = credits_of(first, second, ties=ties)
-        kept = ~np.isnan(values)
-        counts = int((first == second).sum()), int((~kept).sum())
-        credits_by_part.append(Credit(name, part.take(kept), values[kept], *counts))
+        valid = ~np.isnan(values)
+        counts = int((first == second).sum()), int((~valid).sum())
+        credits_by_part.append(Credit(name, part.take(valid), values[valid], *counts))
     return credits_by_part
 
 

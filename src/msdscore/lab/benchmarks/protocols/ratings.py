@@ -16,7 +16,7 @@ from msdscore.lab.benchmarks.readers.ratings import HUMAN
 from msdscore.lab.stats.ranks import MEASURES, prepare, rank_groups
 
 Items = Sequence[Rated]
-_WORDS_APART = 5  # largest difference in words of long captions of matched length, by the benchmark's protocol
+_WORDS_APART = 5  # maximum difference in words of matched captions, by the benchmark's protocol
 
 
 def expert(items: Items) -> list[Statistic]:
@@ -53,14 +53,16 @@ def thumb(items: Items) -> list[Statistic]:
         values[name] = np.array([item.scales[name] for item in items])
     systems = np.array([item.system for item in items])
     statistics = []
-    for suffix, at in (("", np.arange(len(items))), ("/machines", np.flatnonzero(systems != HUMAN))):
-        statistics += [_correlation(name + suffix, "pearson", column[at], at) for name, column in values.items()]
+    for suffix, selected in (("", np.arange(len(items))), ("/machines", np.flatnonzero(systems != HUMAN))):
+        statistics += [
+            _correlation(name + suffix, "pearson", column[selected], selected) for name, column in values.items()
+        ]
     names = list(dict.fromkeys(systems.tolist()))
     if HUMAN in names:
-        statistics.append(Statistic("place of Human", partial(_place, systems), compared=False, scale=1))
+        statistics.append(Statistic("place of Human", partial(_human_rank, systems), compared=False, scale=1))
     for name in names:
-        of = partial(_scaled_mean, np.flatnonzero(systems == name))
-        statistics.append(Statistic(f"mean/{name}", of, compared=False, scale=1))
+        measure = partial(_scaled_mean, np.flatnonzero(systems == name))
+        statistics.append(Statistic(f"mean/{name}", measure, compared=False, scale=1))
     return statistics
 
 
@@ -76,12 +78,12 @@ def long_captions(items: Items) -> list[Statistic]:
     length.
     """
     ratings = np.array([item.ratings[0] for item in items])
-    clean, inventing = _ordered_pairs(_grouped([image_key(item.image) for item in items]), ratings)
+    clean, hallucinated = _ordered_pairs(_grouped([image_key(item.image) for item in items]), ratings)
     lengths = np.array([len(item.caption.split()) for item in items])
-    alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
+    matched = np.abs(lengths[clean] - lengths[hallucinated]) <= _WORDS_APART
     return [
-        Statistic("pairs", partial(_pair_accuracy, clean, inventing)),
-        Statistic("pairs/matched length", partial(_pair_accuracy, clean[alike], inventing[alike])),
+        Statistic("pairs", partial(_pair_accuracy, clean, hallucinated)),
+        Statistic("pairs/matched length", partial(_pair_accuracy, clean[matched], hallucinated[matched])),
         _single(items, "auc"),
     ]
 
@@ -93,7 +95,7 @@ def images(items: Items) -> list[Statistic]:
     """
     ratings = np.array([np.nanmean(item.ratings) for item in items])
     groups = _grouped([item.group for item in items])
-    prompts = [numbers for numbers in groups if len(set(ratings[numbers].tolist())) > 1]
+    prompts = [indices for indices in groups if len(set(ratings[indices].tolist())) > 1]
     better, worse = _ordered_pairs(prompts, ratings)
     return [
         Statistic("best", partial(_best_chosen, prompts, ratings)),
@@ -102,73 +104,75 @@ def images(items: Items) -> list[Statistic]:
 
 
 def _grouped(keys: Sequence[str]) -> list[list[int]]:
-    """Return the indices of equal keys."""
+    """Return the indices of the items of each key."""
     groups: dict[str, list[int]] = defaultdict(list)
-    for number, key in enumerate(keys):
-        groups[key].append(number)
+    for index, key in enumerate(keys):
+        groups[key].append(index)
     return list(groups.values())
 
 
 def _ordered_pairs(groups: Sequence[list[int]], ratings: Floats) -> tuple[Ints, Ints]:
     """Return the indices of all pairs of different ratings within the groups: the better items, and the worse ones."""
-    pairs = [pair for own in groups for pair in permutations(own, 2) if ratings[pair[0]] > ratings[pair[1]]]
+    pairs = [pair for indices in groups for pair in permutations(indices, 2) if ratings[pair[0]] > ratings[pair[1]]]
     better, worse = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return better, worse
 
 
 def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) -> Measured:
     """Return the share of prompts with the best-rated image on top; prompts with an unscored image are missing."""
-    known = [numbers for numbers in prompts if not np.isnan(scores[numbers]).any()]
-    tops = [[n for n in numbers if scores[n] == scores[numbers].max()] for numbers in known]
+    scored = [indices for indices in prompts if not np.isnan(scores[indices]).any()]
+    tops = [[index for index in indices if scores[index] == scores[indices].max()] for indices in scored]
     credit = np.array([
-        np.mean(ratings[top] == ratings[numbers].max()) for top, numbers in zip(tops, known, strict=True)
+        np.mean(ratings[top] == ratings[indices].max()) for top, indices in zip(tops, scored, strict=True)
     ])  # fmt: skip
-    first = np.array([numbers[0] for numbers in known], dtype=np.int64)
+    first = np.array([indices[0] for indices in scored], dtype=np.int64)
     ties = sum(len(top) > 1 for top in tops)
-    return Measured(lambda weights: _mean(credit, weights[first]), len(known), len(prompts) - len(known), ties)
+    return Measured(lambda weights: _mean(credit, weights[first]), len(scored), len(prompts) - len(scored), ties)
 
 
 def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
-    """Return a statistic of the item's score in which every single rating is an observation."""
-    at = [number for number, item in enumerate(items) if subset is None or item.subset == subset]
-    owner = np.repeat(np.array(at, dtype=np.int64), [len(items[number].ratings) for number in at])
-    ratings = np.array([rating for number in at for rating in items[number].ratings], dtype=np.float64)
+    """Return a correlation in which every single rating is an observation."""
+    selected = [index for index, item in enumerate(items) if subset is None or item.subset == subset]
+    owner = np.repeat(np.array(selected, dtype=np.int64), [len(items[index].ratings) for index in selected])
+    ratings = np.array([rating for index in selected for rating in items[index].ratings], dtype=np.float64)
     title = name if subset is None else f"{name}/{subset}"
     return _correlation(title, name, ratings, owner, compared=name in ("tau_c", "tau_b", "auc"))
 
 
 def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compared: bool = True) -> Statistic:
-    measure, known = MEASURES[method], prepare(ratings, ratings)
-    judged = owner[known.kept]  # NaN ratings are ignored, as in the benchmarks' scripts
+    statistic, prepared = MEASURES[method], prepare(ratings, ratings)
+    judged = owner[prepared.kept]  # NaN ratings are ignored, as in the benchmarks' scripts
 
-    def of(scores: Floats) -> Measured:
-        mine = scores[judged]
-        if np.isnan(mine).any():
-            columns = prepare(mine, known.second)
-        else:  # the ratings are already prepared
+    def measure(scores: Floats) -> Measured:
+        judged_scores = scores[judged]
+        if np.isnan(judged_scores).any():
+            columns = prepare(judged_scores, prepared.second)
+        else:  # reuse the prepared ratings
             groups, every = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
-            columns = replace(known, first=mine, first_groups=groups, kept=every, missing=0)
-        kept = judged[columns.kept]
-        return Measured(lambda weights: measure(columns, weights[kept]), len(columns), columns.missing)
+            columns = replace(prepared, first=judged_scores, first_groups=groups, kept=every, missing=0)
+        valid = judged[columns.kept]
+        return Measured(lambda weights: statistic(columns, weights[valid]), len(columns), columns.missing)
 
-    return Statistic(name, of, compared=compared)
-
-
-def _scaled_mean(at: Ints, scores: Floats) -> Measured:
-    """Return the mean score of some captions, in standard deviations over all."""
-    mine = ((scores - np.nanmean(scores)) / (np.nanstd(scores) or np.nan))[at]
-    kept = ~np.isnan(mine)
-    return Measured(lambda weights: _mean(mine[kept], weights[at][kept]), int(kept.sum()), int((~kept).sum()))
+    return Statistic(name, measure, compared=compared)
 
 
-def _place(systems: NDArray[np.str_], scores: Floats) -> Measured:
-    kept, names = ~np.isnan(scores), set(systems.tolist())
+def _scaled_mean(selected: Ints, scores: Floats) -> Measured:
+    """Return the mean score of selected captions, in standard deviations over all captions."""
+    scaled = ((scores - np.nanmean(scores)) / (np.nanstd(scores) or np.nan))[selected]
+    valid = ~np.isnan(scaled)
+    return Measured(
+        lambda weights: _mean(scaled[valid], weights[selected][valid]), int(valid.sum()), int((~valid).sum())
+    )
+
+
+def _human_rank(systems: NDArray[np.str_], scores: Floats) -> Measured:
+    valid, names = ~np.isnan(scores), set(systems.tolist())
 
     def rank(weights: Floats) -> float:
-        means = {name: _mean(scores[kept & (systems == name)], weights[kept & (systems == name)]) for name in names}
+        means = {name: _mean(scores[valid & (systems == name)], weights[valid & (systems == name)]) for name in names}
         return 1.0 + sum(mean > means[HUMAN] for name, mean in means.items() if name != HUMAN)
 
-    return Measured(rank, len(names), int((~kept).sum()))
+    return Measured(rank, len(names), int((~valid).sum()))
 
 
 def _mean(values: Floats, weights: Floats) -> float:
@@ -176,9 +180,9 @@ def _mean(values: Floats, weights: Floats) -> float:
 
 
 def _pair_accuracy(better: Ints, worse: Ints, scores: Floats) -> Measured:
-    gap = scores[better] - scores[worse]
-    kept = ~np.isnan(gap)
-    credit = np.where(gap == 0, 0.5, gap > 0)[kept]
-    first = better[kept]  # items of one image are drawn together, so a pair has the weight of its first caption
-    counts = int(kept.sum()), int((~kept).sum()), int((gap == 0).sum())
+    difference = scores[better] - scores[worse]
+    valid = ~np.isnan(difference)
+    credit = np.where(difference == 0, 0.5, difference > 0)[valid]
+    first = better[valid]  # items of one image are resampled together, so both captions of a pair have the same weight
+    counts = int(valid.sum()), int((~valid).sum()), int((difference == 0).sum())
     return Measured(lambda weights: _mean(credit, weights[first]), *counts)

@@ -1,4 +1,4 @@
-"""Benchmarks of people's choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
+"""Readers of benchmarks with human choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
 
 import json
 from collections import Counter
@@ -58,10 +58,10 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
     name = system or answers_path.stem
     images = folder(root, "images", "all_images", "data/caparena_auto/images")
     rows, answers = read_json(path), read_json(answers_path)
-    lacking = [image for image in rows if image not in answers]
-    if lacking:
+    without = [image for image in rows if image not in answers]
+    if without:
         raise InputError(
-            f"{answers_path} lacks captions for {len(lacking)} of {len(rows)} images, the first {lacking[0]}; "
+            f"{answers_path} has no captions for {len(without)} of {len(rows)} images, the first {without[0]}; "
             "expected one caption per image"
         )
     battles = []
@@ -73,8 +73,8 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
             battles.append(
                 Battle(image, images / image, *pair, None, name, opponent, level=opponent, references=references)
             )
-    own = len(rows) - len(battles)
-    return ItemSet(tuple(battles), {"images left out: the opponent is the system itself": own})
+    skipped = len(rows) - len(battles)
+    return ItemSet(tuple(battles), {"images left out: the opponent is the system itself": skipped})
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")
@@ -90,9 +90,9 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
 
     The default `split` is `test`, or `coarse`, its name in folders with both kinds of judgements.
     """
-    places = (*(f"{name}/**/" for name in _DOCENT_FOLDERS), "data/", "")
+    locations = (*(f"{name}/**/" for name in _DOCENT_FOLDERS), "data/", "")
     stored, images, seen, battles = _docent_images(root), folder(root, "images"), Counter[str](), []
-    for file in _docent_tables(root, (split,) if split else ("test", "coarse"), places, get=_GET_DOCENT):
+    for file in _docent_tables(root, (split,) if split else ("test", "coarse"), locations, get=_GET_DOCENT):
         table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
         for number, cells in enumerate(zip(*table.values(), strict=True)):
             row = dict(zip(table, cells, strict=True))
@@ -118,26 +118,26 @@ _SPAN_FOLDERS = ("docent-eval-granular", "granular", "granular_annotations", "do
 def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]:
     """Read DocENT's granular annotations: captions with the spans that art students marked as mistakes.
 
-    Omissions are marked in the reference, which a score without references does not read; they are ignored.
+    Omissions are marked in the reference, which a reference-free score does not read; they are ignored.
     """
     names = (split, "granular") if split == "test" else (split,)
-    places = (*(f"{name}/**/" for name in _SPAN_FOLDERS), "granular-")
+    locations = (*(f"{name}/**/" for name in _SPAN_FOLDERS), "granular-")
     stored, images, captions = _docent_images(root), folder(root, "images"), []
-    for file in _docent_tables(root, names, places, get=_GET_SPANS):
-        inside = stored_images([file], "uuid") if "image" in pq.read_schema(file).names else {}
+    for file in _docent_tables(root, names, locations, get=_GET_SPANS):
+        embedded = stored_images([file], "uuid") if "image" in pq.read_schema(file).names else {}
         table = read_columns(file, ("uuid", "model", "generation", "mistakes"))
         for number, (uuid, model, text, marks) in enumerate(zip(*table.values(), strict=True)):
             key = str(uuid).strip()
-            image = inside.get(key) or stored.get(key) or images / f"{key}.jpg"
+            image = embedded.get(key) or stored.get(key) or images / f"{key}.jpg"
             captions.append(MarkedCaption(
                 f"{key}:{model}", image, str(text), spans=_spans(marks, len(str(text)), f"{file} row {number}")
             ))  # fmt: skip
     return captions
 
 
-def _docent_tables(root: Path, names: Sequence[str], places: Sequence[str], *, get: str) -> list[Path]:
-    """Return the Parquet files of a split in the first of the places that has any."""
-    patterns = [f"{place}{name}-*.parquet" for name in names for place in places]
+def _docent_tables(root: Path, names: Sequence[str], locations: Sequence[str], *, get: str) -> list[Path]:
+    """Return the Parquet files of a split in the first location that has any."""
+    patterns = [f"{location}{name}-*.parquet" for name in names for location in locations]
     tables = find_all(root, *patterns)
     if not tables:
         raise missing(root, patterns[0], patterns[-1], get=get)
@@ -153,8 +153,8 @@ def _docent_images(root: Path) -> dict[str, StoredImage]:
 def _spans(marks: object, length: int, where: str) -> tuple[tuple[int, int], ...]:
     """Return the character spans of a JSON list of {"start", "end"}, clipped to the text."""
     try:
-        given = json.loads(str(marks)) if isinstance(marks, str) else list(marks or ())  # type: ignore[call-overload]
-        spans = [(max(0, int(mark["start"])), min(length, int(mark["end"]))) for mark in given]
+        parsed = json.loads(str(marks)) if isinstance(marks, str) else list(marks or ())  # type: ignore[call-overload]
+        spans = [(max(0, int(span["start"])), min(length, int(span["end"]))) for span in parsed]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{where}: expected mistakes as a JSON list of start and end, got {marks!r}") from error
     return tuple(sorted((start, end) for start, end in spans if start < end))

@@ -10,7 +10,7 @@ from typing import Any
 
 from msdscore.errors import InputError, shortened, unknown_name
 
-_FORMS: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a text"}
+_TYPE_NAMES: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a text"}
 
 
 def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -56,11 +56,11 @@ def missing(root: Path, *patterns: str, get: str) -> InputError:
         kind = "file of rows (.jsonl)" if root.suffix else "folder"
         return InputError(f"{root}: no such {kind}; expected the benchmark's files as --root")
     expected = " or ".join(str(root / pattern) for pattern in patterns)
-    return InputError(f"expected {expected}, found nothing there; get it from {get}")
+    return InputError(f"expected {expected}, found no such file; get it from {get}")
 
 
 def folder(root: Path, *names: str) -> Path:
-    """Return the first existing folder, else the first: items are read without images."""
+    """Return the first existing folder, else the first one, so that items can be read without images."""
     return next((root / name for name in names if (root / name).is_dir()), root / names[0])
 
 
@@ -74,15 +74,15 @@ def locate(root: Path, written: str, *folders: str) -> Path:
 
 
 def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
-    """Return the content of a JSON file, which must be an object (or another `form`)."""
+    """Return the content of a JSON file, which must have the type `form`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, form):
-        forms = " or ".join(_FORMS[kind] for kind in (form if isinstance(form, tuple) else (form,)))
+        expected = " or ".join(_TYPE_NAMES[kind] for kind in (form if isinstance(form, tuple) else (form,)))
         raise InputError(
-            f"{path}: expected {forms} as in the released file, got {_FORMS.get(type(content), 'a value')}"
+            f"{path}: expected {expected} as in the released file, got {_TYPE_NAMES.get(type(content), 'a value')}"
         )
     return content
 
@@ -95,7 +95,9 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
         if not isinstance(row, dict):
-            raise InputError(f"{path} line {number}: expected a JSON object, got {_FORMS.get(type(row), 'a value')}")
+            raise InputError(
+                f"{path} line {number}: expected a JSON object, got {_TYPE_NAMES.get(type(row), 'a value')}"
+            )
         yield row
 
 
@@ -119,7 +121,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 def rating(value: Any, *, where: str) -> float:
-    """Return a person's judgement as a number; NaN values of released files are accepted."""
+    """Return a human rating as a number; NaN values of released files are accepted."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -138,9 +140,9 @@ class RawRow:
     where: str
 
     def get(self, *names: str) -> Any:
-        """Return the first of these fields that exists, or raise an error with the location of the row."""
+        """Return the first existing field, or raise an error with the location of the row."""
         if not isinstance(self.fields, dict):
-            kind = _FORMS.get(type(self.fields), "a value")
+            kind = _TYPE_NAMES.get(type(self.fields), "a value")
             raise InputError(f"{self.where}: expected an object with the field {names[0]}, got {kind}")
         for name in names:
             if name in self.fields:
@@ -185,7 +187,7 @@ def chosen_first(record: RawRow) -> tuple[str, str]:
 
 
 def caption(value: Any, where: str) -> str:
-    """Return a caption unchanged; values that are not texts raise an error instead of being scored as `None`."""
+    """Return a caption unchanged, or raise `InputError` if it is not a string."""
     if not isinstance(value, str):
         raise InputError(f"{where}: expected a caption, got {shortened(repr(value))}")
     return value

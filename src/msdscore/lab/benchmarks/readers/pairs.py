@@ -1,4 +1,4 @@
-"""Benchmarks of a right and a wrong caption: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
+"""Readers of benchmarks with a right and a wrong caption: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _GET_SUGARCREPE = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
 def read_sugarcrepe(root: Path, *, subsets: str | Sequence[str] = SUGARCREPE_SUBSETS) -> ItemSet[Pair]:
     """Read SugarCrepe, COCO captions against minimally changed ones: the released `SUBSET.json` files.
 
-    Keys, which have gaps, become ids.
+    The keys of the files, which have gaps, are the ids.
     """
     images = files.folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
     pairs = []
@@ -46,9 +46,9 @@ def read_coco_cf(
     folder of the images, or of Parquet files with images (`*.images*.parquet`). With `by=change` subsets are the kinds
     of change (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
-    pairs, failed, part = [], 0, _COCO_CF_PARTS[files.chosen("way to part", by, _COCO_CF_PARTS)[0]]
-    home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
-    stored = stored_images(files.find_all(home, "*.images*.parquet"), "file_name") if images else {}
+    pairs, failed, subset_field = [], 0, _COCO_CF_PARTS[files.chosen("grouping", by, _COCO_CF_PARTS)[0]]
+    image_folder = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
+    stored = stored_images(files.find_all(image_folder, "*.images*.parquet"), "file_name") if images else {}
     for split in files.chosen("split", splits, COCO_CF_SPLITS):
         name = f"coco_cf_{split}.json"
         file = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
@@ -62,8 +62,8 @@ def read_coco_cf(
             if any(str(text).startswith("ERROR:") for text in (positive, negative)):
                 failed += 1
                 continue
-            subset = f"{split}/{row.get(part)}" if part else split
-            image = stored.get(path.name) or (path if path.is_file() else home / path.name)
+            subset = f"{split}/{row.get(subset_field)}" if subset_field else split
+            image = stored.get(path.name) or (path if path.is_file() else image_folder / path.name)
             pairs.append(Pair(key, image, positive, negative, subset=subset))
     return ItemSet(tuple(pairs), {"failed generations left out": failed})
 
@@ -72,7 +72,7 @@ VALSE_PIECES = (
     "existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations",
     "action-replacement", "actant-swap", "coreference-standard", "coreference-hard", "foil-it",
 )  # fmt: skip
-_ENOUGH_VOTES = 2
+_MINIMUM_VOTES = 2
 _GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 
 
@@ -80,12 +80,12 @@ def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> Ite
     """Read VALSE, foils by linguistic phenomenon: pairs in which two of three annotators chose the caption."""
     pairs, invalid = [], 0
     for piece in files.chosen("piece", pieces, VALSE_PIECES):
-        loose = piece.replace("-", "?")  # the authors' scripts write some with underscores
-        path = files.find(root, f"{loose}.json", f"data/{loose}.json", get=_GET_VALSE)
+        pattern = piece.replace("-", "?")  # some file names of the authors' scripts have underscores
+        path = files.find(root, f"{pattern}.json", f"data/{pattern}.json", get=_GET_VALSE)
         for row in records(files.read_json(path), path):
             votes = row.fields.get("mturk") or {}
             counts = int(votes.get("caption", 0)), int(votes.get("foil", 0))
-            if counts[0] < _ENOUGH_VOTES:
+            if counts[0] < _MINIMUM_VOTES:
                 invalid += 1
                 continue
             fields = map(row.get, ("caption", "foil", "image_file"))
@@ -117,9 +117,9 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
         if len(originals) != 1 or len(group) == 1:
             incomplete += 1
             continue
-        number, positive = int(originals[0]["image_id"]), tidy(originals[0]["caption"])
-        image = images / names.get(number, f"COCO_val2014_{number:012d}.jpg")
-        others = tuple(text for text in references.get(number, ()) if text != positive)
+        image_id, positive = int(originals[0]["image_id"]), tidy(originals[0]["caption"])
+        image = images / names.get(image_id, f"COCO_val2014_{image_id:012d}.jpg")
+        others = tuple(text for text in references.get(image_id, ()) if text != positive)
         foils = [tidy(row["caption"]) for row in group if row["foil"]]
         pairs += [
             Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
@@ -130,14 +130,14 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
         for pair in pairs:
             by_image[image_key(pair.image)].append(pair)
         rng = np.random.default_rng(seed)
-        pairs = [mine[rng.integers(len(mine))] for mine in by_image.values()]
+        pairs = [candidates[rng.integers(len(candidates))] for candidates in by_image.values()]
     return ItemSet(tuple(pairs), notes)
 
 
 _CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 _VOTES = 48
 _REFERENCES = 5
-_DRAWS = 5  # of five references out of 48, averaged
+_DRAWS = 5  # random draws of the references, averaged
 _YEARS = ("VOC2010", "VOC2012", "VOC2008", "VOC2007")
 _PASCAL_FOLDERS = (
     "JPEGImages", *(f"{where}{year}/JPEGImages" for where in ("", "VOCdevkit/") for year in _YEARS), "images"
@@ -160,8 +160,8 @@ def read_pascal50s(root: Path, *, seed: int = 0, references: int = _REFERENCES) 
     for category, entries in files.read_json(packed).items():
         for row in records(entries, f"{packed} {category}"):
             image = files.locate(root, str(row.get("image")), *_PASCAL_FOLDERS)
-            own = tuple(row.fields.get("references", ()))
-            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, own))
+            row_references = tuple(row.fields.get("references", ()))
+            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, row_references))
     return ItemSet(tuple(pairs))
 
 
@@ -174,7 +174,7 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
     if len(triplets) != _VOTES * len(inputs):
         raise InputError(f"{votes_path}: expected {_VOTES} votes for each of {len(inputs)} pairs")
     rng, images = np.random.default_rng(seed), files.folder(root, *_PASCAL_FOLDERS)
-    pairs, drawn = [], 0
+    pairs, draws = [], 0
     for number, entry in enumerate(inputs):
         category = _CATEGORIES[int(categories[number])]
         image, first, second = (_text(cell) for cell in list(entry)[:3])
@@ -183,13 +183,13 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
         if not {*preferred} <= {first, second}:
             raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
         counts = (preferred.count(first), _VOTES - preferred.count(first))
-        coin, chosen = rng.integers(2), rng.choice(_VOTES, count, replace=False)
-        drawn += counts[0] == counts[1]
+        coin, reference_rows = rng.integers(2), rng.choice(_VOTES, count, replace=False)
+        draws += counts[0] == counts[1]
         if counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1):
             first, second, counts = second, first, counts[::-1]
-        references = tuple(_text(votes[k][0]) for k in sorted(chosen))
+        references = tuple(_text(votes[index][0]) for index in sorted(reference_rows))
         pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
-    notes = {"pairs whose votes are a draw, decided by seed": drawn}
+    notes = {"pairs whose votes are a draw, decided by seed": draws}
     return ItemSet(tuple(pairs), notes, draws=_DRAWS if count < _VOTES else 1)
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks of rated single captions: Flickr8k, Composite, THumB, and captions with marked hallucinations."""
+"""Readers of benchmarks with rated captions: Flickr8k, Composite, THumB, and captions with marked hallucinations."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from msdscore.lab.benchmarks.readers import files
 from msdscore.lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy
 from msdscore.lab.benchmarks.readers.rows import find_rows, read_items
 
-_GET_FLICKR8K = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as made by jmhessel/clipscore"
+_GET_FLICKR8K = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as created by jmhessel/clipscore"
 _FLICKR8K_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 _Judged = tuple[str, str, tuple[float, ...], tuple[str, ...]]  # image, caption, its ratings, references
 
@@ -32,9 +32,9 @@ def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
 
 
 def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rated]:
-    own = 0
+    excluded = 0
     if path := files.find_optional(root, raw, f"Flickr8k_text/{raw}"):
-        rows, own = _flickr8k_text(path, judges=judges)
+        rows, excluded = _flickr8k_text(path, judges=judges)
     elif path := files.find_optional(root, packed, f"flickr8k/{packed}"):
         rows = _flickr8k_json(path, judges=judges)
     else:
@@ -44,11 +44,11 @@ def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rate
         Rated(numbered(image, seen), images / f"{image}.jpg", caption, ratings, references)
         for image, caption, ratings, references in rows
     ]
-    return ItemSet(tuple(items), {"pairs left out: the caption is one of the image's own": own})
+    return ItemSet(tuple(items), {"pairs left out: the caption is one of the image's own": excluded})
 
 
 def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
-    """Return the rows of an annotation file next to `Flickr8k.token.txt`, and the number of excluded own captions."""
+    """Return the rows of an annotation file next to `Flickr8k.token.txt`, and the number of excluded rows."""
     by_id, by_image = _read_tokens(files.find(path.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
     rows = []
     for name, key, *cells in files.read_tsv(path, 5):
@@ -56,31 +56,33 @@ def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
             raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt next to it")
         ratings = tuple(rating(cell, where=f"{path} {name}") for cell in cells[:judges])
         rows.append((_stem(name), by_id[key], ratings))
-    kept = rows
+    included = rows
     if judges > 1:
-        kept = [row for row in rows if row[1] not in by_image[row[0]]]
+        included = [row for row in rows if row[1] not in by_image[row[0]]]
     else:
-        # A rated caption that was written for its image is removed from the references there, once per rating.
+        # A rated caption that was written for its image is removed from the references, once per rating.
         for image, caption, _ in rows:
             if caption in by_image[image]:
                 by_image[image].remove(caption)
-    judged = [(image, tidy(caption), ratings, all_tidy(by_image[image])) for image, caption, ratings in kept]
-    return judged, len(rows) - len(kept)
+    judged = [(image, tidy(caption), ratings, all_tidy(by_image[image])) for image, caption, ratings in included]
+    return judged, len(rows) - len(included)
 
 
 def _flickr8k_json(path: Path, *, judges: int) -> list[_Judged]:
     rows = []
     for row in records(files.read_json(path), path):
-        judged = [RawRow("", judgement, row.where) for judgement in row.get("human_judgement")]
-        if len(judged) % judges:
-            raise InputError(f"{row.where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
+        judgements = [RawRow("", judgement, row.where) for judgement in row.get("human_judgement")]
+        if len(judgements) % judges:
+            raise InputError(
+                f"{row.where}: expected {judges} ratings per caption, got {len(judgements)} ratings in all"
+            )
         image, references = _stem(str(row.fields.get("image_path") or row.key)), row.fields.get("ground_truth")
-        for start in range(0, len(judged), judges):
-            mine = judged[start : start + judges]
-            captions = {tidy(judgement.get("caption")) for judgement in mine}
+        for start in range(0, len(judgements), judges):
+            caption_judgements = judgements[start : start + judges]
+            captions = {tidy(judgement.get("caption")) for judgement in caption_judgements}
             if len(captions) != 1:
-                raise InputError(f"{row.where}: expected {judges} ratings in a row for one caption, got {captions}")
-            ratings = tuple(rating(judgement.get("rating"), where=row.where) for judgement in mine)
+                raise InputError(f"{row.where}: expected {judges} consecutive ratings of one caption, got {captions}")
+            ratings = tuple(rating(judgement.get("rating"), where=row.where) for judgement in caption_judgements)
             rows.append((image, captions.pop(), ratings, all_tidy(references)))
     return rows
 
@@ -96,7 +98,7 @@ def _read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def _stem(name: str) -> str:
-    """Return an image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
+    """Return an image's name without folder, caption number and suffix: lists may have `.jpg` or `.jpg.1`.
 
     >>> _stem("Flicker8k_Dataset/12_ab.jpg.1#0")
     '12_ab'
@@ -111,7 +113,7 @@ _COMPOSITE_FOLDERS = {
     "flickr30k": ("flickr30k-images", "flickr30k_images", "flickr30k"),
     "coco": ("val2014", "coco/val2014"),
 }
-_MOST_TEXTS = 4
+_MAX_CAPTIONS = 4
 
 
 def read_composite(root: Path) -> ItemSet[Rated]:
@@ -164,12 +166,12 @@ def _composite_exports(root: Path) -> tuple[list[_CompositeRow], int]:
             # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
             cells = [
-                (record.get(f"Input.text{k}"), record.get(f"Answer.Q{k}Answer")) for k in range(1, _MOST_TEXTS + 1)
+                (record.get(f"Input.text{k}"), record.get(f"Answer.Q{k}Answer")) for k in range(1, _MAX_CAPTIONS + 1)
             ]
             answers = [(tidy(caption), str(answer or "").strip()) for caption, answer in cells if caption]
-            rated = [(caption, float(given)) for caption, given in answers if given.replace(".", "", 1).isdigit()]
+            rated = [(caption, float(value)) for caption, value in answers if value.replace(".", "", 1).isdigit()]
             unusable += not (rated and image)
-            rows += [(source, image, caption, given) for caption, given in rated if image]
+            rows += [(source, image, caption, value) for caption, value in rated if image]
     return rows, unusable
 
 
@@ -182,8 +184,8 @@ _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 def read_thumb(root: Path) -> ItemSet[Rated]:
     """Read the released file, with references if `mscoco_references.json` is next to it."""
     path = files.find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=_GET_THUMB)
-    beside = files.find_optional(path.parent, "mscoco_references.json*")  # JSON Lines despite its name
-    listed = records(files.read_jsonl(beside), beside, first=1) if beside else ()
+    references_path = files.find_optional(path.parent, "mscoco_references.json*")  # JSON Lines despite the suffix
+    listed = records(files.read_jsonl(references_path), references_path, first=1) if references_path else ()
     references = {str(row.get("seg_id")): all_tidy(row.get("refs")) for row in listed}
     items = []
     for row in records(files.read_jsonl(path), path, first=1):
@@ -213,7 +215,7 @@ def _thumb_rated(key: str, image: Image, row: RawRow, references: tuple[str, ...
 
 _GET_HAT = "https://github.com/DavidMChan/aloha (data/hat-trainval.json)"
 _GET_LONG = "your captioner and CHAIR (https://github.com/LisaAnne/Hallucination)"
-_CLEAN, _INVENTS = 1.0, 0.0
+_CLEAN, _HALLUCINATED = 1.0, 0.0
 _HAT_FOLDERS = ("val2014", "train2014", "coco/val2014", "coco/train2014", "images")
 
 
@@ -241,7 +243,7 @@ def read_hat(root: Path) -> ItemSet[Rated]:
     items = []
     for marked in captions:
         if marked.words:
-            human = _INVENTS if any(invented for _, invented in marked.words) else _CLEAN
+            human = _HALLUCINATED if any(hallucinated for _, hallucinated in marked.words) else _CLEAN
             items.append(Rated(marked.id, marked.image, tidy(marked.caption), (human,), marked.references))
     return ItemSet(tuple(items), {"captions left out: no word is marked": len(captions) - len(items)})
 
@@ -250,7 +252,7 @@ def read_long(root: Path) -> ItemSet[Rated]:
     """Read long captions of several systems, rated 0 if a named object is absent, else 1: a file of rows."""
     items = []
     for row, item in read_items(_long_file(root)):
-        ratings, system = (_INVENTS if row.get("hallucinated") else _CLEAN,), str(row.fields.get("system", ""))
+        ratings, system = (_HALLUCINATED if row.get("hallucinated") else _CLEAN,), str(row.fields.get("system", ""))
         items.append(Rated(caption=tidy(row.get("caption")), ratings=ratings, system=system, **item))
     return ItemSet(tuple(items))
 
@@ -260,7 +262,7 @@ def read_hat_words(root: Path) -> list[MarkedCaption]:
     path = files.find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=_GET_HAT)
     captions = []
     for row in records(files.read_json(path, list), path):
-        words = tuple((str(word), bool(invented)) for word, invented in row.get("grounding"))
+        words = tuple((str(word), bool(hallucinated)) for word, hallucinated in row.get("grounding"))
         image, key = files.locate(root, str(row.get("image_path")), *_HAT_FOLDERS), row.fields.get("sample_id", row.key)
         references = all_tidy(row.fields.get("references"))
         captions.append(MarkedCaption(f"{key}:{row.key}", image, str(row.get("caption")), words, references=references))

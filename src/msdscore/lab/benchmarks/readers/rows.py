@@ -1,7 +1,7 @@
 """The rows form of a benchmark: `NAME.jsonl` with its images in `NAME.images*.parquet`, in files, or in `images/`.
 
-Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path from the
-rows' folder, or from `images/` there. Further fields:
+Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path relative to
+the folder of the rows file, or to its subfolder `images/`. Further fields:
 
 - pairs: `caption` and `negative_caption`, or two `captions` and the `label` (0 or 1) of the better one;
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
@@ -43,11 +43,11 @@ def find_rows(root: Path, name: str) -> Path | None:
     """Return `root` if it is a rows file, or the file under it whose name contains the benchmark's; else None."""
     if root.is_file():
         return root if root.suffix == ".jsonl" else None
-    word = re.escape(name.replace("-", "_"))
-    inside = re.compile(rf"(?:^|[^a-z0-9]){word}(?:[^a-z0-9]|$)")
-    paths = [path for path in files.find_all(root, "*.jsonl") if inside.search(path.stem.lower().replace("-", "_"))]
-    last = [path for path in paths if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
-    paths = last or paths
+    escaped = re.escape(name.replace("-", "_"))
+    pattern = re.compile(rf"(?:^|[^a-z0-9]){escaped}(?:[^a-z0-9]|$)")
+    paths = [path for path in files.find_all(root, "*.jsonl") if pattern.search(path.stem.lower().replace("-", "_"))]
+    exact = [path for path in paths if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
+    paths = exact or paths
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
         raise InputError(f"{root} contains several rows files of {name} ({names}); pass one of them as --root")
@@ -55,15 +55,15 @@ def find_rows(root: Path, name: str) -> Path | None:
 
 
 def read_items(path: Path) -> Iterator[tuple[RawRow, dict[str, Any]]]:
-    """Yield the rows of a file, each with the fields that all items have: id, image, subset and references.
+    """Yield the rows of a file, each with the fields common to all items: id, image, subset and references.
 
     Without `id` or `key`, the k-th row of an image is `image:k`.
     """
     find, seen = _finder(path), Counter[str]()
     for row in records(files.read_jsonl(path), path, first=1):
         fields, name = row.fields, str(row.get("image"))
-        subset, own = str(fields.get("subset", fields.get("category", ""))), numbered(Path(name).stem, seen)
-        key = str(fields["id"]) if "id" in fields else f"{subset}/{fields['key']}" if "key" in fields else own
+        subset, default_key = str(fields.get("subset", fields.get("category", ""))), numbered(Path(name).stem, seen)
+        key = str(fields["id"]) if "id" in fields else f"{subset}/{fields['key']}" if "key" in fields else default_key
         yield row, {"id": key, "image": find(name), "subset": subset, "references": all_tidy(fields.get("references"))}
 
 
@@ -72,8 +72,10 @@ def _finder(path: Path) -> Callable[[str], Image]:
     stored = stored_images(files.find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
 
     def find(name: str) -> Image:
-        near, inside = path.parent / name, path.parent / "images" / name
-        return stored.get(Path(name).name) or (inside if inside.is_file() and not near.is_file() else near)
+        relative, in_images = path.parent / name, path.parent / "images" / name
+        return stored.get(Path(name).name) or (
+            in_images if in_images.is_file() and not relative.is_file() else relative
+        )
 
     return find
 
@@ -86,22 +88,22 @@ def read_images(path: Path) -> ItemSet[Rated]:
         if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
             raise InputError(f"{record.where}: expected images, a list of at least 2 names, got {names!r}")
         subset, text = str(record.fields.get("subset", "")), files.caption(record.get("caption"), record.where)
-        for place, (name, own) in enumerate(zip(names, _image_ratings(record, len(names)), strict=True)):
-            items.append(Rated(f"{key}:{place}", find(name), text, (own,), subset=subset, group=key))
+        for index, (name, image_rating) in enumerate(zip(names, _image_ratings(record, len(names)), strict=True)):
+            items.append(Rated(f"{key}:{index}", find(name), text, (image_rating,), subset=subset, group=key))
     return _unique(items, path)
 
 
 def _image_ratings(record: RawRow, count: int) -> list[float]:
     """Return one rating per image: those of the row, or 1 for the image at index `label` and 0 for the others."""
-    given = record.fields.get("ratings")
-    if given is None:
+    ratings = record.fields.get("ratings")
+    if ratings is None:
         label = record.get("label")
         if label not in range(count) or isinstance(label, bool):
             raise InputError(f"{record.where}: expected label to be the index of one of {count} images, got {label!r}")
-        return [float(place == label) for place in range(count)]
-    if not isinstance(given, list) or len(given) != count:
-        raise InputError(f"{record.where}: expected ratings, one per image ({count}), got {given!r}")
-    return [rating(value, where=record.where) for value in given]
+        return [float(index == label) for index in range(count)]
+    if not isinstance(ratings, list) or len(ratings) != count:
+        raise InputError(f"{record.where}: expected ratings, one per image ({count}), got {ratings!r}")
+    return [rating(value, where=record.where) for value in ratings]
 
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
@@ -111,8 +113,8 @@ def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair
     pairs = []
     for row, item in rows:
         if not wanted or item["subset"] in wanted:
-            plain = (files.caption(row.get(name), row.where) for name in ("caption", "negative_caption"))
-            better, other = files.chosen_first(row) if "captions" in row.fields else plain
+            caption_fields = (files.caption(row.get(name), row.where) for name in ("caption", "negative_caption"))
+            better, other = files.chosen_first(row) if "captions" in row.fields else caption_fields
             pairs.append(Pair(positive=better, negative=other, **item))
     return _unique(pairs, path)
 
@@ -128,15 +130,15 @@ def read_ratings(path: Path) -> ItemSet[Rated]:
 
 
 def read_battles(path: Path) -> ItemSet[Battle]:
-    """Read rows with captions of two systems and people's choice."""
+    """Read rows with captions of two systems and the human choice."""
     battles = []
     for row, item in read_items(path):
         fields = row.fields
         first, second = str(row.get("system_a", "source1", "model1")), str(row.get("system_b", "source2", "model2"))
         winners: dict[str, Winner] = {**_WINNERS, first: "a", second: "b"}
-        said = fields.get("winner")
-        if said is not None and str(said) not in winners:
-            raise InputError(f"{row.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
+        winner = fields.get("winner")
+        if winner is not None and str(winner) not in winners:
+            raise InputError(f"{row.where}: expected winner to be a, b, tie, {first} or {second}, got {winner!r}")
         try:
             answers = {name: int(value) for name, value in (fields.get("aspects") or {}).items()}
         except (AttributeError, TypeError, ValueError) as error:
@@ -144,14 +146,14 @@ def read_battles(path: Path) -> ItemSet[Battle]:
         battles.append(Battle(
             caption_a=files.caption(row.get("caption_a", "caption1", "model1_generation"), row.where),
             caption_b=files.caption(row.get("caption_b", "caption2", "model2_generation"), row.where),
-            winner=None if said is None else winners[str(said)], system_a=first, system_b=second, aspects=answers,
+            winner=None if winner is None else winners[str(winner)], system_a=first, system_b=second, aspects=answers,
             level=str(fields.get("level", fields.get("cluster", ""))), verdict=str(fields.get("winner", "")), **item,
         ))  # fmt: skip
     return _unique(battles, path)
 
 
 def need_rows(root: Path) -> ItemSet[Pair]:
-    """Raise: the generic benchmarks have no released files."""
+    """Raise `InputError`: the generic benchmarks have no released files."""
     raise files.missing(root, "FILE.jsonl of rows", get="your data: --root FILE.jsonl")
 
 
@@ -181,10 +183,10 @@ def captioned_images(path: Path) -> list[CaptionedImage]:
     """Read images with all their captions: rows with a list `captions`, or with one `caption` each, as for `score`."""
     entries: dict[str | int, CaptionedImage] = {}
     for number, (row, item) in enumerate(read_items(path)):
-        given = row.get("captions", "caption")
-        several = isinstance(given, list)
-        texts = all_tidy(given if several else [given])
-        key = number if several else image_key(item["image"])
+        captions = row.get("captions", "caption")
+        is_list = isinstance(captions, list)
+        texts = all_tidy(captions if is_list else [captions])
+        key = number if is_list else image_key(item["image"])
         first = entries.get(key, CaptionedImage(item["id"], item["image"], ()))
         entries[key] = replace(first, captions=(*first.captions, *texts))
     return list(entries.values())
@@ -217,7 +219,7 @@ def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) 
 
 
 def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """Return one pair per image: its first caption, and a caption of another image that differs from its own.
+    """Return one pair per image: its first caption, and a different caption of another image.
 
     Hard negatives come from images of the same scene class, the file name up to its last underscore
     (`airport_12.jpg`); the only image of a class is excluded and counted.
@@ -236,27 +238,27 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
     rng = np.random.default_rng(seed)
     pairs = []
     for entry, scene in zip(usable, scenes, strict=True):
-        stranger = _stranger(others[scene], entry, rng)
-        if stranger is not None:
+        negative = _draw_negative(others[scene], entry, rng)
+        if negative is not None:
             first, *rest = entry.captions
-            pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
+            pairs.append(Pair(entry.id, entry.image, first, negative, references=tuple(rest)))
         elif negatives == "easy":
             raise InputError(
-                f"found no caption of another image for {entry.id} in {_TRIES} draws; "
+                f"no caption of another image for {entry.id} in {_TRIES} draws; "
                 "expected several images with different captions"
             )
-    left_out = {
+    notes = {
         "images left out: no caption": len(entries) - len(usable),
         "images left out: no other caption in their scene class": len(usable) - len(pairs),
     }
-    return ItemSet(tuple(pairs), left_out)
+    return ItemSet(tuple(pairs), notes)
 
 
-def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:
-    known = {caption.lower() for caption in own.captions}
+def _draw_negative(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:
+    own_captions = {caption.lower() for caption in own.captions}
     for _ in range(_TRIES):
         other = pool[int(rng.integers(len(pool)))]
         caption = other.captions[int(rng.integers(len(other.captions)))]
-        if other.id != own.id and caption.lower() not in known:
+        if other.id != own.id and caption.lower() not in own_captions:
             return caption
     return None

@@ -32,8 +32,8 @@ from msdscore.lab.stats.pairs import mcnemar, mcnemar_exact
 from msdscore.lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
 from msdscore.registry import resolve
 
-_EXACT_BELOW = 25  # discordant pairs, the usual bound for the exact form of McNemar's test
-_WHOLE = ("", "all", "mean")  # parts of figures over all items; the others, of subsets, are one family of tests
+_EXACT_BELOW = 25  # discordant pairs; the usual limit for the exact form of McNemar's test
+_WHOLE = ("", "all", "mean")  # suffixes of figures over all items; figures of subsets are one family of tests
 _PERMUTATIONS = 10_000
 
 
@@ -81,9 +81,9 @@ class MetricComparison:
 
 
 def open_side(name: str) -> Side:
-    """Open a side from `RESULT.json`, or from `RESULT.json:METRIC` if the result has several metrics."""
+    """Open one side of a comparison: `RESULT.json`, or `RESULT.json:METRIC` if the result has several metrics."""
     # A metric's label may contain colons and paths (`file:SCORES.jsonl`).
-    ends = [at for at, letter in enumerate(name) if letter == ":"]
+    ends = [index for index, letter in enumerate(name) if letter == ":"]
     splits = [(Path(name), ""), *((Path(name[:end]), name[end + 1 :]) for end in ends)]
     path, label = next(((path, label) for path, label in splits if path.is_file()), (None, ""))
     if path is None:
@@ -91,7 +91,7 @@ def open_side(name: str) -> Side:
     result = read_result(path)
     labels = [metric.label for metric in result.metrics]
     if not label and len(labels) > 1:
-        raise ConfigError(f"{path} has several metrics; name one, as in {path}:{labels[0]} (of {', '.join(labels)})")
+        raise ConfigError(f"{path} has several metrics; select one, as in {path}:{labels[0]} (of {', '.join(labels)})")
     return side_of(result, label or labels[0], path.parent)
 
 
@@ -112,15 +112,15 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Me
     row, rows = benchmark(first.result.benchmark), _common(first, second)
     items = items_of(first.table.take(pa.array(rows[0])), row.kind)
     scores = []
-    for side, own in zip((first, second), rows, strict=True):
+    for side, side_rows in zip((first, second), rows, strict=True):
         matrix = score_matrix(side.table, side.metric.label)
         assert matrix is not None, "the scores of a result contain all its metrics"
-        scores.append(matrix[own] if side.metric.higher_is_better else -matrix[own])
-    known: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
-    if not known.any():
+        scores.append(matrix[side_rows] if side.metric.higher_is_better else -matrix[side_rows])
+    scored: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
+    if not scored.any():
         raise InputError("the two results have no item that was scored in both")
     sheets = [
-        make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(known)
+        make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(scored)
         for side, matrix in zip((first, second), scores, strict=True)
     ]
     if not (row.credits or row.statistics):
@@ -130,15 +130,13 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Me
         )
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
     # Holm's correction over the subsets; p-values of figures over all items are unchanged.
-    family = [
-        number for number, difference in enumerate(differences) if difference.name.partition("/")[2] not in _WHOLE
-    ]
-    adjusted = holm([differences[number].tests[0].p_value for number in family]).tolist()
-    for number, p_value in zip(family, adjusted, strict=True):
-        differences[number] = replace(differences[number], adjusted=p_value)
-    apart = len(first.table) + len(second.table) - 2 * len(items)
+    family = [index for index, difference in enumerate(differences) if difference.name.partition("/")[2] not in _WHOLE]
+    adjusted = holm([differences[index].tests[0].p_value for index in family]).tolist()
+    for index, p_value in zip(family, adjusted, strict=True):
+        differences[index] = replace(differences[index], adjusted=p_value)
+    not_in_both = len(first.table) + len(second.table) - 2 * len(items)
     return MetricComparison(
-        row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
+        row.name, first.result.protocol, first.name, second.name, int(scored.sum()), not_in_both, int((~scored).sum()),
         tuple(differences),
     )  # fmt: skip
 
@@ -174,22 +172,24 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
     both = list(zip(credits_of(first), credits_of(second), strict=True))
     differences = []
     if row.kind == "pairs" and len(both) > 1:
-        whole, other = both[-1]
-        differences.append(_difference(MEAN, subset_mean(whole), subset_mean(other), whole.sheet, len(whole.values)))
+        overall, other = both[-1]
+        differences.append(
+            _difference(MEAN, subset_mean(overall), subset_mean(other), overall.sheet, len(overall.values))
+        )
     for credit, against in both:
-        ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
+        ours, theirs, cluster_names = credit.values, against.values, clusters(credit.sheet.items)
         if not len(ours):
             continue
         # Permutations are cheap, and Holm's correction needs precise small p-values.
-        often = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
-        permuted = permutation_test(ours, theirs, clusters=names, how=often)
-        right, other_right = ours == 1, theirs == 1
-        if len(np.unique(names)) < len(names):
-            discordance = mcnemar(right, other_right, names)
+        permutations = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
+        permuted = permutation_test(ours, theirs, clusters=cluster_names, how=permutations)
+        correct, other_correct = ours == 1, theirs == 1
+        if len(np.unique(cluster_names)) < len(cluster_names):
+            discordance = mcnemar(correct, other_correct, cluster_names)
         else:
-            exact = int((right != other_right).sum()) < _EXACT_BELOW
-            discordance = (mcnemar_exact if exact else mcnemar)(right, other_right)
-        interval = paired_difference(ours, theirs, clusters=names, how=first.how)
+            exact = int((correct != other_correct).sum()) < _EXACT_BELOW
+            discordance = (mcnemar_exact if exact else mcnemar)(correct, other_correct)
+        interval = paired_difference(ours, theirs, clusters=cluster_names, how=first.how)
         means = float(ours.mean()), float(theirs.mean())
         tests = (permuted, discordance)
         differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(ours)))
@@ -203,12 +203,12 @@ def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> l
     ]
     differences = []
     for statistic in statistics:
-        ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
+        ours, theirs = (statistic.measure(sheet.scores[:, 0]) for sheet in (first, second))
         difference = _difference(statistic.name, ours.value, theirs.value, first, ours.n)
         differences.append(replace(difference, scale=statistic.scale))
-    head, ones = statistics[0], np.ones(len(first.items))
+    headline, ones = statistics[0], np.ones(len(first.items))
     swapped = swap_test(
-        lambda scores: head.of(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
+        lambda scores: headline.measure(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
         clusters=clusters(first.items), how=first.how,
     )  # fmt: skip
     return [replace(differences[0], tests=(*differences[0].tests, swapped)), *differences[1:]]

@@ -1,4 +1,4 @@
-"""Results as grids of text and Markdown: per benchmark, comparisons, an overview, mean ranks.
+"""Results as text tables and Markdown: per benchmark, comparisons, an overview, mean ranks.
 
 The overview can include published figures, marked as quoted.
 """
@@ -74,8 +74,10 @@ def markdown(grid: Grid) -> str:
     """Return a grid as a Markdown table followed by its notes."""
     lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
     lines += [
-        _line([f"**{cell}**" if (number, at) in grid.best else cell for at, cell in enumerate(row)])
-        for number, row in enumerate(grid.rows)
+        _line(
+            [f"**{cell}**" if (row_index, column_index) in grid.best else cell for column_index, cell in enumerate(row)]
+        )
+        for row_index, row in enumerate(grid.rows)
     ]
     notes = [f"- {note}" for note in grid.notes]
     return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
@@ -85,12 +87,12 @@ def number(figure: Figure | None) -> str:
     """Format a figure's value, with its standard deviation over several draws."""
     if figure is None or figure.value != figure.value:
         return NONE
-    spread = f" ± {_print(figure.spread, figure.scale)}" if figure.spread is not None else ""
-    return _print(figure.value, figure.scale) + spread
+    spread = f" ± {_format(figure.spread, figure.scale)}" if figure.spread is not None else ""
+    return _format(figure.value, figure.scale) + spread
 
 
 def p_value(value: float) -> str:
-    """Format a p-value; a dash if there was nothing to test.
+    """Format a p-value; a dash if it is NaN.
 
     >>> p_value(0.0004), p_value(0.031)
     ('<0.001', '0.031')
@@ -105,16 +107,16 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _result_grid(results: Sequence[Result]) -> Grid:
-    first, several, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
+    first, several_encoders, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
     names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
-    labels = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
+    labels = [*(["encoder"] if several_encoders else []), *(["settings"] if settings else [])]
     columns = ("metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:])
     rows = []
     for result in results:
         for metric in result.metrics:
-            more = [metric.encoder or NONE] if several else []
-            more += [settings.get(metric.signature, NONE)] if settings else []
-            rows.append((metric.title, *more, *_cells(metric, names)))
+            label_cells = [metric.encoder or NONE] if several_encoders else []
+            label_cells += [settings.get(metric.signature, NONE)] if settings else []
+            rows.append((metric.title, *label_cells, *_cells(metric, names)))
     if first.length is not None:
         rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
     title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.images} images)"
@@ -134,7 +136,10 @@ def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
     """
     parts = {signature: signature.split("|") for signature in signatures}
     shared = set.intersection(*map(set, parts.values()))
-    return {signature: " ".join(part for part in own if part not in shared) for signature, own in parts.items()}
+    return {
+        signature: " ".join(part for part in signature_parts if part not in shared)
+        for signature, signature_parts in parts.items()
+    }
 
 
 def _settings(results: Sequence[Result]) -> dict[str, str]:
@@ -144,33 +149,35 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
         for metric in result.metrics:
             groups[metric.title, result.encoder].add(metric.signature)
     return {
-        k: own
+        signature: settings
         for signatures in groups.values()
         if len(signatures) > 1
-        for k, own in differing_parts(signatures).items()
+        for signature, settings in differing_parts(signatures).items()
     }
 
 
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
-    head = metric.figure(names[0])
+    headline = metric.figure(names[0])
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
-    # The control has other ties: clipped scores may all be equal with the wrong image.
-    tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
+    # The control may have more ties: clipped scores can all be equal with the wrong image.
+    tied = f" ({wrong.ties} ties)" if headline and wrong and wrong.ties != headline.ties else ""
     interval = NONE  # with too few images
-    if head and head.interval is not None and head.interval.low == head.interval.low:
-        interval = f"[{_print(head.interval.low, head.scale)}, {_print(head.interval.high, head.scale)}]"
+    if headline and headline.interval is not None and headline.interval.low == headline.interval.low:
+        interval = (
+            f"[{_format(headline.interval.low, headline.scale)}, {_format(headline.interval.high, headline.scale)}]"
+        )
     rest = [number(metric.figure(name)) for name in names[1:]]
-    counts = [str(head.ties) if head else NONE, str(metric.missing)]
-    return [number(head), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
+    counts = [str(headline.ties) if headline else NONE, str(metric.missing)]
+    return [number(headline), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
 
 
-def _print(value: float, scale: int) -> str:
+def _format(value: float, scale: int) -> str:
     return f"{value * scale:.1f}" if scale > 1 else f"{value:.2f}"
 
 
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
-        yield from (f"{what}: {count}" for what, count in result.notes.items())
+        yield from (f"{note}: {count}" for note, count in result.notes.items())
         if 1 < result.images < FEW_IMAGES:
             yield f"only {result.images} images: intervals are rough"
         if result.seeds > 1:
@@ -180,8 +187,8 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
         for metric in result.metrics:
             skipped = metric.figures[0].skipped if metric.figures else 0
             tail = f"; {skipped} left out by the protocol" if skipped else ""
-            used = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
-            yield f"{metric.title}: `{metric.signature}`{tail}{used}"
+            facts = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
+            yield f"{metric.title}: `{metric.signature}`{tail}{facts}"
 
 
 def _difference_row(difference: Difference) -> tuple[str, ...]:
@@ -189,7 +196,7 @@ def _difference_row(difference: Difference) -> tuple[str, ...]:
     low, high, gap = (value * difference.scale for value in (interval.low, interval.high, gap))
     return (
         difference.name,
-        *(NONE if side != side else _print(side, difference.scale) for side in (difference.first, difference.second)),
+        *(NONE if side != side else _format(side, difference.scale) for side in (difference.first, difference.second)),
         NONE if gap != gap else f"{gap:+.1f}",
         NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
         p_value(difference.tests[0].p_value),
@@ -200,7 +207,7 @@ def _difference_row(difference: Difference) -> tuple[str, ...]:
 
 
 class Quoted(NamedTuple):
-    """One published figure, times 100; `references` marks metrics that read references."""
+    """One published figure, times 100; `references` is True for reference-based metrics."""
 
     benchmark: str
     metric: str
@@ -225,7 +232,7 @@ Column = tuple[str, str]  # benchmark, protocol
 Row = tuple[str, str]  # metric, and its signature without the benchmark's part
 
 
-StoredResult = tuple[Result, Path]  # with the folder of its scores
+StoredResult = tuple[Result, Path]  # a result, and the folder of its scores
 Cells = dict[Row, dict[Column, Figure]]  # headline figures
 
 
@@ -283,12 +290,12 @@ def _headlines(results: Sequence[Result]) -> Cells:
     for result in results:
         for metric in result.metrics:
             if metric.figures:
-                own, column = cells[metric.title, metric.signature.partition("|bench:")[0]], _column(result)
-                if column in own and own[column].value != metric.figures[0].value:
+                row_cells, column = cells[metric.title, metric.signature.partition("|bench:")[0]], _column(result)
+                if column in row_cells and row_cells[column].value != metric.figures[0].value:
                     raise InputError(
                         f"two results of {result.benchmark} have figures of {metric.title}; expected one of them"
                     )
-                own[column] = metric.figures[0]
+                row_cells[column] = metric.figures[0]
     return cells
 
 
@@ -297,16 +304,22 @@ def _names(rows: Iterable[Row]) -> list[str]:
     signatures: dict[str, list[str]] = defaultdict(list)
     for label, signature in rows:
         signatures[label].append(signature)
-    own = {(label, s): part for label, several in signatures.items() for s, part in differing_parts(several).items()}
-    return [f"{label} ({own[label, signature]})" if own[label, signature] else label for label, signature in rows]
+    settings = {
+        (label, key): part
+        for label, label_signatures in signatures.items()
+        for key, part in differing_parts(label_signatures).items()
+    }
+    return [
+        f"{label} ({settings[label, signature]})" if settings[label, signature] else label for label, signature in rows
+    ]
 
 
-def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    names = {quoted.metric: quoted.references for quoted in known}
+def _quoted_rows(published: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    names = {quoted.metric: quoted.references for quoted in published}
     rows = []
     for name, references in names.items():
-        mine = {(quoted.benchmark, quoted.protocol): quoted.value for quoted in known if quoted.metric == name}
-        cells = (f"{mine[column]:.1f}" if column in mine else NONE for column in columns)
+        values = {(quoted.benchmark, quoted.protocol): quoted.value for quoted in published if quoted.metric == name}
+        cells = (f"{values[column]:.1f}" if column in values else NONE for column in columns)
         rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
     return rows
 
@@ -319,25 +332,26 @@ def _title(result: Result) -> str:
 def mean_ranks(results: Sequence[Result], *, how: Resampling = DEFAULT) -> Grid:
     """Return ranks of the headline figures (1 is best, ties share) and their mean, with intervals over benchmarks.
 
-    Only metrics with a figure on every benchmark are ranked.
+    Only metrics with a figure on every benchmark are included.
 
     Raises:
-        InputError: there are fewer than two benchmarks, or fewer than two such metrics.
+        InputError: If there are fewer than two benchmarks, or fewer than two such metrics.
     """
     columns = list(dict.fromkeys(map(_column, results)))
-    whole = {row: own for row, own in _headlines(results).items() if own.keys() >= set(columns)}
-    if len(columns) < 2 or len(whole) < 2:
+    complete = {row: row_cells for row, row_cells in _headlines(results).items() if row_cells.keys() >= set(columns)}
+    if len(columns) < 2 or len(complete) < 2:
         raise InputError(
-            f"expected at least two benchmarks and two metrics with figures on all, got {len(columns)} and {len(whole)}"
+            f"expected at least two benchmarks and two metrics with figures on all, "
+            f"got {len(columns)} and {len(complete)}"
         )
-    values = np.array([[own[column].value for column in columns] for own in whole.values()])
-    ones, falling = np.ones(len(values)), -np.nan_to_num(values, nan=-np.inf)
-    ranks = np.stack([mid_ranks(rank_groups(column), ones) for column in falling.T], axis=1)
-    means = [bootstrap_mean(own, how=how) for own in ranks]
-    ranked = sorted(zip(_names(whole), means, ranks, strict=True), key=lambda row: row[1].value)
+    values = np.array([[row_cells[column].value for column in columns] for row_cells in complete.values()])
+    ones, negated = np.ones(len(values)), -np.nan_to_num(values, nan=-np.inf)
+    ranks = np.stack([mid_ranks(rank_groups(column), ones) for column in negated.T], axis=1)
+    means = [bootstrap_mean(row_ranks, how=how) for row_ranks in ranks]
+    ranked = sorted(zip(_names(complete), means, ranks, strict=True), key=lambda row: row[1].value)
     rows = tuple(
-        (name, f"{mean.value:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", *(f"{rank:g}" for rank in own))
-        for name, mean, own in ranked
+        (name, f"{mean.value:.2f}", f"[{mean.low:.2f}, {mean.high:.2f}]", *(f"{rank:g}" for rank in row_ranks))
+        for name, mean, row_ranks in ranked
     )
     note = f"1 is best of {len(rows)}; intervals from resampled benchmarks"
     titles = ("metric", "mean rank", "95 % interval", *(name for name, _ in columns))

@@ -25,7 +25,7 @@ from msdscore.lab.benchmarks.base import (
     image_names,
     image_ring,
     image_source,
-    stranger_of,
+    wrong_image_by_key,
 )
 from msdscore.lab.metrics.base import Cases, Compare, Need, Vectors
 from msdscore.scoring.decoder import Decoded
@@ -67,7 +67,7 @@ def item_batches(
     together: dict[str, list[int]] = defaultdict(list)
     for number in range(len(items)) if chosen is None else sorted(chosen):
         together[cluster(items[number])].append(number)
-    strangers = stranger_of(items, seed) if control else {}
+    strangers = wrong_image_by_key(items, seed) if control else {}
     ordered = sorted(together.values(), key=lambda numbers: min(position[keys[number]] for number in numbers))
     for numbers in _grouped(ordered, keys, size):
         images = {keys[number]: items[number].image for number in numbers}

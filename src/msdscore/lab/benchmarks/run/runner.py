@@ -262,7 +262,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         metrics.append(result)
     length = None
     if chosen:
-        direction, figures = counting.length_alone(row, sheet(counting.lengths(chosen), judged=False))
+        direction, figures = counting.length_baseline(row, sheet(counting.lengths(chosen), judged=False))
         length = MetricResult(f"length alone ({direction} wins)", "", True, False, figures)
     return Result(
         benchmark=row.name,

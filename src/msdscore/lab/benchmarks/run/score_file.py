@@ -16,7 +16,7 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
 from msdscore.io.outputs.targets import REMEDY, compare
-from msdscore.lab.benchmarks.base import Image, Item, cluster, image_key, image_names, stranger_of
+from msdscore.lab.benchmarks.base import Image, Item, cluster, image_key, image_names, wrong_image_by_key
 from msdscore.lab.benchmarks.results.result import ScorerRecord, belongs_to
 
 _KEY = b"msdscore.run"
@@ -43,7 +43,7 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
     images = {image_key(item.image): item.image for item in items}
     with ThreadPoolExecutor(8) as pool:  # the files may be on a slow or remote disk
         stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
-    strangers = stranger_of(items, seed) if control else {}
+    strangers = wrong_image_by_key(items, seed) if control else {}
     other = {key: image_key(strangers[key]) if control else "" for key in images}
     by_image = {key: (names.get(other[key], ""), f"{stamps[key]} {stamps.get(other[key], '')}") for key in images}
     together: dict[str, dict[str, None]] = defaultdict(dict)  # scores of one prompt depend on all of its images
