@@ -399,7 +399,7 @@ def test_soft_msd_uses_all_captions_of_an_image(tmp_path, scorer):
 
 def test_incompatible_metrics_are_rejected_before_scoring(tmp_path, scorer):
     make_expert(tmp_path)
-    with pytest.raises(ConfigError, match="metric rank-agg chooses between two captions, but flickr8k-expert rates"):
+    with pytest.raises(ConfigError, match="metric rank-agg compares two captions, but flickr8k-expert rates"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("rank-agg",)), tmp_path, scorer)
     with pytest.raises(InputError, match="metric refclipscore needs references, but the items of flickr8k-expert have"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("refclipscore",)), tmp_path, scorer)
@@ -442,10 +442,10 @@ def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
         assert sorted(number for batch in found for number in batch.items) == list(range(20))
         swapped = wrong_images(items, seed=5)
         for batch in found:
-            for number, own, other in zip(batch.items, batch.owner, batch.stranger, strict=True):
+            for number, own, other in zip(batch.items, batch.owner, batch.wrong, strict=True):
                 assert image_key(batch.images[own]) == image_key(items[number].image)
                 assert image_key(batch.images[other]) == image_key(swapped[number])
-    assert all(not batch.stranger for batch in item_batches(items, seed=5, control=False))
+    assert all(not batch.wrong for batch in item_batches(items, seed=5, control=False))
 
 
 def test_unreadable_results_are_rejected(tmp_path):

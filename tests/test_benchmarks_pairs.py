@@ -53,7 +53,9 @@ def test_sugarcrepe_uses_the_existing_image_folder(crepe: Path) -> None:
 
 def test_missing_file_error_names_file_and_source(crepe: Path) -> None:
     (crepe / "data" / "swap_obj.json").unlink()
-    with pytest.raises(InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found no such file") as caught:
+    with pytest.raises(
+        InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found no such file"
+    ) as caught:
         load("sugarcrepe", crepe)
     assert "github.com/RAIVNLab/sugar-crepe" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -145,7 +145,7 @@ def test_images_changed_during_a_run_are_rejected(photos, server, tmp_path) -> N
 
     server.reply_to = replacing
     stopped = CliRunner().invoke(app, words)
-    assert "images were changed while they were described; run again" in str(stopped.exception)
+    assert "images changed during the run; run again" in str(stopped.exception)
     assert not out.exists()
     assert CliRunner().invoke(app, words).exit_code == 3
     assert "165" in rows_of(out)[0]["caption"]
@@ -301,7 +301,7 @@ def test_empty_caption_is_an_error_of_the_row(tmp_path) -> None:
 
 
 def test_invalid_settings_and_checkpoints_are_rejected(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="expected a temperature from 0"):
+    with pytest.raises(ConfigError, match="expected temperature >= 0"):
         CaptioningSettings(top_p=0)
     with pytest.raises(ConfigError, match="url must begin with http"):
         endpoint_writer(Endpoint(url="ftp://x", model="m"), GREEDY)

@@ -24,21 +24,21 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Captioners and the images that all of them described; one entry per caption in all columns below `left_out`."""
+    """Captioners and the images that all of them described; fields after `left_out` have one entry per caption."""
 
     files: tuple[Path, ...]
     signature: str
     captioners: tuple[str, ...]
     images: tuple[str, ...]
-    left_out: int  # images that one captioner lacks or whose caption could not be scored
+    left_out: int  # images without a caption or score of some captioner
     captioner_of: Ints  # indices into `captioners`
     image_of: Ints
-    origins: tuple[tuple[int, int], ...]  # file and row
+    origins: tuple[tuple[int, int], ...]  # indices of file and row
     captions: tuple[str, ...]
     numbers: Mapping[str, Floats]
 
     def means(self, name: str) -> Floats:
-        """Return a number averaged over the captions of each image: (images, captioners)."""
+        """Return the mean of a score over the captions of each image: (images, captioners)."""
         sums, counts = np.zeros((2, len(self.images), len(self.captioners)))
         np.add.at(sums, (self.image_of, self.captioner_of), self.numbers[name])
         np.add.at(counts, (self.image_of, self.captioner_of), 1)
@@ -67,12 +67,12 @@ def read_contest(
 
     NAME=FILE names the captioner of a file. All must have the same signature and the same images (see `matched_names`;
     `images` and `rows` locate them); with `shared`, captioners are ranked on the images that all have. `people` is a
-    column of the rows that is read along with the scores.
+    column of human ratings in the rows.
     """
     paths, labels, read = _read_files(files)
     captions = _captions(paths, labels, read, matched_names(
         [(path, results.images) for path, results in zip(paths, read, strict=True)], images=images,
-        rows=rows if len(files) == 1 else None,  # positions in one file of rows say nothing about other files
+        rows=rows if len(files) == 1 else None,  # positions in one file of rows do not apply to other files
     ))  # fmt: skip
     names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
     numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
@@ -82,10 +82,12 @@ def read_contest(
     if len(captioners) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
     common, left_out = _shared_images(captions, captioners, shared=shared)
-    index = {image: number for number, image in enumerate(common)}
-    order = [n for n, row in enumerate(captions) if row.image in index]
-    order.sort(key=lambda n: (index[captions[n].image], captioners.index(captions[n].captioner)))
-    ordered, signature = [captions[n] for n in order], read[0].signature
+    index = {image: position for position, image in enumerate(common)}
+    order = [row_index for row_index, row in enumerate(captions) if row.image in index]
+    order.sort(
+        key=lambda row_index: (index[captions[row_index].image], captioners.index(captions[row_index].captioner))
+    )
+    ordered, signature = [captions[row_index] for row_index in order], read[0].signature
     numbers = {name: values[order] for name, values in numbers.items()}
     counts = numbers.get("reference_count", np.zeros(0))
     if (counts > 0).any():
@@ -96,49 +98,50 @@ def read_contest(
         np.array([captioners.index(row.captioner) for row in ordered]), image_of,
         tuple((row.file, row.position) for row in ordered),
         tuple(read[row.file].captions[row.position] for row in ordered),
-        {**numbers, "soft_msd": _softened(numbers, image_of, signature)},
+        {**numbers, "soft_msd": _soft_msd(numbers, image_of, signature)},
     )  # fmt: skip
 
 
 def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:
     """Return the paths, the names from NAME=FILE (else empty) and the scores of comparable files."""
     paths, labels, read = list[Path](), list[str](), list[Results]()
-    for given in files:
-        name, equals, rest = given.partition("=")
-        named = bool(equals) and not Path(given).exists()
-        paths.append(path := Path(rest if named else given))
-        labels.append(name if named else "")
+    for argument in files:
+        name, equals, rest = argument.partition("=")
+        has_name = bool(equals) and not Path(argument).exists()
+        paths.append(path := Path(rest if has_name else argument))
+        labels.append(name if has_name else "")
         if path.resolve() in [other.resolve() for other in paths[:-1]]:
             raise InputError(f"{path} was passed twice; expected each scored file once")
         read.append(results := read_results(path))
         if not results.signature:
             raise InputError(f"{path}: has no signature; score it with msdscore score")
         if results.signature != read[0].signature:
-            both = f"{path} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
-            raise InputError(f"{both}; score both with the same encoder and settings")
+            detail = f"{path} was scored with {results.signature}, {paths[0]} with {read[0].signature}"
+            raise InputError(f"{detail}; score both with the same encoder and settings")
     return paths, labels, read
 
 
 def _captions(
     paths: Sequence[Path], labels: Sequence[str], read: Sequence[Results], images: Sequence[Sequence[str]]
 ) -> list[_Row]:
-    """Return all rows of all files; raise if a captioner describes an image in two files."""
+    """Return all rows of all files; raise `InputError` if a captioner describes an image in two files."""
     rows, described = list[_Row](), dict[tuple[str, str], int]()
-    for number, (label, results) in enumerate(zip(labels, read, strict=True)):
-        alone = label or Path(results.name).name.split(".")[0]
-        for position, image in enumerate(images[number]):
+    for file_index, (label, results) in enumerate(zip(labels, read, strict=True)):
+        default_name = label or Path(results.name).name.split(".")[0]
+        for position, image in enumerate(images[file_index]):
             if not results.images[position]:
                 raise InputError(
                     f"{results.name} row {position}: has no image name; captioners are compared image by image"
                 )
-            who = ("" if results.systems is None or label else results.systems[position]) or alone
-            if described.setdefault((who, image), number) != number:
-                both = f"{paths[described[who, image]]} and {paths[number]}"
+            captioner = ("" if results.systems is None or label else results.systems[position]) or default_name
+            if described.setdefault((captioner, image), file_index) != file_index:
+                both = f"{paths[described[captioner, image]]} and {paths[file_index]}"
                 raise InputError(
-                    f"{both} both have captions of {shortened(image)} by {who}; name the captioners with NAME=FILE"
+                    f"{both} both have captions of {shortened(image)} by {captioner}; "
+                    "name the captioners with NAME=FILE"
                 )
             failed = bool(results.errors[position]) or bool(np.isnan(results.numbers["msd"][position]))
-            rows.append(_Row(who, image, number, position, failed))
+            rows.append(_Row(captioner, image, file_index, position, failed))
     return rows
 
 
@@ -155,31 +158,31 @@ def _ratings(results: Results, people: str) -> Floats:
 
 
 def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: bool) -> tuple[tuple[str, ...], int]:
-    """Return the images that every captioner has described, and how many others there are."""
-    described: dict[str, set[str]] = {who: set() for who in captioners}
+    """Return the images that every captioner has described, and the number of others."""
+    described: dict[str, set[str]] = {captioner: set() for captioner in captioners}
     for row in rows:
         described[row.captioner].add(row.image)
-    every, common = set.union(*described.values()), set.intersection(*described.values())
-    if common != every and not shared:
-        who, own = min(described.items(), key=lambda entry: len(entry[1]))
+    all_images, common = set.union(*described.values()), set.intersection(*described.values())
+    if common != all_images and not shared:
+        captioner, own_images = min(described.items(), key=lambda entry: len(entry[1]))
         raise InputError(
-            f"{who} has {len(own)} of {len(every)} images, {len(common)} are shared by all; captioners are ranked on "
-            "the same images: caption the others too, or pass --shared"
+            f"{captioner} has {len(own_images)} of {len(all_images)} images, {len(common)} are shared by all; "
+            "captioners are ranked on the same images: caption the others too, or pass --shared"
         )
-    good = sorted(common - {row.image for row in rows if row.failed})
-    if common and not good:
+    usable = sorted(common - {row.image for row in rows if row.failed})
+    if common and not usable:
         raise InputError(
             f"all {len(common)} shared images have a caption that could not be scored; see column error of the files"
         )
-    if not good:
+    if not usable:
         raise InputError(
             "no image is shared by all captioners; expected rows with the same paths of images, such as val/1.png, or "
             "images that can be found (--images)"
         )
-    return tuple(good), len(every) - len(good)
+    return tuple(usable), len(all_images) - len(usable)
 
 
-def _softened(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
+def _soft_msd(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
     """Return Soft-MSD with the captions of all captioners of an image as one candidate set."""
     import torch
 
@@ -190,7 +193,7 @@ def _softened(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> 
     return values.numpy()
 
 
-# An absolute path, a member of a tar, or the hash of an image that the rows contain; None if it cannot be found.
+# An absolute path, a member of a tar file, or the hash of an image stored in the rows; None if it cannot be found.
 Location = Path | TarImage | str | None
 
 
@@ -208,23 +211,23 @@ def matched_names(
     """
     first: dict[str, tuple[Path, Location]] = {}
     name_of: dict[Location, str] = {}
-    joined, content = [], cache(_content)
+    matched, content = [], cache(_content)
     for path, names in files:
-        own = []
-        for given, location in zip(names, _locations(path, len(names), images, rows), strict=True):
-            name = name_of.get(location) or os.path.normpath(given)
-            own.append(name)
+        file_names = []
+        for written, location in zip(names, _locations(path, len(names), images, rows), strict=True):
+            name = name_of.get(location) or os.path.normpath(written)
+            file_names.append(name)
             if location is None:
                 continue
             name_of[location] = name
-            where, known = first.setdefault(name, (path, location))
-            if known != location and content(known) != content(location):
+            first_path, first_location = first.setdefault(name, (path, location))
+            if first_location != location and content(first_location) != content(location):
                 raise InputError(
-                    f"{shortened(given)} is one image in {where} and another one in {path}; captioners are ranked on "
-                    "the same images: use different paths for different images in the rows"
+                    f"{shortened(written)} is one image in {first_path} and another one in {path}; "
+                    "captioners are ranked on the same images: use different paths for different images in the rows"
                 )
-        joined.append(own)
-    return joined
+        matched.append(file_names)
+    return matched
 
 
 def _locations(path: Path, count: int, images: Path | None, rows: Path | None) -> list[Location]:
@@ -243,7 +246,7 @@ def _locations(path: Path, count: int, images: Path | None, rows: Path | None) -
 
 
 def _content(location: Location) -> str:
-    """Return the hash of an image's bytes; for an unreadable image, a text that only equals itself."""
+    """Return the hash of an image's bytes, or a unique error text for an unreadable image."""
     if location is None or isinstance(location, str):
         return str(location)
     try:

@@ -46,48 +46,50 @@ _SCATTER = {
 
 
 def wins(contest: Contest, captioner: str, count: int) -> list[tuple[float, int, int]]:
-    """Return the largest leads of a captioner in MSD: the gap, the index of its caption and of the best other one."""
-    values, at = contest.numbers["msd"], contest.captioners.index(captioner)
-    ahead = []
-    bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are in order of images
+    """Return the largest leads of a captioner in MSD: difference, index of its caption and of the best other one."""
+    values, captioner_index = contest.numbers["msd"], contest.captioners.index(captioner)
+    leads = []
+    bounds = np.searchsorted(contest.image_of, np.arange(len(contest.images) + 1))  # captions are sorted by image
     for start, end in pairwise(bounds):
         captions = np.arange(start, end)
-        is_own = contest.captioner_of[captions] == at
-        own, beaten = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
-        if values[own] > values[beaten]:
-            ahead.append((float(values[own] - values[beaten]), own, beaten))
-    return sorted(ahead, key=lambda win: -win[0])[:count]
+        is_own = contest.captioner_of[captions] == captioner_index
+        own, other = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
+        if values[own] > values[other]:
+            leads.append((float(values[own] - values[other]), own, other))
+    return sorted(leads, key=lambda win: -win[0])[:count]
 
 
 def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
-    """Return the whole self-contained document."""
+    """Return the self-contained HTML page."""
     contest = ranking.contest
-    drawn = [metric.metric for metric in ranking.metrics if metric.metric in RANKED_BY]
-    drawn += [ranking.people.metric] if ranking.people else []
+    ranked = [metric.metric for metric in ranking.metrics if metric.metric in RANKED_BY]
+    ranked += [ranking.people.metric] if ranking.people else []
     parts = [metric.metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
-    shown = {each.captioner: wins(contest, each.captioner, show) for each in ranking.metrics[0].placed}
-    thumbs = _thumbs(contest, [contest.origins[own] for leads in shown.values() for _, own, _ in leads], images, rows)
+    leads_of = {row.captioner: wins(contest, row.captioner, show) for row in ranking.metrics[0].placed}
+    thumbs = _thumbs(
+        contest, [contest.origins[own] for leads in leads_of.values() for _, own, _ in leads], images, rows
+    )
     msd = contest.numbers["msd"]
     cards = {
-        who: [
+        captioner: [
             {
                 "image": thumbs.get(contest.origins[own]),
                 "caption": contest.captions[own],
-                "other": contest.captioners[contest.captioner_of[beaten]],
-                "beaten": contest.captions[beaten],
+                "other": contest.captioners[contest.captioner_of[other]],
+                "beaten": contest.captions[other],
                 "msd": msd[own],
-                "less": msd[beaten],
+                "less": msd[other],
             }
-            for _, own, beaten in leads
+            for _, own, other in leads
         ]
-        for who, leads in shown.items()
+        for captioner, leads in leads_of.items()
         if leads
     }
     values = {
         "title": title,
         "verdict": verdict(ranking),
         "overview": replace(
-            means_grid(ranking, [*drawn, "interval", "rank"], "Means and ranks"), notes=tuple(notes_of(ranking))
+            means_grid(ranking, [*ranked, "interval", "rank"], "Means and ranks"), notes=tuple(notes_of(ranking))
         ),
         "parts": means_grid(ranking, [*parts, "interval", "rank"], "Parts of the score") if parts else None,
         "forest": _forest(ranking.metrics[0], contest.signature),
@@ -102,53 +104,57 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
 
 def _forest(metric: MetricRanking, signature: str) -> dict[str, Any]:
     """Return the plot of the means of a metric: positions of dots, intervals and ticks, and the numbers as text."""
-    axis = _axis([own.mean for own in metric.placed])
+    axis = _axis([row.mean for row in metric.placed])
     rows = []
-    for own in metric.placed:
-        x, low, high = (135 + 210 * axis(value) for value in (own.mean.value, own.mean.low, own.mean.high))
+    for row in metric.placed:
+        x, low, high = (135 + 210 * axis(value) for value in (row.mean.value, row.mean.low, row.mean.high))
         if not np.isfinite([low, high]).all():  # a single image has no interval
             low = high = x
-        rows.append({"captioner": own.captioner, "x": x, "low": low, "high": high, "text": with_interval(own.mean)})
-    ends = [end for own in metric.placed for end in (own.mean.low, own.mean.value, own.mean.high) if np.isfinite(end)]
-    ticks = [(135 + 210 * axis(value), f"{value:.2f}") for value in dict.fromkeys((min(ends), max(ends)))]
+        rows.append({"captioner": row.captioner, "x": x, "low": low, "high": high, "text": with_interval(row.mean)})
+    limits = [end for row in metric.placed for end in (row.mean.low, row.mean.value, row.mean.high) if np.isfinite(end)]
+    ticks = [(135 + 210 * axis(value), f"{value:.2f}") for value in dict.fromkeys((min(limits), max(limits)))]
     return {"metric": heading(metric.metric, signature), "rows": rows, "ticks": ticks}
 
 
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:
-    """Return the plot of both parts of the score with intervals and labels; None if they are not known."""
-    means = {metric.metric: {each.captioner: each.mean for each in metric.placed} for metric in ranking.metrics}
+    """Return the plot of both parts of the score with intervals and labels; None if they were not scored."""
+    means = {metric.metric: {row.captioner: row.mean for row in metric.placed} for metric in ranking.metrics}
     names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
     if names is None:
         return None
-    across, up = (_axis(list(means[name].values())) for name in names)
-    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in means[names[1]].items()})
+    x_axis, y_axis = (_axis(list(means[name].values())) for name in names)
+    heights = _spread(
+        {captioner: 6 + _SIDE * (1 - y_axis(mean.value)) - 7 for captioner, mean in means[names[1]].items()}
+    )
     points = []
-    for who, x in means[names[0]].items():
-        y = means[names[1]][who]
-        left, middle, right = (40 + _SIDE * across(value) for value in (x.low, x.value, x.high))
-        low, centre, high = (6 + _SIDE * (1 - up(value)) for value in (y.low, y.value, y.high))
+    for captioner, x in means[names[0]].items():
+        y = means[names[1]][captioner]
+        left, middle, right = (40 + _SIDE * x_axis(value) for value in (x.low, x.value, x.high))
+        low, centre, high = (6 + _SIDE * (1 - y_axis(value)) for value in (y.low, y.value, y.high))
         lines = [
             ends for ends in ((left, right, centre, centre), (middle, middle, low, high)) if np.isfinite(ends).all()
         ]
-        points.append({"name": who, "x": middle, "y": centre, "lines": lines, "label": heights[who]})
-    below, beside, reading = _SCATTER[names]
-    return {"side": _SIDE, "points": points, "names": names, "below": below, "beside": beside, "reading": reading}
+        points.append({"name": captioner, "x": middle, "y": centre, "lines": lines, "label": heights[captioner]})
+    x_label, y_label, note = _SCATTER[names]
+    return {"side": _SIDE, "points": points, "names": names, "below": x_label, "beside": y_label, "reading": note}
 
 
 def _spread(heights: dict[str, float]) -> dict[str, float]:
-    """Return heights of labels, moved down so that they do not overlap."""
+    """Return vertical positions of labels, moved down so that they do not overlap."""
     moved: dict[str, float] = {}
-    for who in sorted(heights, key=lambda who: heights[who]):
-        moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
+    for captioner in sorted(heights, key=lambda captioner: heights[captioner]):
+        moved[captioner] = max(heights[captioner], max(moved.values(), default=-_LABEL) + _LABEL)
     return moved
 
 
 def _axis(intervals: Sequence[Interval]) -> Any:
     """Return a function that maps values to [0, 1], with a margin on both sides."""
-    ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
-    low, high = min(ends), max(ends)
-    room = 0.08 * (high - low) or 1.0
-    return lambda value: (value - low + room) / (high - low + 2 * room)
+    limits = [
+        end for interval in intervals for end in (interval.value, interval.low, interval.high) if np.isfinite(end)
+    ]
+    low, high = min(limits), max(limits)
+    margin = 0.08 * (high - low) or 1.0
+    return lambda value: (value - low + margin) / (high - low + 2 * margin)
 
 
 def _thumbs(
@@ -156,12 +162,12 @@ def _thumbs(
 ) -> dict[tuple[int, int], str]:
     """Return thumbnails by file and row."""
     thumbs: dict[tuple[int, int], str] = {}
-    for number, path in enumerate(contest.files):
-        own = [row for file, row in origins if file == number]
-        for position, row in rows_with_images(path, rows, images, own).items() if own else ():
+    for file_index, path in enumerate(contest.files):
+        needed = [row for file, row in origins if file == file_index]
+        for position, row in rows_with_images(path, rows, images, needed).items() if needed else ():
             try:
                 if row.image is not None:
-                    thumbs[number, position] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
-            except RowError:  # a card without an image still has its captions
+                    thumbs[file_index, position] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+            except RowError:  # the card has captions without an image
                 continue
     return thumbs

@@ -19,12 +19,12 @@ from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
 from msdscore.lab.stats.resample import permutation_test as permute
 from msdscore.report.results import METRICS, Floats
 
-RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests; the other numbers are only shown
-_SURE = 0.05
+RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests
+_LEVEL = 0.05
 _NORMAL_95, _NORMAL_80 = 1.96, 0.84  # quantiles of the normal distribution for a two-sided test at 5 % with power 80 %
-_MOST_IMAGES = 100_000  # larger numbers of images needed are not shown
+_MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
 _EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
-_HEAD = 1 << 16  # bytes in which the JSON of a ranking names its captioners
+_HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Duel:
     second: str
     difference: Interval
     p_value: float
-    adjusted: float  # Holm's, over all pairs of the metric
+    adjusted: float  # p-value with Holm's correction over all pairs of the metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PeopleAgreement:
     column: str
     spearman: float
     kendall: float
-    same_winner: Interval | None  # share of pairs of captions of one image in the same order; None: no such pair
+    same_winner: Interval | None  # share of caption pairs of one image in the same order; None: no such pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ def is_ranking(path: Path) -> bool:
 
 
 def read_ranking(values: Mapping[str, Any]) -> Ranking:
-    """Read a ranking that `Ranking.to_dict` wrote, without its captions, which tables do not need.
+    """Restore a ranking from `Ranking.to_dict`, without its captions, which tables do not need.
 
     Raises:
         InputError: If the values are not a ranking.
     """
-    none = np.zeros(0, dtype=np.int64)
+    empty = np.zeros(0, dtype=np.int64)
     try:
         contest = Contest(
             tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
-            ("",) * values["images"], values["left_out"], none, none, (), (), {},
+            ("",) * values["images"], values["left_out"], empty, empty, (), (), {},
         )  # fmt: skip
         metrics = restored(tuple[MetricRanking, ...], values["metrics"])
         people = restored(MetricRanking | None, values["people"])
@@ -124,18 +124,18 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
 def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     """Return the captioners with the selected columns, then the pairs in every metric among them.
 
-    By default, the first score with its interval, the test against the best captioner and the number of images, and
-    people's ratings; `all` are all numbers with their ranks.
+    By default, the first score with its interval, human ratings, the test against the best captioner and the number of
+    images; `all` selects all scores with their ranks.
     """
     people = [ranking.people.metric] if ranking.people else []
-    chosen = columns or (ranking.metrics[0].metric, *people, "interval", "p", "n")
+    selected = columns or (ranking.metrics[0].metric, *people, "interval", "p", "n")
     if list(columns) == ["all"]:
-        chosen = (*(metric.metric for metric in ranking.metrics), *people, "interval", "rank")
-    grid = means_grid(ranking, chosen, "Captioners")
+        selected = (*(metric.metric for metric in ranking.metrics), *people, "interval", "rank")
+    grid = means_grid(ranking, selected, "Captioners")
     notes = [*notes_of(ranking), ranking.contest.signature]
-    if "p" in chosen:
+    if "p" in selected:
         notes.insert(0, "p: permutation test against the best captioner, Holm's correction over all pairs")
-    return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, chosen)]
+    return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, selected)]
 
 
 def rank(contest: Contest, *, people: str | None = None, how: Resampling = DEFAULT) -> Ranking:
@@ -149,15 +149,17 @@ def rank(contest: Contest, *, people: str | None = None, how: Resampling = DEFAU
 
 
 def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
-    values, lower = contest.means(name), name in LOWER_IS_BETTER
-    sign = -1.0 if lower else 1.0
+    values, lower_is_better = contest.means(name), name in LOWER_IS_BETTER
+    sign = -1.0 if lower_is_better else 1.0
     placed = [
         CaptionerRank(
-            who, bootstrap_mean(values[:, at], how=how), bootstrap(_rank_of(sign * values, at), len(values), how=how)
+            captioner,
+            bootstrap_mean(values[:, index], how=how),
+            bootstrap(_rank_of(sign * values, index), len(values), how=how),
         )
-        for at, who in enumerate(contest.captioners)
+        for index, captioner in enumerate(contest.captioners)
     ]
-    placed.sort(key=lambda own: (own.rank.value, own.captioner))
+    placed.sort(key=lambda row: (row.rank.value, row.captioner))
     pairs = list(combinations(range(len(contest.captioners)), 2)) if name in RANKED_BY else []
     tests = [permute(values[:, first], values[:, second], how=how).p_value for first, second in pairs]
     adjusted = holm(tests).tolist() if tests else []
@@ -166,28 +168,28 @@ def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
         Duel(contest.captioners[first], contest.captioners[second], *facts)
         for (first, second), *facts in zip(pairs, differences, tests, adjusted, strict=True)
     ]
-    return MetricRanking(name, lower, tuple(placed), tuple(duels))
+    return MetricRanking(name, lower_is_better, tuple(placed), tuple(duels))
 
 
-def _rank_of(values: Floats, at: int) -> Callable[[Floats], float]:
+def _rank_of(values: Floats, index: int) -> Callable[[Floats], float]:
     """Return the rank of a captioner as a statistic of image weights: 1 is best, and ties share their mean rank."""
 
     def statistic(weights: Floats) -> float:
         means = weights @ values
-        better, equal = int((means > means[at]).sum()), int((means == means[at]).sum())
+        better, equal = int((means > means[index]).sum()), int((means == means[index]).sum())
         return better + (equal + 1) / 2
 
     return statistic
 
 
 def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
-    ours, theirs = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
+    scores, ratings = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
     first, second = np.triu_indices(len(contest.captioners), 1)
-    preference = theirs[:, first] - theirs[:, second]
+    preference = ratings[:, first] - ratings[:, second]
     images, _ = decided = preference.nonzero()
-    same = 0.5 + 0.5 * np.sign(preference * (ours[:, first] - ours[:, second]))[decided]
-    share = bootstrap_mean(same, clusters=images.tolist(), how=how) if len(same) else None
-    columns = prepare(ours.mean(axis=0), theirs.mean(axis=0))
+    agrees = 0.5 + 0.5 * np.sign(preference * (scores[:, first] - scores[:, second]))[decided]
+    share = bootstrap_mean(agrees, clusters=images.tolist(), how=how) if len(agrees) else None
+    columns = prepare(scores.mean(axis=0), ratings.mean(axis=0))
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
 
 
@@ -199,28 +201,28 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     """
     numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
     for name in columns:
-        if name == "ref_msd" and (lacking := _without_references(ranking.contest)):
+        if name == "ref_msd" and (without := _without_references(ranking.contest)):
             raise InputError(
-                f"ref_msd cannot be ranked: {lacking} images have no references; add them, or leave it out"
+                f"ref_msd cannot be ranked: {without} images have no references; add them, or omit ref_msd"
             )
         if name not in numbers and name not in _EXTRAS:
             raise unknown_name("column", name, [*numbers, *_EXTRAS])
-    chosen = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
-    cells: dict[str, list[str]] = {place.captioner: [place.captioner] for place in chosen[0].placed}
+    selected = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
+    cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
     headings = ["captioner"]
-    for metric in chosen:
+    for metric in selected:
         extras = [name for name in columns if name in ("interval", "rank") or (name == "p" and metric.duels)]
         arrow = " ↓" if metric.lower_is_better else ""
         headings += [heading(metric.metric, ranking.contest.signature) + arrow, *(_EXTRAS[name] for name in extras)]
         p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
-        for place in metric.placed:
-            shown = {"interval": _ends(place.mean) or NONE, "rank": _rank(place.rank)}
-            shown["p"] = p_value(p_values.get(place.captioner, float("nan")))
-            cells[place.captioner] += [f"{place.mean.value:.3f}", *(shown[name] for name in extras)]
+        for row in metric.placed:
+            extra_cells = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank)}
+            extra_cells["p"] = p_value(p_values.get(row.captioner, float("nan")))
+            cells[row.captioner] += [f"{row.mean.value:.3f}", *(extra_cells[name] for name in extras)]
     if "n" in columns:
         headings.append(_EXTRAS["n"])
-        for row in cells.values():
-            row.append(str(len(ranking.contest.images)))
+        for cell_row in cells.values():
+            cell_row.append(str(len(ranking.contest.images)))
     return Grid(title, tuple(headings), tuple(map(tuple, cells.values())))
 
 
@@ -233,47 +235,49 @@ def notes_of(ranking: Ranking) -> list[str]:
         notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
     if contest.left_out:
         notes.append(f"{contest.left_out} images excluded: a captioner has no caption or no score for them")
-    if lacking := _without_references(contest):
-        notes.append(f"ref_msd is not ranked: {lacking} images have no references")
-    return [*notes, *(_agreement_note(own, contest.signature) for own in ranking.agreements)]
+    if without := _without_references(contest):
+        notes.append(f"ref_msd is not ranked: {without} images have no references")
+    return [*notes, *(_agreement_note(agreement, contest.signature) for agreement in ranking.agreements)]
 
 
 def _without_references(contest: Contest) -> int:
-    """Return how many images lack ref_msd, if some have it."""
-    lacking = np.isnan(contest.numbers.get("ref_msd", np.zeros(0)))
-    return 0 if lacking.all() else len(set(contest.image_of[lacking].tolist()))
+    """Return the number of images without ref_msd, or 0 if none has it."""
+    is_missing = np.isnan(contest.numbers.get("ref_msd", np.zeros(0)))
+    return 0 if is_missing.all() else len(set(contest.image_of[is_missing].tolist()))
 
 
-def _agreement_note(own: PeopleAgreement, signature: str) -> str:
-    values = {"Spearman": own.spearman, "Kendall": own.kendall}
-    known = "; ".join(f"{name} {value:.2f}" for name, value in values.items() if value == value)
-    known = known or f"no correlation, since all captioners have the same mean {own.column}"
-    over = f"{heading(own.metric, signature)} against {own.column}: {known}"
-    if own.same_winner is None:
-        return f"{over}; {own.column} is equal for all captions of each image"
-    share, low, high = (100 * end for end in (own.same_winner.value, own.same_winner.low, own.same_winner.high))
+def _agreement_note(agreement: PeopleAgreement, signature: str) -> str:
+    values = {"Spearman": agreement.spearman, "Kendall": agreement.kendall}
+    correlations = "; ".join(f"{name} {value:.2f}" for name, value in values.items() if value == value)
+    correlations = correlations or f"no correlation, since all captioners have the same mean {agreement.column}"
+    sentence = f"{heading(agreement.metric, signature)} against {agreement.column}: {correlations}"
+    if agreement.same_winner is None:
+        return f"{sentence}; {agreement.column} is equal for all captions of each image"
+    share, low, high = (
+        100 * end for end in (agreement.same_winner.value, agreement.same_winner.low, agreement.same_winner.high)
+    )
     ends = f" [{low:.1f}, {high:.1f}]" if low == low else ""
-    return f"{over}; in people's order: {share:.1f} %{ends} of the pairs of captions with different ratings"
+    return f"{sentence}; in people's order: {share:.1f} %{ends} of the pairs of captions with different ratings"
 
 
 def verdict(ranking: Ranking) -> str:
-    """Return one sentence: who is first by MSD, and who is statistically tied."""
+    """Return one sentence: the best captioner by the first metric, and those without a significant difference."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
-    rivals = [rival for rival, duel in _rivals(metric) if not duel.adjusted < _SURE]
+    rivals = [rival for rival, duel in _rivals(metric) if not duel.adjusted < _LEVEL]
     contest = ranking.contest
-    where = f"by {heading(metric.metric, contest.signature)} on {len(contest.images)} images"
-    sentence = f"{first} is the best {where}: significantly ahead of all others."
+    basis = f"by {heading(metric.metric, contest.signature)} on {len(contest.images)} images"
+    sentence = f"{first} is the best {basis}: significantly ahead of all others."
     if rivals:
         names = " and ".join(filter(None, (", ".join([first, *rivals[:-1]]), rivals[-1])))
-        sentence = f"Too close to call: no significant difference between {names} {where}."
+        sentence = f"Too close to call: no significant difference between {names} {basis}."
     if ranking.people is None:
         return sentence
     return f"{sentence} People rate {ranking.people.placed[0].captioner} highest."
 
 
 def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
-    """Return every captioner but the best, with its comparison with the best."""
+    """Return every captioner except the best, with its comparison to the best."""
     best = metric.placed[0].captioner
     duels = [duel for duel in metric.duels if best in (duel.first, duel.second)]
     return [(duel.second if duel.first == best else duel.first, duel) for duel in duels]
@@ -282,16 +286,16 @@ def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
 def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[Grid]:
     """Return a table of all pairs of captioners for each of the metrics that were tested."""
     grids = []
-    for metric in (own for own in ranking.metrics if own.duels and own.metric in metrics):
+    for metric in (candidate for candidate in ranking.metrics if candidate.duels and candidate.metric in metrics):
         rows = [
             (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value),
              p_value(duel.adjusted))
             for duel in metric.duels
         ]  # fmt: skip
-        unsure = [duel for duel in metric.duels if not duel.adjusted < _SURE]
-        ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in unsure)
-        note = f"no significant difference at {_SURE:g}: {ties}"
-        note = note if unsure else f"all differences are significant at {_SURE:g}"
+        undecided = [duel for duel in metric.duels if not duel.adjusted < _LEVEL]
+        ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in undecided)
+        note = f"no significant difference at {_LEVEL:g}: {ties}"
+        note = note if undecided else f"all differences are significant at {_LEVEL:g}"
         title = f"{heading(metric.metric, ranking.contest.signature)}: permutation test over images"
         grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,)))
     return grids
@@ -299,16 +303,16 @@ def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[G
 
 def _images_needed(duel: Duel) -> str:
     """Return the number of images at which the observed difference would be significant with a power of 80 %."""
-    gap = duel.difference
-    deviation = (gap.high - gap.low) / (2 * _NORMAL_95)
-    if not (deviation > 0 and gap.value):
+    difference = duel.difference
+    deviation = (difference.high - difference.low) / (2 * _NORMAL_95)
+    if not (deviation > 0 and difference.value):
         return ""
-    images = gap.n * ((_NORMAL_95 + _NORMAL_80) * deviation / gap.value) ** 2
-    return f" (about {images:,.0f} images or more needed)" if gap.n < images < _MOST_IMAGES else ""
+    images = difference.n * ((_NORMAL_95 + _NORMAL_80) * deviation / difference.value) ** 2
+    return f" (about {images:,.0f} images or more needed)" if difference.n < images < _MAX_IMAGES_NEEDED else ""
 
 
 def with_interval(interval: Interval) -> str:
-    """Format a mean with its interval, which a single image does not have."""
+    """Format a mean with its interval, if it has one."""
     return f"{interval.value:.3f} {_ends(interval)}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Captions of a folder or a file of images, written in parts that survive any crash."""
+"""Caption the images of a folder or a file, in resumable parts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,14 +39,14 @@ class CaptionRun:
 
     system: str
     identity: str
-    source: Path | None = None  # the folder or the file of rows that names the images
-    part: int = 8  # images per part, the most that a crash can lose
+    source: Path | None = None  # folder of images, or file of rows with images
+    part: int = 8  # images per part, the resume granularity
     overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionedFile:
-    """Outcome of a run; `earlier` captions are from an interrupted run."""
+    """Outcome of a run; `earlier` is the number of captions from an interrupted run."""
 
     rows: int
     failed: int
@@ -55,8 +55,8 @@ class CaptionedFile:
 
 
 def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
-    """Return the images of a folder by name, or those that the rows of a file contain or name, without duplicates."""
-    images = _in_rows(source)
+    """Return the images of a folder, or those in the rows of a file (paths or bytes), without duplicates."""
+    images = _images_in_rows(source)
     if source.is_dir():
         paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
         images = (NamedImage(path.relative_to(source).as_posix(), path) for path in paths)
@@ -75,9 +75,9 @@ def caption_images(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CaptionedFile:
-    """Describe images into rows of `image`, `caption`, `system` and `error`; resume an interrupted run.
+    """Write captions of images as rows of `image`, `caption`, `system` and `error`; resume an interrupted run.
 
-    The model is loaded only if there is something to do. Model, prompt and decoding are stored in the run metadata.
+    The model is loaded only if captions are missing. Model, prompt and decoding are stored in the run metadata.
     """
     check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
     if about.overwrite:
@@ -93,20 +93,18 @@ def caption_images(
     parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
     keys, described = _keys(parts), 0
     writer: CaptionWriter | None = None
-    done, before = finished(output, manifest), run_notes(output) or {}
-    if done and before.get("parts") == keys:
+    done, notes = finished(output, manifest), run_notes(output) or {}
+    if done and notes.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
 
     def check_unchanged() -> None:
         if _keys(parts) != keys:
-            raise RunError(
-                f"{output}: images were changed while they were described; run again, which only describes those"
-            )
+            raise RunError(f"{output}: images changed during the run; run again to describe only the changed ones")
 
     with open_run(output, manifest, again=done is not None) as run:
-        known = _described(output, before, about.part) if done else {}
+        finished_tables = _finished_parts(output, notes, about.part) if done else {}
         for number, key, batch in run.missing(zip(keys, parts, strict=True)):
-            table = known.get(key)
+            table = finished_tables.get(key)
             if table is None:
                 writer = writer or load()
                 table = _table(batch, writer, settings, about.system, first=number == 0)
@@ -114,11 +112,11 @@ def caption_images(
             run.write(number, table, key=key)
             progress(number * about.part + len(batch), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
-        earlier: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
+        earlier_model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
         written = run.finish(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
-            notes={**earlier, **model, "parts": keys},
+            notes={**earlier_model, **model, "parts": keys},
             check=check_unchanged,
         )
     return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
@@ -138,10 +136,10 @@ def _state(image: NamedImage) -> str:
     return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
 
 
-def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
+def _finished_parts(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
     """Return the rows of a finished output by the keys of their parts."""
-    with ExitStack() as until:
-        rows = [record.values for record in open_records(output, format=None, until=until).read()]
+    with ExitStack() as stack:
+        rows = [record.values for record in open_records(output, format=None, until=stack).read()]
     tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
     return dict(zip(notes.get("parts", ()), tables, strict=False))
 
@@ -160,22 +158,22 @@ def _table(
             texts[number] = error
     seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
     written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
-    refused = [text for text in written.values() if isinstance(text, RowError)]
-    if first and len(refused) == len(opened) > 1:
-        raise RunError(str(refused[0]))  # all failed: the request is wrong, not the images
+    rejected = [text for text in written.values() if isinstance(text, RowError)]
+    if first and len(rejected) == len(opened) > 1:
+        raise RunError(str(rejected[0]))  # all images failed, so the request itself is wrong
     texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
     rows = []
     for number, image in enumerate(batch):
         text = texts[number]
         caption = None if isinstance(text, RowError) else text or None
-        reason = None if caption else str(text) or _EMPTY
-        rows.append({"image": image.name, "caption": caption, "system": system, "error": reason})
+        message = None if caption else str(text) or _EMPTY
+        rows.append({"image": image.name, "caption": caption, "system": system, "error": message})
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _in_rows(path: Path) -> Iterator[NamedImage]:
-    with ExitStack() as until:
-        for number, record in enumerate(open_records(path, format=None, until=until).read()):
+def _images_in_rows(path: Path) -> Iterator[NamedImage]:
+    with ExitStack() as stack:
+        for number, record in enumerate(open_records(path, format=None, until=stack).read()):
             values = record.values
             column = first_of(values, IMAGE_NAMES)
             if record.error is not None:
@@ -184,11 +182,11 @@ def _in_rows(path: Path) -> Iterator[NamedImage]:
             if column is None:
                 raise InputError(f"{path} row {number}: no image; expected one of {listed(IMAGE_NAMES)}")
             content = values[column]
-            given = from_cell(content)
-            if not given or not isinstance(given, bytes | str):
+            image = from_cell(content)
+            if not image or not isinstance(image, bytes | str):
                 yield NamedImage(f"row {number}", RowError("no image; expected a path or bytes"))
-            elif isinstance(given, bytes):
+            elif isinstance(image, bytes):
                 name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
-                yield NamedImage(str(name or number), given)
+                yield NamedImage(str(name or number), image)
             else:
-                yield NamedImage(str(given), path.parent / str(given))
+                yield NamedImage(str(image), path.parent / str(image))

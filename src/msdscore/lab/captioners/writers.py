@@ -15,12 +15,12 @@ from msdscore.errors import ConfigError, RowError
 from msdscore.lab.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
 from msdscore.lab.metrics.vlm.model import LocalModel, Sampling, load_image_text, load_processor
 
-PROMPT = "Describe the main subject in one concise English sentence."  # of the MSD-Score authors' captioners
+PROMPT = "Describe the main subject in one concise English sentence."  # as used by the MSD-Score authors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptioningSettings(Sampling):
-    """Prompt and decoding; `prompt` None is `PROMPT` for chat models, and no prompt for the others.
+    """Prompt and decoding; with `prompt` None, chat models use `PROMPT` and others no prompt.
 
     The seed of an image is derived from `seed` and the image's name.
     """
@@ -34,7 +34,7 @@ class CaptioningSettings(Sampling):
     def __post_init__(self) -> None:
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.most_tokens < 1:
             raise ConfigError(
-                f"expected a temperature from 0, top_p above 0 and up to 1 and at least one token, got "
+                f"expected temperature >= 0, 0 < top_p <= 1 and at least one token, got "
                 f"{self.temperature:g}, {self.top_p:g} and {self.most_tokens}"
             )
 
@@ -72,7 +72,7 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
                 raise error
             return [future.result() for future in futures]
         finally:
-            # After an error or Ctrl-C no more requests are sent, and waits between retries end.
+            # After an error or Ctrl-C, send no more requests and stop waiting for retries.
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -82,7 +82,7 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
 def load_writer(
     source: str, settings: CaptioningSettings, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
 ) -> CaptionWriter:
-    """Load a captioner from a folder or a hub name: a chat model (LLaVA, Qwen-VL …), or a plain one.
+    """Load a captioner from a folder or a hub name: a chat model (LLaVA, Qwen-VL …), or one without a chat template.
 
     Raises:
         WeightsError: If files are missing or damaged, or the checkpoint is not an image-to-text model.
@@ -90,25 +90,25 @@ def load_writer(
     model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if not getattr(processor, "chat_template", None):
         return _plain_writer(model, processor, checkpoint, placement, settings)
-    talker, prompt = LocalModel(model, processor, checkpoint, placement), settings.prompt or PROMPT
+    chat_model, prompt = LocalModel(model, processor, checkpoint, placement), settings.prompt or PROMPT
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         pairs = zip(images, seeds, strict=True)
-        return [talker.answer(image, prompt, settings, seed=seed).text for image, seed in pairs]
+        return [chat_model.answer(image, prompt, settings, seed=seed).text for image, seed in pairs]
 
-    return CaptionWriter(talker.signature, prompt, write)
+    return CaptionWriter(chat_model.signature, prompt, write)
 
 
 def _plain_writer(
     model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement, settings: CaptioningSettings
 ) -> CaptionWriter:
-    """Return an image-to-text model without chat template (BLIP, GIT, ViT-GPT2 …); a prompt begins the caption."""
+    """Return an image-to-text model without chat template (BLIP, GIT, ViT-GPT2 …), which continues the prompt."""
     if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
         tokenizer = processor.tokenizer
-    else:  # such as ViT-GPT2, whose two halves have a processor each
+    else:  # such as ViT-GPT2, with separate processors of images and text
         processor, tokenizer = (load_processor(checkpoint, kind) for kind in ("AutoImageProcessor", "AutoTokenizer"))
-    prompt, draws = settings.prompt, settings.temperature > 0
-    beams = {} if draws else {"num_beams": 1}
+    prompt, does_sample = settings.prompt, settings.temperature > 0
+    beams = {} if does_sample else {"num_beams": 1}
 
     @torch.no_grad()
     def generate(images: list[Image], seed: int) -> list[str]:
@@ -120,11 +120,11 @@ def _plain_writer(
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             ids = model.generate(**inputs, **beams, **settings.arguments)
-        return [str(words).strip() for words in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+        return [str(decoded).strip() for decoded in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
-        """Return the captions of one batch; sampled ones are generated singly, independent of the batch."""
-        if draws:
+        """Return the captions of one batch; sampled captions are generated one by one, independent of the batch."""
+        if does_sample:
             return [generate([image], seed)[0] for image, seed in zip(images, seeds, strict=True)]
         return generate(list(images), 0)
 

@@ -6,10 +6,10 @@ longer one, and how often a language model finds it less likely (weakly, moderat
 preferences can hide among many weak ones). A change that would move a sum out of its bounds is rejected, as SugarCrepe
 removes pairs that a text model separates.
 
-The models that choose have errors: pairs that look balanced to them still favour the true caption for a model with
-other errors. Therefore a further model, the control, reads each pair only after it was chosen, and if it finds the true
-caption too often, the zero point of the other models' preferences is shifted. A judge that was not involved then agrees
-with the control.
+The models that select pairs have errors: pairs that they find balanced still favour the true caption for a model with
+other errors. Therefore another model, the control, reads each pair only after it was selected. If the control prefers
+the true caption too often, the zero point of the other models' preferences is shifted. A fourth model, the judge, takes
+no part in the selection and measures the result.
 """
 
 from collections import Counter, defaultdict
@@ -29,18 +29,18 @@ from msdscore.lab.cococf.sites import is_clean, read_caption
 from msdscore.lab.cococf.sources import AnnotatedImage
 
 PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as in the paper
-# Quarters of the images, each with a language model of its captions: two choose pairs, one steers, one judges.
+# Quarters of the images, each with a language model of its captions: two select pairs, one is the control, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
-_OPTIONS = 24  # possible changes that are compared
+_MAX_OPTIONS = 24  # candidate changes per caption and type
 _SHORTEST, _LONGEST = 4, 120  # words of a caption to change
 _SLACK, _SHARE = 3, 0.02  # bounds of a sum: number of pairs, or share of all pairs
 _WORD_SHARE = 0.1  # bound of a word's sum: share of the pairs that have it
-_STEPS = (0.7, 1.5, 3.0)  # nats between strengths of preference that are counted separately
-_STEER = 0.3  # nats by which the zero point shifts per pair of the control's excess
+_STEPS = (0.7, 1.5, 3.0)  # thresholds in nats between strengths of preference, which are counted separately
+_CORRECTION = 0.3  # shift of the zero point in nats per excess pair of the control
 _POOL = 1.5  # pairs built per requested pair, if a reader selects among them
-_WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
+_MAX_GAP = 8.0  # nats by which a wrong caption may be less likely than the true one; otherwise it is not fluent
 
-Balances = dict[tuple[Split, str], "Balance"]  # by split and, if sources are counted by themselves, source
+Balances = dict[tuple[Split, str], "Balance"]  # by split and, with `per_source`, source
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
 # Contributions of a pair to the sums of a subset: lengths, a reader's preferences, and its preferences of one strength.
 Steps = dict[tuple[str | int, ...], int]
@@ -55,12 +55,14 @@ class BuildSettings:
     """
 
     pairs: int = PAIRS
-    per_source: bool = False  # count `pairs` for each source of captions by itself
-    images: int | None = None  # all
+    per_source: bool = False  # `pairs` is the number for each source of captions
+    images: int | None = None  # None: all
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     add: str = "matched"
-    reader: str = ""  # a causal language model that must not separate the pairs; none: only models of the captions
+    reader: str = (
+        ""  # a causal language model that must not separate the pairs; empty: only n-gram models of the captions
+    )
 
     @classmethod
     def paper(cls, **changes: Any) -> "BuildSettings":
@@ -69,12 +71,12 @@ class BuildSettings:
         >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
         ('plain', True)
         """
-        described: dict[str, Any] = {"add": "plain", "per_source": True, "images": PAIRS}
-        return cls(**described | changes)
+        defaults: dict[str, Any] = {"add": "plain", "per_source": True, "images": PAIRS}
+        return cls(**defaults | changes)
 
     @property
-    def most(self) -> int:
-        """Largest number of pairs of one type of change in one split (and source, with `per_source`)."""
+    def max_per_subset(self) -> int:
+        """Maximum number of pairs of one type of change in one split (and source, with `per_source`)."""
         return ceil(self.pairs / len(self.subsets))
 
     def __post_init__(self) -> None:
@@ -92,9 +94,9 @@ class BuildSettings:
 
 @dataclass(slots=True)
 class Balance:
-    """Running sums over the pairs chosen so far; `choose` adds to them.
+    """Running sums over the pairs selected so far; `choose` updates them.
 
-    A `strict` one also bounds each reader's preferences of all strengths together; small sets then run out of pairs.
+    With `strict`, each reader's preferences of all strengths together are bounded too; small sets may run out of pairs.
     """
 
     strict: bool = False
@@ -108,31 +110,37 @@ class Balance:
         self,
         options: Sequence[Counterfactual],
         readers: Sequence[Reader],
-        chance: Random,
+        rng: Random,
         *,
         control: Reader | None = None,
     ) -> Counterfactual | None:
-        """Return the option with the smallest sums; None if all would move a sum out of its bounds.
+        """Select the option with the smallest sums; return None if all would move a sum out of its bounds.
 
         The preferences of every reader are balanced, so that random errors of one reader do not matter.
         """
-        right = {text: [reader(text) for reader in readers] for text in {option.positive for option in options}}
-        weighed = []
+        positive_scores = {
+            text: [reader(text) for reader in readers] for text in {option.positive for option in options}
+        }
+        candidates = []
         for option in options:
-            wrong = (reader(option.negative) for reader in readers)
+            negative_scores = (reader(option.negative) for reader in readers)
             steps = self._steps(
-                option, [known - read for known, read in zip(right[option.positive], wrong, strict=True)]
+                option,
+                [
+                    positive - negative
+                    for positive, negative in zip(positive_scores[option.positive], negative_scores, strict=True)
+                ],
             )
             if self._is_within(option, steps):
                 words = self._words[option.subset]
-                # By how much the sum of squares grows.
+                # The increase of the sum of squares.
                 cost = sum(2 * words[word] + 1 for word in option.inserted)
                 cost -= sum(2 * words[word] - 1 for word in option.removed)
                 cost += sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
-                weighed.append((cost, chance.random(), option, steps))
-        if not weighed:
+                candidates.append((cost, rng.random(), option, steps))
+        if not candidates:
             return None
-        _, _, best, steps = min(weighed, key=lambda entry: entry[:2])
+        _, _, best, steps = min(candidates, key=lambda entry: entry[:2])
         subset = best.subset
         self.counts[subset] += 1
         self._words[subset].update(best.inserted)
@@ -158,7 +166,7 @@ class Balance:
     def _steps(self, change: Counterfactual, hints: Sequence[float]) -> Steps:
         """Return the contributions of a change; `hints` are the readers' preferences for the true caption in nats."""
         steps: Steps = {(change.subset,): sign(len(change.negative) - len(change.positive))}
-        zero = -_STEER * self._control[change.subset]
+        zero = -_CORRECTION * self._control[change.subset]
         for reader, hint in enumerate(hints):
             strength = sum(abs(hint - zero) > step for step in _STEPS)
             steps[change.subset, reader, strength] = sign(hint - zero)
@@ -191,17 +199,17 @@ def build(
     usable = [image for image in images if image.captions]
     if not any(image.objects is not None for image in usable):
         raise InputError("expected annotated objects for some images, got none; pass --objects")
-    # Not from the judge's captions, which would then favour the chosen pairs.
+    # Without the judge's captions, otherwise the judge would favour the selected pairs.
     texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
     knowledge, reads_well = learn(usable), collocation_test(texts)
     models = [quarter_model(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.images or len(usable), len(usable)))
     balances: Balances = defaultdict(Balance)
     sources = sorted({caption.source for image in chosen for caption in image.captions})
-    counted = [(split, source if settings.per_source else "") for split in SPLITS for source in sources]
+    keys = [(split, source if settings.per_source else "") for split in SPLITS for source in sources]
     pairs = list[Counterfactual]()
     for number, image in enumerate(chosen, start=1):
-        if not any(_wanted(balances[key], settings) for key in counted):
+        if not any(_wanted(balances[key], settings) for key in keys):
             break
         pairs += _pairs_of(image, knowledge, reads_well, models, balances, settings)
         progress(number, len(chosen))
@@ -219,15 +227,15 @@ def _pairs_of(
     balances: Balances,
     settings: BuildSettings,
 ) -> Iterator[Counterfactual]:
-    """Yield, for each source and split, a pair of the rarest type so far that one of the image's captions allows."""
+    """Yield a pair for each source and split, of the rarest type so far that one of the image's captions allows."""
     *choosing, control = (partial(model, image.name) for model in models)
     facts, sources = image_facts(image, knowledge), dict.fromkeys(caption.source for caption in image.captions)
     for source, split in product(sources, SPLITS):
-        chance = Random(f"{settings.seed}/{image.name}/{source}/{split}")
+        rng = Random(f"{settings.seed}/{image.name}/{source}/{split}")
         balance = balances[split, source if settings.per_source else ""]
         absent, texts = list(facts.absent), [each.text for each in image.captions if each.source == source]
-        chance.shuffle(absent)
-        chance.shuffle(texts)
+        rng.shuffle(absent)
+        rng.shuffle(texts)
         shuffled = replace(facts, absent=tuple(absent))
         subjects = [
             Subject(words, shuffled, knowledge, [each.text for each in image.captions if each.text != words.caption])
@@ -236,7 +244,7 @@ def _pairs_of(
         ]
         for subset in _wanted(balance, settings):
             options = _options(subjects, subset, split, reads_well, plain=settings.add == "plain")
-            best = balance.choose(options, choosing, chance, control=control)
+            best = balance.choose(options, choosing, rng, control=control)
             if best is not None:
                 yield replace(best, image=image.name, source=source, split=split)
                 break
@@ -244,7 +252,7 @@ def _pairs_of(
 
 def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
     """Return the types of change that are not complete, the rarest first."""
-    names = [name for name in settings.subsets if balance.counts[name] < settings.most]
+    names = [name for name in settings.subsets if balance.counts[name] < settings.max_per_subset]
     return sorted(names, key=lambda name: (balance.counts[name], name))
 
 
@@ -252,22 +260,22 @@ def _options(
     subjects: Sequence[Subject], subset: str, split: Split, reads_well: Callable[[str, str], bool], *, plain: bool
 ) -> list[Counterfactual]:
     options = list[Counterfactual]()
-    for about in subjects:
-        if len(options) >= _OPTIONS:
+    for subject in subjects:
+        if len(options) >= _MAX_OPTIONS:
             break
-        for change in islice(MAKERS[subset](about, split), _OPTIONS):
-            # Additions follow the caption, with words that are rare in captions.
+        for change in islice(MAKERS[subset](subject, split), _MAX_OPTIONS):
+            # Additions come after the caption, in words that are rare in captions, and are not tested.
             if subset == "add_obj" or reads_well(change.positive, change.negative):
-                if plain and subset.startswith("add"):  # the wrong caption is then always longer
-                    change = replace(change, positive=about.words.caption, positive_spans=(), removed=())
+                if plain and subset.startswith("add"):  # the wrong caption is always longer
+                    change = replace(change, positive=subject.words.caption, positive_spans=(), removed=())
                 options.append(change)
     return options
 
 
 def quarter_model(images: Sequence[AnnotatedImage], part: int) -> TextReader:
     """Return a language model of the captions of a quarter of the images."""
-    own = (image for image in images if part_of(image) == part)
-    return caption_model({image.name: [caption.text for caption in image.captions] for image in own})
+    quarter = (image for image in images if part_of(image) == part)
+    return caption_model({image.name: [caption.text for caption in image.captions] for image in quarter})
 
 
 def part_of(image: AnnotatedImage) -> int:
@@ -277,21 +285,21 @@ def part_of(image: AnnotatedImage) -> int:
 
 def refine(
     pool: Sequence[Counterfactual],
-    known: Mapping[str, float],
+    log_likelihoods: Mapping[str, float],
     images: Sequence[AnnotatedImage],
     settings: BuildSettings,
 ) -> list[Counterfactual]:
     """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
     control = quarter_model(images, CONTROL)
     balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
-    chance, chosen = Random(settings.seed), list[Counterfactual]()
-    for pair in chance.sample(pool, len(pool)):
+    rng, chosen = Random(settings.seed), list[Counterfactual]()
+    for pair in rng.sample(pool, len(pool)):
         balance = balances[pair.split, pair.source if settings.per_source else ""]
-        if known[pair.positive] - known[pair.negative] > _WORSE:
+        if log_likelihoods[pair.positive] - log_likelihoods[pair.negative] > _MAX_GAP:
             continue
-        if balance.counts[pair.subset] < settings.most:
-            readers = (known.__getitem__, partial(control, pair.image))
-            chosen += [pair] if balance.choose([pair], readers, chance) else []
+        if balance.counts[pair.subset] < settings.max_per_subset:
+            readers = (log_likelihoods.__getitem__, partial(control, pair.image))
+            chosen += [pair] if balance.choose([pair], readers, rng) else []
     if not chosen:
         raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
     return sorted(chosen, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -30,10 +30,12 @@ from msdscore.text.words import Span
 
 Split = Literal["easy", "hard"]
 SPLITS: tuple[Split, ...] = ("easy", "hard")
-# They do not say where an object is, so that they are true of every annotated object.
+# Without a position, so that they are true for every annotated object.
 _ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
 
-_EITHER_SIDE = frozenset(("in front of", "behind"))  # somebody at a desk is in front of it, or behind it
+_EITHER_SIDE = frozenset(
+    ("in front of", "behind")
+)  # a person at a desk can be described as in front of it or behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,12 @@ Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
 def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Replace an object."""
     for site in object_sites(about.words):
-        # The rest of the caption must suit the new object.
-        suits = site.opens or site.concept.animate
+        # The rest of the caption must fit the new object.
+        needs_same_kind = site.opens or site.concept.animate
         for concept in about.facts.absent:
-            if suits and concept.animate != site.concept.animate:
+            if needs_same_kind and concept.animate != site.concept.animate:
                 continue
-            if _is_wrong(concept, site.concept, about.facts, split):
+            if _fits_split(concept, site.concept, about.facts, split):
                 for form in _forms(concept, site.many):
                     yield _exchange(about.words.caption, [(site, form)], "replace_obj")
         other = vocabulary().people.get(site.text)
@@ -100,8 +102,8 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
     for site in relation_sites(about.words):
         others: Iterable[str] = _other_words(site, about, split)
         if site.concept is PLACE:
-            known = said | _EITHER_SIDE if site.head in WORKED_AT else said
-            others = (name for name in places[site.text][split] if name not in known)
+            excluded = said | _EITHER_SIDE if site.head in WORKED_AT else said
+            others = (name for name in places[site.text][split] if name not in excluded)
         for other in others:
             yield _exchange(about.words.caption, [(site, other)], "replace_rel")
 
@@ -110,25 +112,27 @@ def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Add an absent object to one caption and a present one to the other: both are equally long and fluent."""
     caption, objects, shown = about.words.caption, vocabulary().objects, vocabulary().shown_by
     said, stem = words_said([caption]), caption.rstrip(" .")
-    true = [objects[name] for name in sorted(about.facts.objects or ()) if name in objects and not shown[name] & said]
-    for number, here in enumerate(true):
-        ending = _ENDINGS[(len(stem) + number) % len(_ENDINGS)]
-        start, right = len(stem) + ending.index("{}"), _with_article(here)
+    present = [
+        objects[name] for name in sorted(about.facts.objects or ()) if name in objects and not shown[name] & said
+    ]
+    for index, here in enumerate(present):
+        ending = _ENDINGS[(len(stem) + index) % len(_ENDINGS)]
+        start, present_text = len(stem) + ending.index("{}"), _with_article(here)
         for concept in about.facts.absent:
-            if (concept.singular is None) == (here.singular is None) and _is_wrong(concept, here, about.facts, split):
-                wrong = _with_article(concept)
+            if (concept.singular is None) == (here.singular is None) and _fits_split(concept, here, about.facts, split):
+                absent_text = _with_article(concept)
                 yield Counterfactual(
-                    f"{stem}{ending.format(right)}.", f"{stem}{ending.format(wrong)}.", "add_obj",
-                    ((start, start + len(right)),), ((start, start + len(wrong)),),
-                    (here.singular or right,), (concept.singular or wrong,),
+                    f"{stem}{ending.format(present_text)}.", f"{stem}{ending.format(absent_text)}.", "add_obj",
+                    ((start, start + len(present_text)),), ((start, start + len(absent_text)),),
+                    (here.singular or present_text,), (concept.singular or absent_text,),
                 )  # fmt: skip
 
 
 def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Add a false attribute of an object whose true one is in another caption of the image."""
-    for true, there in _completed(about):
-        for other in _other_words(there, about, split):
-            yield _exchange(true, [(there, other)], "add_att")
+    for positive, site in _completed(about):
+        for other in _other_words(site, about, split):
+            yield _exchange(positive, [(site, other)], "add_att")
 
 
 def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
@@ -138,14 +142,18 @@ def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
         for first, second in combinations(object_sites(words), 2):
             if first.text == second.text or first.many != second.many:
                 continue
-            # A black dog and a white cat: each has a quality that the other one does not have.
-            mine, theirs = qualities.get(first.start), qualities.get(second.start)
-            distinct = mine is not None and theirs is not None and _change_sides(mine, theirs, about.facts)
+            # Such as a black dog and a white cat: each has a quality that the other does not have.
+            first_quality, second_quality = qualities.get(first.start), qualities.get(second.start)
+            is_distinct = (
+                first_quality is not None
+                and second_quality is not None
+                and _are_exclusive(first_quality, second_quality, about.facts)
+            )
             # A completed caption is used only for the quality that it was completed with.
-            if not distinct and not (words is about.words and directed(words, first, second)):
+            if not is_distinct and not (words is about.words and directed(words, first, second)):
                 continue
-            alike = first.concept.family == second.concept.family
-            close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
+            same_family = first.concept.family == second.concept.family
+            close = same_family or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
             if close == (split == "hard"):
                 yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap_obj")
 
@@ -155,7 +163,7 @@ def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
     usual = about.knowledge.usual
     for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
         for first, second in combinations(attribute_sites(words), 2):
-            if not _change_sides(first, second, about.facts):
+            if not _are_exclusive(first, second, about.facts):
                 continue
             crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
             alike = first.concept.family == second.concept.family or first.concept.slot == "number"
@@ -175,27 +183,35 @@ MAKERS: dict[str, Maker] = {
 
 
 def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
-    """Yield the caption with a further true attribute from another caption of the image, and its position."""
-    known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text))}
+    """Yield the caption with an additional true attribute from another caption of the image, and its site."""
+    sites_by_head = {site.head: site for text in about.others for site in attribute_sites(read_caption(text))}
     for start, head in bare_heads(about.words):
-        if head in known:
-            here, caption = known[head], about.words.caption
-            true, ((_, end),) = put_in(caption, with_articles(caption, [(start, start, f"{here.text} ")]))
-            yield true, replace(here, start=end - len(here.text), end=end)
+        if head in sites_by_head:
+            attribute, caption = sites_by_head[head], about.words.caption
+            true, ((_, end),) = put_in(caption, with_articles(caption, [(start, start, f"{attribute.text} ")]))
+            yield true, replace(attribute, start=end - len(attribute.text), end=end)
 
 
-def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
-    """Return whether two attributes are false of each other's objects."""
-    mine, theirs = first.concept, second.concept
-    if mine.slot != theirs.slot or mine.name == theirs.name or first.head == second.head:
+def _are_exclusive(first: Site, second: Site, facts: ImageFacts) -> bool:
+    """Return whether each attribute is false for the object of the other."""
+    first_concept, second_concept = first.concept, second.concept
+    if (
+        first_concept.slot != second_concept.slot
+        or first_concept.name == second_concept.name
+        or first.head == second.head
+    ):
         return False
-    if theirs.name in mine.near or mine.name in theirs.near or (mine.slot == "number" and first.many != second.many):
+    if (
+        second_concept.name in first_concept.near
+        or first_concept.name in second_concept.near
+        or (first_concept.slot == "number" and first.many != second.many)
+    ):
         return False
     return not {f"{second.text} {first.head}", f"{first.text} {second.head}"} & facts.said
 
 
-def _is_wrong(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
-    """Return whether an absent object is wrong as the split requires; `here` is the object that it replaces."""
+def _fits_split(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
+    """Return whether an absent object fits the split (easy or hard); `here` is the object that it replaces."""
     companion = concept.name in facts.companions
     if split == "easy":
         return concept.family not in facts.families and not companion
@@ -218,7 +234,7 @@ def _other_words(site: Site, about: Subject, split: Split) -> Iterator[str]:
     here, said, is_quality = site.concept, about.facts.said, site.concept.kind == "attribute"
     usual = about.knowledge.usual.get(site.head, frozenset())
     if is_quality and not site.many and f"{site.head}s" in said:
-        return  # it may be true of another one of them
+        return  # the caption mentions several, and it may be true of another one
     for other in (vocabulary().qualities if is_quality else vocabulary().actions).values():
         if other.slot != here.slot or other.name == here.name or ({other.name} | other.near) & said:
             continue
@@ -231,7 +247,7 @@ def _other_words(site: Site, about: Subject, split: Split) -> Iterator[str]:
 
 def _exchange(caption: str, sites: Sequence[tuple[Site, str]], subset: str) -> Counterfactual:
     edits = with_articles(caption, [(site.start, site.end, word) for site, word in sites])
-    false, false_spans = put_in(caption, edits)
-    true_spans = tuple((start, end) for start, end, _ in edits)
+    negative, negative_spans = put_in(caption, edits)
+    positive_spans = tuple((start, end) for start, end, _ in edits)
     removed, inserted = tuple(site.text for site, _ in sites), tuple(word for _, word in sites)
-    return Counterfactual(caption, false, subset, true_spans, false_spans, removed, inserted)
+    return Counterfactual(caption, negative, subset, positive_spans, negative_spans, removed, inserted)

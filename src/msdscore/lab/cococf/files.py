@@ -1,4 +1,4 @@
-"""COCO-CF on disk in the authors' schema, with the change recorded, and a report on its quality."""
+"""Read and write COCO-CF in the authors' schema, with the recorded changes and a quality report."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ from msdscore.lab.cococf.sources import image_number, read_sources
 from msdscore.version import __version__
 
 _NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
-# Base name of the stored log-likelihoods of the causal language model, until the set is written.
-_READ = "reader.parquet"
+# Log-likelihoods of the causal language model, stored until the set is written.
+_LIKELIHOODS = "reader.parquet"
 _KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
 def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
-    """Read COCO-CF files, ours or the authors'; a folder means its files of both splits."""
+    """Read COCO-CF files of msdscore or of the authors; for a folder, the files of both splits."""
     files = [
         file for path in paths for file in ([path / name for name in _NAMES.values()] if path.is_dir() else [path])
     ]
@@ -45,14 +45,14 @@ def _read_row(row: RawRow, split: str) -> Counterfactual:
     image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
     subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
     try:
-        true, false = (
+        positive_spans, negative_spans = (
             tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
             for side in ("caption", "negative")
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{row.where}: expected a change with spans of two character positions ({error})") from error
     return Counterfactual(
-        str(positive), str(negative), str(subset or ""), true, false,
+        str(positive), str(negative), str(subset or ""), positive_spans, negative_spans,
         image=str(image), source=str(captioner or ""), split=split,
     )  # fmt: skip
 
@@ -60,10 +60,10 @@ def _read_row(row: RawRow, split: str) -> Counterfactual:
 def _document(
     pairs: Sequence[Counterfactual], split: str, settings: BuildSettings, made_from: Mapping[str, Any]
 ) -> dict[str, Any]:
-    own = [pair for pair in pairs if pair.split == split]
+    split_pairs = [pair for pair in pairs if pair.split == split]
     meta = {
-        "gen_captions": dict(sorted(Counter(pair.source for pair in own).items())),
-        "subsets": dict(sorted(Counter(pair.subset for pair in own).items())),
+        "gen_captions": dict(sorted(Counter(pair.source for pair in split_pairs).items())),
+        "subsets": dict(sorted(Counter(pair.subset for pair in split_pairs).items())),
         "split": split,
         "settings": asdict(settings),
         "made_from": dict(made_from),
@@ -87,7 +87,7 @@ def _document(
                 "negative_spans": pair.negative_spans,
             },
         }
-        for number, pair in enumerate(own)
+        for number, pair in enumerate(split_pairs)
     ]
     return {"meta": meta, "data": data}
 
@@ -103,29 +103,29 @@ def publish(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Quality:
     """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
-    names = [*_NAMES.values(), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
+    names = [*_NAMES.values(), "quality.json", "quality.md", *map(str, run_files(Path(_LIKELIHOODS)))]
     check_folder(output, names, inputs=[*captions, objects, classes])
     if overwrite:
-        discard(output / _READ)
+        discard(output / _LIKELIHOODS)
     else:
         refuse_existing([output / name for name in _NAMES.values()])
     images = read_sources(captions, objects=objects, classes=classes)
     pairs = build(images, settings, progress=progress)
     judge = quarter_model(images, JUDGE)
-    if settings.reader:  # the pairs that a causal language model does not separate
+    if settings.reader:  # select pairs that a causal language model does not separate
         texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
-        known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
-        pool, pairs = pairs, refine(pairs, known, images, settings)
-        before, after = (judge_quality(each, judge, known=known) for each in (pool, pairs))
-        whole = {name: getattr(before.rows[0], name) for name in ("pairs", "model", "reader")}
-        quality = replace(after, reader=settings.reader, pool=whole)
+        log_likelihoods = read_likelihoods(texts, settings.reader, keep=output / _LIKELIHOODS, progress=progress)
+        pool, pairs = pairs, refine(pairs, log_likelihoods, images, settings)
+        before, after = (judge_quality(value, judge, known=log_likelihoods) for value in (pool, pairs))
+        pool_summary = {name: getattr(before.rows[0], name) for name in ("pairs", "model", "reader")}
+        quality = replace(after, reader=settings.reader, pool=pool_summary)
     else:
         quality = judge_quality(pairs, judge)
     made_from = {"captions": [str(source) for source in captions], "objects": objects and str(objects)}
     contents = {name: _document(pairs, split, settings, made_from) for split, name in _NAMES.items()}
     contents["quality.json"] = quality.to_dict()
-    files = {name: f"{dumps(each, ensure_ascii=False, indent=1)}\n" for name, each in contents.items()}
+    files = {name: f"{dumps(value, ensure_ascii=False, indent=1)}\n" for name, value in contents.items()}
     files["quality.md"] = section(quality)
     put_all({output / name: text.encode() for name, text in files.items()}, overwrite=overwrite)
-    discard(output / _READ)
+    discard(output / _LIKELIHOODS)
     return quality

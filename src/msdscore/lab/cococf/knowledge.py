@@ -19,14 +19,14 @@ from msdscore.lab.cococf.sources import AnnotatedImage
 from msdscore.lab.cococf.vocabulary import Concept, vocabulary
 from msdscore.text.words import STOP_WORDS
 
-_SHARES = (0.6, 0.3, 0.1)  # of three words, two and one
+_WEIGHTS = (0.6, 0.3, 0.1)  # interpolation weights of trigrams, bigrams and unigrams
 _BEGIN, _END = "<s>", "</s>"
 Gram = tuple[str, ...]
 TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability in nats
 
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
-    """Count every one, two and three consecutive words, and with an empty last word the contexts."""
+    """Count unigrams, bigrams and trigrams, and their contexts, which have an empty last word."""
     counts: dict[Gram, int] = {}
     for text in texts:
         for one, two, three in _triples(text):
@@ -41,7 +41,7 @@ def _triples(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
-    """Learn a trigram model from the captions of images; captions of the image that is read are excluded.
+    """Learn a trigram model from the captions of images; captions of the scored image are excluded.
 
     >>> read = caption_model({"1.jpg": ["a dog runs", "a dog sits"], "2.jpg": ["a cat runs"]})
     >>> read("3.jpg", "a dog runs") > read("3.jpg", "dog a runs")
@@ -50,43 +50,43 @@ def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
     True
     """
     counts = count_grams(chain.from_iterable(captions.values()))
-    single = [count for gram, count in counts.items() if len(gram) == 1]
+    single = [gram_count for gram, gram_count in counts.items() if len(gram) == 1]
     total, words = sum(single), len(single)
-    counts_of = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # an image is read several times
+    counts_of = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # an image is scored several times
 
     def log_probability(image: str, text: str) -> float:
-        known, own, steps = counts.get, counts_of(image).get, list[float]()
+        count, own_count, log_probabilities = counts.get, counts_of(image).get, list[float]()
         for three in _triples(text):
             one = three[2:]
-            mixed = _SHARES[2] * (max(0, known(one, 0) - own(one, 0)) + 1) / (total + words + 1)
-            for share, gram in ((_SHARES[0], three), (_SHARES[1], three[1:])):
+            probability = _WEIGHTS[2] * (max(0, count(one, 0) - own_count(one, 0)) + 1) / (total + words + 1)
+            for weight, gram in ((_WEIGHTS[0], three), (_WEIGHTS[1], three[1:])):
                 context = (*gram[:-1], "")
-                before = known(context, 0) - own(context, 0)
-                if before > 0:
-                    mixed += share * max(0, known(gram, 0) - own(gram, 0)) / before
-            steps.append(math.log(mixed))
-        return sum(steps)
+                context_count = count(context, 0) - own_count(context, 0)
+                if context_count > 0:
+                    probability += weight * max(0, count(gram, 0) - own_count(gram, 0)) / context_count
+            log_probabilities.append(math.log(probability))
+        return sum(log_probabilities)
 
     return log_probability
 
 
-_KNOWN = 10  # captions that must have a word before it can be said to be unusual somewhere
+_MINIMUM_COUNT = 10  # captions with a word, below which its collocations are not tested
 
 
 def collocation_test(captions: Iterable[str]) -> Callable[[str, str], bool]:
-    """Return a test of a true and a wrong caption: captions have the collocations that the change makes.
+    """Return a test of a true and a wrong caption: all new collocations of the wrong caption occur in `captions`.
 
-    "Kneeling down street" is in none. A word that the captions hardly have cannot be judged and passes. Objects of rare
-    classes count as their family.
+    "Kneeling down street", for example, does not. Words that are too rare in the captions pass. Objects of rare classes
+    count as their family.
     """
     texts = list(captions)
     names = Counter(name for text in texts for name in things_and_words(text))
-    rare = frozenset(name for name in vocabulary().objects if names[name] < _KNOWN)
+    rare = frozenset(name for name in vocabulary().objects if names[name] < _MINIMUM_COUNT)
     counts = Counter(gram for text in texts for gram in collocations(text, rare))
 
     def reads_well(positive: str, negative: str) -> bool:
         new = collocations(negative, rare) - collocations(positive, rare)
-        unknown = {gram[0] for gram in new if len(gram) == 1 and counts[gram] < _KNOWN}
+        unknown = {gram[0] for gram in new if len(gram) == 1 and counts[gram] < _MINIMUM_COUNT}
         return all(counts[gram] or not unknown.isdisjoint(gram) for gram in new)
 
     return reads_well
@@ -111,13 +111,13 @@ def collocations(text: str, rare: Collection[str] = ()) -> set[Gram]:
     return grams
 
 
-_TOGETHER = 0.1  # share of a class's images that a companion is in
-_OFTEN = 3  # times that a word was said of a noun before it counts as usual
+_COMPANION_SHARE = 0.1  # minimum share of a class's images that contain a companion
+_USUAL_COUNT = 3  # minimum count of a word with a noun to be usual
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Companions of every class, and usual words of a noun."""
+    """Classes that often occur together (companions), and usual attributes and relations of each noun."""
 
     companions: Mapping[str, frozenset[str]]
     usual: Mapping[str, frozenset[str]]
@@ -125,10 +125,10 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """An image's captions and annotations as sets: concepts that cannot be called absent."""
+    """Concepts in the captions and annotations of an image, and absent ones."""
 
     objects: frozenset[str] | None
-    absent: tuple[Concept, ...]  # objects that no annotation and no caption mentions
+    absent: tuple[Concept, ...]  # objects in no annotation and no caption
     said: frozenset[str]
     families: frozenset[str]
     companions: frozenset[str]
@@ -136,29 +136,29 @@ class ImageFacts:
 
 def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
     """Count co-occurrences in the annotations and captions of all images."""
-    single, both = Counter[str](), Counter[tuple[str, str]]()
+    class_counts, pair_counts = Counter[str](), Counter[tuple[str, str]]()
     usual: dict[str, Counter[str]] = defaultdict(Counter)
     for image in images:
         shown = sorted(image.objects or ())
-        single.update(shown)
-        both.update((one, two) for one in shown for two in shown if one != two)
+        class_counts.update(shown)
+        pair_counts.update((one, two) for one in shown for two in shown if one != two)
         for caption in image.captions:
             words = read_caption(caption.text)
             for site in (*attribute_sites(words), *relation_sites(words)):
                 if site.head:
                     usual[site.head][site.text] += 1
     companions: dict[str, set[str]] = defaultdict(set)
-    for (one, two), count in both.items():
-        if count >= _TOGETHER * single[one]:
+    for (one, two), count in pair_counts.items():
+        if count >= _COMPANION_SHARE * class_counts[one]:
             companions[one].add(two)
     return Knowledge(
         {name: frozenset(names) for name, names in companions.items()},
-        {head: frozenset(word for word, n in counts.items() if n >= _OFTEN) for head, counts in usual.items()},
+        {head: frozenset(word for word, n in counts.items() if n >= _USUAL_COUNT) for head, counts in usual.items()},
     )
 
 
 def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
-    """Return the facts about one image."""
+    """Collect the facts about one image."""
     objects, said = vocabulary().objects, words_said([caption.text for caption in image.captions])
     named = {name for name, words in vocabulary().shown_by.items() if words & said}
     shown = (image.objects or frozenset()) | named

@@ -1,4 +1,4 @@
-"""Quality of a set of counterfactuals: the accuracy of readers without the image, and faults of the text.
+"""Quality of a set of counterfactuals: accuracy of text-only readers, and faults of the text.
 
 Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
 words occur in wrong captions; a language model of captions of other images. A fourth can be passed: a causal language
@@ -28,8 +28,8 @@ from msdscore.lab.edits import ARTICLES, article
 Floats = NDArray[np.float64]
 _FOLDS = 5
 _ADDITION = re.compile(r"\W+|with|in view|along|and there is|too|and")
-_RIDGE = 1.0  # of the bag of words
-_STEPS = 8
+_RIDGE = 1.0  # L2 penalty of the bag of words
+_NEWTON_STEPS = 8
 TITLES = {
     "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
 }  # fmt: skip
@@ -37,8 +37,8 @@ _HOW = (
     "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
     "language model from captions of other images."
 )
-TURN = 256  # captions of a causal language model between two parts on disk
-_DIGITS = 3  # of a nat: differences between machines and batches are smaller
+PART_CAPTIONS = 256  # captions per stored part of a causal language model
+_DECIMALS = 3  # of log-likelihoods; differences between machines and batches are smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class QualityRow:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The readers' shares, counts of changes by source, and faults that were found."""
+    """Accuracies of the readers, numbers of pairs by source, and numbers of faults."""
 
     rows: tuple[QualityRow, ...]
     sources: Mapping[str, int]
@@ -71,8 +71,8 @@ class Quality:
     def leaning(self) -> tuple[str, ...]:
         """Parts of the set that can be solved from the text only: a reader's 95 % interval excludes one half.
 
-        A bag of words below one half is not a hint: words are inserted and removed equally often over all pairs, so
-        that words that the pairs of the other images insert are removed in the rest.
+        A bag of words below one half does not count: over all pairs, words are inserted and removed equally often, so
+        words that are inserted in the training folds are removed in the test fold.
         """
         return tuple(
             f"{row.split} {row.subset}: {title} {_percent(share)}"
@@ -90,9 +90,9 @@ class Quality:
 def judge_quality(
     pairs: Sequence[Counterfactual], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
 ) -> Quality:
-    """Judge a set; without a reader, each fifth of the images is read by a model of the true captions of the others.
+    """Measure the quality of a set; without a reader, a model of the true captions is cross-validated in five folds.
 
-    `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
+    `known` are the log-likelihoods of all captions under a causal language model, whose accuracy is then included.
     """
     if reader is None:
         reader = _fold_reader(pairs)
@@ -105,16 +105,16 @@ def judge_quality(
         gaps["reader"] = [known[pair.positive] - known[pair.negative] for pair in pairs]
     guesses = {name: 0.5 + 0.5 * np.sign(np.asarray(values)) for name, values in gaps.items()}
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         for key in {("all", "all"), (pair.split, "all"), (pair.split, pair.subset)}:
-            groups[key].append(number)
+            groups[key].append(index)
     order = sorted(groups, key=lambda key: (key[0] != "all", key[0], key[1] != "all", key[1]))
     rows = []
     for split, subset in order:
-        numbers = groups[split, subset]
-        images = [pairs[number].image for number in numbers]
-        shares = {name: bootstrap_mean(values[numbers], clusters=images) for name, values in guesses.items()}
-        rows.append(QualityRow(split, subset, len(numbers), len(set(images)), **shares))
+        indices = groups[split, subset]
+        images = [pairs[index].image for index in indices]
+        shares = {name: bootstrap_mean(values[indices], clusters=images) for name, values in guesses.items()}
+        rows.append(QualityRow(split, subset, len(indices), len(set(images)), **shares))
     longer = float(np.mean([len(pair.negative) > len(pair.positive) for pair in pairs]))
     return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), find_faults(pairs), longer)
 
@@ -133,15 +133,15 @@ def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
     >>> outside_spans("a red car", [(2, 5)])
     'a \\x00 car'
     """
-    parts, at = [], 0
+    parts, position = [], 0
     for start, end in spans:
-        parts.append(text[at:start])
-        at = end
-    return "\0".join([*parts, text[at:]])
+        parts.append(text[position:start])
+        position = end
+    return "\0".join([*parts, text[position:]])
 
 
 def section(quality: Quality) -> str:
-    """Return the report in Markdown."""
+    """Return the quality report in Markdown."""
     names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
     heads = " | ".join(TITLES[name] for name in names)
     lines = [f"| split | change | pairs | images | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
@@ -170,37 +170,37 @@ def _fold(image: str) -> int:
 
 
 def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
-    """Return sums of word weights for each fifth of the images, learnt on the other four."""
+    """Return sums of word weights for each fold of the images, fitted on the other folds."""
     bags = []
     for pair in pairs:
         # Words that the wrong caption has more often than the true one, minus those that it has less often.
         bag = Counter(read_caption(pair.negative).words)
         bag.subtract(read_caption(pair.positive).words)
         bags.append(Counter({word: count for word, count in bag.items() if count}))
-    number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
+    word_index = {word: index for index, word in enumerate(sorted({word for bag in bags for word in bag}))}
     width = max((len(bag) for bag in bags), default=0) or 1
     columns, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
     for row, bag in enumerate(bags):
-        for at, (word, count) in enumerate(bag.items()):
-            columns[row, at], values[row, at] = number[word], count
+        for index, (word, count) in enumerate(bag.items()):
+            columns[row, index], values[row, index] = word_index[word], count
     folds, gaps = np.array([_fold(pair.image) for pair in pairs]), np.zeros(len(pairs))
     for fold in range(_FOLDS):
-        learnt = _fit(columns[folds != fold], values[folds != fold], max(1, len(number)))
-        gaps[folds == fold] = (learnt[columns[folds == fold]] * values[folds == fold]).sum(axis=1)
+        weights = _fit(columns[folds != fold], values[folds != fold], max(1, len(word_index)))
+        gaps[folds == fold] = (weights[columns[folds == fold]] * values[folds == fold]).sum(axis=1)
     return gaps
 
 
 def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
     """Fit the weights of words in a logistic model of the wrong caption, by Newton's method."""
     weights = np.zeros(size)
-    for _ in range(_STEPS if len(columns) else 0):
+    for _ in range(_NEWTON_STEPS if len(columns) else 0):
         p = 1 / (1 + np.exp(-np.clip((weights[columns] * values).sum(axis=1), -30, 30)))
         gradient = _RIDGE * weights - np.bincount(columns.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
-        curve = np.zeros((size, size))
+        hessian = np.zeros((size, size))
         scaled = (p * (1 - p))[:, None] * values
-        for at in range(columns.shape[1]):
-            np.add.at(curve, (columns, columns[:, at : at + 1]), scaled * values[:, at : at + 1])
-        weights -= np.linalg.solve(curve + _RIDGE * np.eye(size), gradient)
+        for column in range(columns.shape[1]):
+            np.add.at(hessian, (columns, columns[:, column : column + 1]), scaled * values[:, column : column + 1])
+        weights -= np.linalg.solve(hessian + _RIDGE * np.eye(size), gradient)
     return weights
 
 
@@ -249,21 +249,21 @@ def read_likelihoods(
     interrupted computation resumes from the parts next to `keep`.
     """
     ordered = sorted(set(texts), key=lambda text: (len(text), text))
-    turns = [ordered[start : start + TURN] for start in range(0, len(ordered), TURN)]
-    load = cache(load_reader)  # on the first caption: a reading that is finished needs no weights
+    parts = [ordered[start : start + PART_CAPTIONS] for start in range(0, len(ordered), PART_CAPTIONS)]
+    load = cache(load_reader)  # loaded for the first caption: finished results need no weights
     manifest = {"reader": source, "texts": blake2b("\0".join(ordered).encode(), digest_size=16).hexdigest()}
     answers = keep_answers(
         keep,
         manifest,
-        turns,
-        lambda _, turn: [round(value, _DIGITS) for value in load(source)(turn)],
-        progress=lambda done, _: progress(min(done * TURN, len(ordered)), len(ordered)),
+        parts,
+        lambda _, part: [round(value, _DECIMALS) for value in load(source)(part)],
+        progress=lambda done, _: progress(min(done * PART_CAPTIONS, len(ordered)), len(ordered)),
     )
     return dict(zip(ordered, chain.from_iterable(answers), strict=True))
 
 
 def load_reader(source: str) -> Callable[[list[str]], list[float]]:
-    """Return log-likelihoods of captions under a causal language model."""
+    """Return a function that computes log-likelihoods of captions under a causal language model."""
     import torch
 
     from msdscore.lab.align.language import load_language_model

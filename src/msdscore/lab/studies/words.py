@@ -133,7 +133,7 @@ def _measure(
 ) -> list[tuple[int, bool, list[float]]]:
     """Return the doubt of every mention of a batch's captions, with the item and whether the image is wrong."""
     texts = [items[item].caption for item in batch.items]
-    shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.stranger)]
+    shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.wrong)]
     pairs = [(owner, number) for _, (number, owner) in shown]
     readable, measured = measure_readable(pipeline, batch.images, texts, pairs)
     answers = []

@@ -19,17 +19,17 @@ from msdscore.lab.benchmarks.protocols.counting import Figure, Figures
 from msdscore.lab.metrics.base import Cases, Metric
 
 FORMAT = 3
-_SCORES = ("msd", "soft-msd", "ref-msd")  # metrics that each form defines
+_FORM_METRICS = ("msd", "soft-msd", "ref-msd")  # metrics whose title depends on the form
 
 
 def metric_title(label: str, signature: str) -> str:
-    """Return the label of a metric in tables, in which the score has the name of its form.
+    """Return the title of a metric in tables; scores of a form are named after it.
 
     >>> metric_title("soft-msd,set=image", "soft-msd-e|form:evidence"), metric_title("msd", "msd|k:3,2")
     ('Soft-MSD-E,set=image', 'MSD')
     """
     name, comma, options = label.partition(",")
-    return (heading(name.replace("-", "_"), signature) if name in _SCORES else name) + comma + options
+    return (heading(name.replace("-", "_"), signature) if name in _FORM_METRICS else name) + comma + options
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class ScorerRecord:
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """Figures of one metric, and those with the wrong images, on the same items.
+    """Figures of one metric, and the figures of the wrong-image control on the same items.
 
     `matched` is the headline among captions of about equal length. `missing` is the number of items without a score;
-    `facts` are sums such as the number of tokens used.
+    `facts` are totals such as the number of tokens used.
     """
 
     label: str
@@ -130,7 +130,7 @@ def to_json(result: Result) -> str:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result that `to_json` wrote."""
+    """Read a result written by `to_json`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -147,7 +147,7 @@ def read_result(path: Path) -> Result:
 
 
 def is_result(path: Path) -> bool:
-    """Return whether a file is a result, of this format or another."""
+    """Return whether a file is a result, in this or another version of the format."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -156,7 +156,7 @@ def is_result(path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return nested values for JSON; intervals become objects, and NaN becomes None.
+    """Convert nested values for JSON; intervals become objects, and NaN becomes None.
 
     >>> plain({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}
@@ -171,12 +171,12 @@ def plain(value: Any) -> Any:
 
 
 def restored(kind: Any, value: Any) -> Any:
-    """Convert JSON that `plain` wrote back by type hints: objects to dataclasses, lists to tuples, null to NaN.
+    """Inverse of `plain` by type hints: objects become dataclasses, lists tuples, null NaN.
 
     >>> restored(tuple[float, ...], [1.0, None])
     (1.0, nan)
     """
-    if get_origin(kind) is UnionType:  # with None
+    if get_origin(kind) is UnionType:  # a type or None
         return None if value is None else restored(get_args(kind)[0], value)
     if get_origin(kind) is tuple:
         return tuple(restored(get_args(kind)[0], item) for item in value)
@@ -188,8 +188,8 @@ def restored(kind: Any, value: Any) -> Any:
 WRONG = "@wrong"  # suffix of a metric's label: its scores with the wrong images
 FACT = "#"  # between a metric's label and the name of a fact
 _NUMBERS = pa.list_(pa.float64())
-_LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
-_KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # with the names of its captions
+_NOT_JUDGEMENTS = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
+_KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # item class, and the names of its captions
     "pairs": (Pair, ("positive", "negative")),
     "rated": (Rated, ("caption",)),
     "battles": (Battle, ("caption_a", "caption_b")),
@@ -199,8 +199,12 @@ _KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # with the names of its cap
 def item_table(items: Sequence[Item]) -> pa.Table:
     """Return one row per item: id, image name, subset, captions, and human judgements as JSON."""
     names = image_names(item.image for item in items)
-    judged = (
-        {name: v for name, v in asdict(item).items() if name not in _LEFT_OUT and (v or name != "group")}
+    judgements = (
+        {
+            name: value
+            for name, value in asdict(item).items()
+            if name not in _NOT_JUDGEMENTS and (value or name != "group")
+        }
         for item in items
     )
     return pa.table({
@@ -208,19 +212,19 @@ def item_table(items: Sequence[Item]) -> pa.Table:
         "image": pa.array([names[image_key(item.image)] for item in items], pa.string()),
         "subset": pa.array([item.subset for item in items], pa.string()),
         "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
-        "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in judged], pa.string()),
+        "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in judgements], pa.string()),
     })  # fmt: skip
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
     """Return the items of a table, without references."""
-    make, texts = _KINDS[kind]
+    item_type, caption_names = _KINDS[kind]
     items = []
     for row in table.to_pylist():
-        judged = json.loads(row["judged"])
-        judged |= {name: tuple(value) for name, value in judged.items() if isinstance(value, list)}
-        captions = dict(zip(texts, row["captions"], strict=True))
-        items.append(make(id=row["id"], image=Path(row["image"]), subset=row["subset"], **captions, **judged))
+        judgements = json.loads(row["judged"])
+        judgements |= {name: tuple(value) for name, value in judgements.items() if isinstance(value, list)}
+        captions = dict(zip(caption_names, row["captions"], strict=True))
+        items.append(item_type(id=row["id"], image=Path(row["image"]), subset=row["subset"], **captions, **judgements))
     return tuple(items)
 
 
@@ -249,16 +253,16 @@ def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any
     columns = {name: list(values) for name, values in earlier.items()}
     for part in parts:
         values = part.to_pydict()
-        numbers = values.pop("item")
+        indices = values.pop("item")
         for name, column in values.items():
-            joined = columns.setdefault(name, [None] * count)
-            for number, value in zip(numbers, column, strict=True):
-                joined[number] = value
+            merged = columns.setdefault(name, [None] * count)
+            for index, value in zip(indices, column, strict=True):
+                merged[index] = value
     return columns
 
 
 def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Return items with their columns; an item without a score has NaN."""
+    """Return the items with their score columns; a missing score is NaN."""
     table = item_table(items)
     width = len(items[0].captions)
     for name, values in columns.items():
@@ -267,8 +271,8 @@ def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) ->
         elif FACT in name and not any(isinstance(value, list) for value in values):
             table = table.append_column(name, pa.array(values, pa.float64()))
         else:
-            whole = [value or [float("nan")] * width for value in values]
-            table = table.append_column(name, pa.array(whole, _NUMBERS))
+            filled = [value or [float("nan")] * width for value in values]
+            table = table.append_column(name, pa.array(filled, _NUMBERS))
     return table
 
 

@@ -29,17 +29,20 @@ _TEX = {
 }
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
-_WIDTH, _ROW, _MARGIN = 4.2, 0.28, 1.1  # inches: a panel, a metric, title and axis
-_OURS, _WRONG = "#1f5fa8", "#b0b0b0"
+_WIDTH, _ROW, _MARGIN = 4.2, 0.28, 1.1  # inches: panel width, row height, title and axis
+_METRIC_COLOUR, _CONTROL_COLOUR = "#1f5fa8", "#b0b0b0"
 
 
 def latex(grid: Grid) -> str:
     """Return a `tabular` for booktabs, with title and notes as comments."""
-    kept = [f"% {line}" for line in (grid.title, *grid.notes)]
-    rows = [_row(row, {at for place, at in grid.best if place == number}) for number, row in enumerate(grid.rows)]
+    comments = [f"% {line}" for line in (grid.title, *grid.notes)]
+    rows = [
+        _row(row, {column for row_index, column in grid.best if row_index == number})
+        for number, row in enumerate(grid.rows)
+    ]
     spec = "l" + "r" * (len(grid.columns) - 1)
     begin, end = f"\\begin{{tabular}}{{{spec}}}", "\\end{tabular}"
-    return "\n".join([*kept, begin, "\\toprule", _row(grid.columns), "\\midrule", *rows, "\\bottomrule", end, ""])
+    return "\n".join([*comments, begin, "\\toprule", _row(grid.columns), "\\midrule", *rows, "\\bottomrule", end, ""])
 
 
 def escape(text: str) -> str:
@@ -52,8 +55,8 @@ def escape(text: str) -> str:
 
 
 def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
-    shown = (f"\\textbf{{{escape(cell)}}}" if at in best else escape(cell) for at, cell in enumerate(cells))
-    return " & ".join(shown) + r" \\"
+    escaped = (f"\\textbf{{{escape(cell)}}}" if column in best else escape(cell) for column, cell in enumerate(cells))
+    return " & ".join(escaped) + r" \\"
 
 
 def _csv(grids: Sequence[Grid]) -> str:
@@ -71,19 +74,19 @@ def _csv(grids: Sequence[Grid]) -> str:
 def _records(columns: Sequence[str], cells: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
     """Yield column, value and interval of the cells; the cell of an interval belongs to the previous figure.
 
-    A heading that occurs several times, such as the rank in each metric, is preceded by the number that it belongs to.
+    A heading that occurs several times, such as the rank in each metric, is prefixed with the name of its metric.
 
     >>> list(_records(("accuracy", "95 % interval", "rank"), ("72.0", "[69.7, 74.4]", "1 [1, 2]")))
     [('accuracy', '72.0', '69.7', '74.4'), ('rank', '1', '1', '2')]
     """
     figure = ""
-    for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+    for index, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         if column.endswith("interval"):
             continue
         repeated = columns.count(column) > 1
         figure = figure if repeated else column
-        after = cells[at + 1] if at + 1 < len(cells) and columns[at + 1].endswith("interval") else ""
-        match = _INTERVAL.search(cell) or _INTERVAL.search(after)
+        next_cell = cells[index + 1] if index + 1 < len(cells) and columns[index + 1].endswith("interval") else ""
+        match = _INTERVAL.search(cell) or _INTERVAL.search(next_cell)
         value = _INTERVAL.sub("", cell).strip()
         name = f"{figure}, {column}" if repeated else column
         yield name, "" if value == NONE else value, match[1] if match else "", match[2] if match else ""
@@ -96,30 +99,30 @@ STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {
 }
 
 
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}  # of files, and their styles
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}  # file suffix to style
 
 
 def render(grids: Sequence[Grid], style: str) -> str:
-    """Render all grids in one of the styles."""
+    """Render grids in one of `STYLES`."""
     if style not in STYLES:
         raise unknown_name("format", style, STYLES)
     return STYLES[style](grids)
 
 
 def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
-    """Return the grid with its first column and the columns of these headings; `interval` is short for its heading."""
-    headings = ["interval" if column.endswith("interval") else column for column in grid.columns]
+    """Return the grid with its first column and the named columns; `interval` selects the columns of intervals."""
+    headings = ["interval" if heading.endswith("interval") else heading for heading in grid.columns]
     for name in names:
         if name not in headings:
             raise unknown_name("column", name, headings[1:])
     chosen = [0, *(headings.index(name) for name in names)]
-    best = frozenset((row, chosen.index(at)) for row, at in grid.best if at in chosen)
-    rows = tuple(tuple(row[at] for at in chosen) for row in grid.rows)
-    return replace(grid, columns=tuple(grid.columns[at] for at in chosen), rows=rows, best=best)
+    best = frozenset((row, chosen.index(column)) for row, column in grid.best if column in chosen)
+    rows = tuple(tuple(row[column] for column in chosen) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[column] for column in chosen), rows=rows, best=best)
 
 
 def draw(results: Sequence[Result], kind: str) -> bytes:
-    """Return one panel per result as bytes of a file format (png, svg or pdf)."""
+    """Draw one panel per result; return the bytes of the image file (png, svg or pdf)."""
     rows = max(len(result.metrics) for result in results)
     module: Any = require("matplotlib.figure", extra="figures")
     size = (_WIDTH * len(results), _MARGIN + _ROW * rows)
@@ -131,15 +134,15 @@ def draw(results: Sequence[Result], kind: str) -> bytes:
 
 def _draw_panel(axis: Any, result: Result) -> None:
     metrics = [metric for metric in result.metrics if metric.figures]
-    for place, metric in enumerate(metrics):
-        head = metric.figures[0]
-        value, scale = head.value * head.scale, head.scale
-        ends = [] if head.interval is None else [head.interval.low * scale, head.interval.high * scale]
-        if ends and np.isfinite(ends).all():
-            axis.plot(ends, (place, place), color=_OURS, linewidth=1.5)
-        axis.plot(value, place, "o", color=_OURS, markersize=5)
-        for wrong in (figure for figure in metric.control if figure.name == head.name):
-            axis.plot(wrong.value * scale, place, "x", color=_WRONG, markersize=5)
+    for y, metric in enumerate(metrics):
+        headline = metric.figures[0]
+        value, scale = headline.value * headline.scale, headline.scale
+        limits = [] if headline.interval is None else [headline.interval.low * scale, headline.interval.high * scale]
+        if limits and np.isfinite(limits).all():
+            axis.plot(limits, (y, y), color=_METRIC_COLOUR, linewidth=1.5)
+        axis.plot(value, y, "o", color=_METRIC_COLOUR, markersize=5)
+        for wrong in (figure for figure in metric.control if figure.name == headline.name):
+            axis.plot(wrong.value * scale, y, "x", color=_CONTROL_COLOUR, markersize=5)
     axis.set_yticks(range(len(metrics)), [metric.title for metric in metrics], fontsize=8)
     axis.invert_yaxis()
     axis.set_title(f"{result.title}, {result.protocol}", fontsize=9)

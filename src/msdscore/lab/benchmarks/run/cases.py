@@ -38,15 +38,15 @@ BATCH_IMAGES = 64  # decoded together; also the resume granularity
 
 @dataclass(frozen=True, slots=True)
 class ItemBatch:
-    """Items of a few images: `owner[k]` is the index of the image of `items[k]`, `stranger[k]` that of the wrong one.
+    """Items of a few images: `owner[k]` is the index of the image of `items[k]`, `wrong[k]` of its wrong image.
 
-    Without a control, `stranger` is empty.
+    Without a control, `wrong` is empty.
     """
 
     images: tuple[Image, ...]
     items: tuple[int, ...]
     owner: tuple[int, ...]
-    stranger: tuple[int, ...]
+    wrong: tuple[int, ...]
 
 
 def item_batches(
@@ -63,44 +63,44 @@ def item_batches(
     in one batch, because Soft-MSD compares them.
     """
     keys = [image_key(item.image) for item in items]
-    position = {image_key(image): at for at, image in enumerate(image_ring(items, seed))}
-    together: dict[str, list[int]] = defaultdict(list)
-    for number in range(len(items)) if chosen is None else sorted(chosen):
-        together[cluster(items[number])].append(number)
-    strangers = wrong_image_by_key(items, seed) if control else {}
-    ordered = sorted(together.values(), key=lambda numbers: min(position[keys[number]] for number in numbers))
-    for numbers in _grouped(ordered, keys, size):
-        images = {keys[number]: items[number].image for number in numbers}
-        images |= {image_key(other): other for other in (strangers[key] for key in list(images) if control)}
-        number_of = {key: number for number, key in enumerate(images)}
+    position = {image_key(image): rank for rank, image in enumerate(image_ring(items, seed))}
+    by_cluster: dict[str, list[int]] = defaultdict(list)
+    for index in range(len(items)) if chosen is None else sorted(chosen):
+        by_cluster[cluster(items[index])].append(index)
+    wrong_images = wrong_image_by_key(items, seed) if control else {}
+    ordered = sorted(by_cluster.values(), key=lambda indices: min(position[keys[index]] for index in indices))
+    for indices in _grouped(ordered, keys, size):
+        images = {keys[index]: items[index].image for index in indices}
+        images |= {image_key(wrong): wrong for wrong in (wrong_images[key] for key in list(images) if control)}
+        image_index = {key: index for index, key in enumerate(images)}
         yield ItemBatch(
             tuple(images.values()),
-            tuple(numbers),
-            tuple(number_of[keys[number]] for number in numbers),
-            tuple(number_of[image_key(strangers[keys[number]])] for number in numbers) if control else (),
+            tuple(indices),
+            tuple(image_index[keys[index]] for index in indices),
+            tuple(image_index[image_key(wrong_images[keys[index]])] for index in indices) if control else (),
         )
 
 
 def _grouped(clusters: Iterable[list[int]], keys: Sequence[str], size: int) -> Iterator[list[int]]:
     """Join clusters of items while they have at most `size` images."""
     batch, images = list[int](), set[str]()
-    for numbers in clusters:
-        more = {keys[number] for number in numbers} - images
-        if batch and len(images) + len(more) > size:
+    for indices in clusters:
+        new_images = {keys[item] for item in indices} - images
+        if batch and len(images) + len(new_images) > size:
             yield batch
             batch, images = [], set()
-        batch += numbers
-        images |= {keys[number] for number in numbers}
+        batch += indices
+        images |= {keys[item] for item in indices}
     if batch:
         yield batch
 
 
 _DECODERS = 4
-Seen = TypeVar("Seen")
+DecodedT = TypeVar("DecodedT")
 
 
 def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
-    """Return a function from a batch (and whether it is the `whole` benchmark) to its cases, without vectors.
+    """Return a function that converts a batch to cases without vectors; `whole` marks the complete benchmark.
 
     A wrong image has the references of its first item.
     """
@@ -109,29 +109,32 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
         references.setdefault(image_key(item.image), item.references)
 
     def cases(batch: ItemBatch, *, whole: bool) -> Cases:
-        mine = [items[number] for number in batch.items]
-        texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
-        number_of = {text: number for number, text in enumerate(texts)}
-        captions = np.array([[number_of[text] for text in item.captions] for item in mine], dtype=np.int64)
-        turns = 2 if batch.stranger else 1
-        owner = np.array([*batch.owner, *batch.stranger], dtype=np.int64)
-        control = np.repeat([False, True], [len(mine), len(batch.stranger)])
+        batch_items = [items[index] for index in batch.items]
+        texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
+        text_index = {text: index for index, text in enumerate(texts)}
+        captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
+        repeats = 2 if batch.wrong else 1
+        owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
+        control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
         keys = [image_key(image) for image in batch.images]
         group = dict[str | int, int]()
-        own = [getattr(item, "group", "") or number for number, item in enumerate(mine)]
-        sets = np.array([group.setdefault(key, len(group)) for key in own], dtype=np.int64)
+        group_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
+        sets = np.array([group.setdefault(key, len(group)) for key in group_keys], dtype=np.int64)
         return Cases(
-            ids=tuple(item.id for item in mine) * turns,
+            ids=tuple(item.id for item in batch_items) * repeats,
             texts=texts,
-            captions=np.tile(captions, (turns, 1)),
+            captions=np.tile(captions, (repeats, 1)),
             images=(None,) * len(keys),
             owner=owner,
             group=owner + len(keys) * control,
             control=control,
-            references=(*(item.references for item in mine), *(references[keys[n]] for n in batch.stranger)),
+            references=(
+                *(item.references for item in batch_items),
+                *(references[keys[wrong]] for wrong in batch.wrong),
+            ),
             whole=whole,
             names=tuple(names[key] for key in keys),
-            sets=np.concatenate([sets + turn * len(mine) for turn in range(turns)]),
+            sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
         )
 
     return cases
@@ -140,37 +143,44 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
 def fill(
     bare: Cases, batch: ItemBatch, needs: Collection[Need], pipeline: Pipeline | None
 ) -> tuple[Cases, dict[int, str]]:
-    """Decode and encode as the metrics need; return the cases, and errors by position in the batch."""
+    """Decode and encode what the metrics need; return the cases, and errors by index in the batch."""
     if "encoder" not in needs and "images" not in needs:
         return bare, {}
     decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="images" in needs)[0]
     decoded: list[Any] = _read_all(batch.images, decode)
-    unseen = {number: str(error) for number, error in enumerate(decoded) if isinstance(error, RowError)}
-    errors = {number: unseen[owner] for number, owner in enumerate(batch.owner) if owner in unseen}
-    opened = tuple(None if isinstance(d, RowError) else d if pipeline is None else d.image for d in decoded)
+    image_errors = {index: str(error) for index, error in enumerate(decoded) if isinstance(error, RowError)}
+    errors = {index: image_errors[owner] for index, owner in enumerate(batch.owner) if owner in image_errors}
+    images = tuple(
+        None if isinstance(image, RowError) else image if pipeline is None else image.image for image in decoded
+    )
     if pipeline is None:
-        return replace(bare, images=opened), errors
-    vectors, unread = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
-    for number, row in enumerate(bare.captions[: len(batch.items)].tolist()):
-        reasons = [unread[text] for text in row if text in unread]
-        errors |= {number: reasons[0]} if reasons and number not in errors else {}
-    return replace(bare, images=opened, vectors=vectors), errors
+        return replace(bare, images=images), errors
+    vectors, text_errors = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
+    for index, row in enumerate(bare.captions[: len(batch.items)].tolist()):
+        row_errors = [text_errors[text] for text in row if text in text_errors]
+        errors |= {index: row_errors[0]} if row_errors and index not in errors else {}
+    return replace(bare, images=images, vectors=vectors), errors
 
 
-def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
+def _read_all(
+    images: Sequence[Image], decode: Callable[[Path | bytes], DecodedT | RowError]
+) -> list[DecodedT | RowError]:
     """Read images concurrently, those inside tables in the order of their rows."""
 
-    def read(number: int) -> Seen | RowError:
+    def read(index: int) -> DecodedT | RowError:
         try:
-            return decode(image_source(images[number]))
+            return decode(image_source(images[index]))
         except RowError as error:
             return error
 
-    places = [(str(i.file), i.row) if isinstance(i, StoredImage) else ("", number) for number, i in enumerate(images)]
-    order = sorted(range(len(images)), key=places.__getitem__)
+    read_order = [
+        (str(image.file), image.row) if isinstance(image, StoredImage) else ("", index)
+        for index, image in enumerate(images)
+    ]
+    order = sorted(range(len(images)), key=read_order.__getitem__)
     with ThreadPoolExecutor(_DECODERS) as pool:
         opened = dict(zip(order, pool.map(read, order), strict=True))
-    return [opened[number] for number in range(len(images))]
+    return [opened[index] for index in range(len(images))]
 
 
 def make_vectors(
@@ -178,13 +188,13 @@ def make_vectors(
 ) -> tuple[Vectors, dict[int, str]]:
     """Return the vectors of a batch, for true and wrong images, and the errors of unreadable texts."""
     images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
-    known: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
+    pair_index: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
     pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
     for (case, candidate), text in np.ndenumerate(cases.captions):
         image = int(cases.owner[case])
         if images.rows[image] is not None and texts.rows[text] is not None:
-            pair_of[case, candidate] = known.setdefault((image, int(text)), len(known))
-    pairs, bank = list(known), pipeline.placed_bank(pipeline.encoder.device)
+            pair_of[case, candidate] = pair_index.setdefault((image, int(text)), len(pair_index))
+    pairs, bank = list(pair_index), pipeline.placed_bank(pipeline.encoder.device)
     empty = Embeddings(torch.zeros(0, 1, 1), torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, 1), ())
     vectors = Vectors(
         images.batch or empty,
@@ -195,22 +205,24 @@ def make_vectors(
         pair_of,
         _columns(pipeline, images, texts, pairs, mixtures=mixtures),
         pipeline.embedder.vectors,
-        _compared_once(partial(compare_texts, pipeline.embedder)),
+        _cached_compare(partial(compare_texts, pipeline.embedder)),
         pipeline.config,
         None if bank is None else bank.images.means,
     )
-    return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
+    return vectors, {item: str(error) for item, error in texts.reasons.items()}
 
 
-def _compared_once(compare: Compare) -> Compare:
-    """Compare every caption with its references once, whichever metrics of a batch need it."""
-    known: dict[tuple[str, tuple[str, ...]], ReferenceComparison] = {}
+def _cached_compare(compare: Compare) -> Compare:
+    """Cache comparisons of captions with their references across the metrics of a batch."""
+    cached: dict[tuple[str, tuple[str, ...]], ReferenceComparison] = {}
 
     def compare_new(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[ReferenceComparison]:
-        pairs = [(text, tuple(own)) for text, own in zip(captions, references, strict=True)]
-        fresh = [key for key in dict.fromkeys(pairs) if key not in known]
-        known.update(zip(fresh, compare([text for text, _ in fresh], [own for _, own in fresh]), strict=True))
-        return [known[key] for key in pairs]
+        pairs = [(text, tuple(item_references)) for text, item_references in zip(captions, references, strict=True)]
+        new = [key for key in dict.fromkeys(pairs) if key not in cached]
+        cached.update(
+            zip(new, compare([text for text, _ in new], [item_references for _, item_references in new]), strict=True)
+        )
+        return [cached[key] for key in pairs]
 
     return compare_new
 
@@ -218,7 +230,7 @@ def _compared_once(compare: Compare) -> Compare:
 def _columns(
     pipeline: Pipeline, images: Embedded, texts: Embedded, pairs: Sequence[tuple[int, int]], *, mixtures: bool
 ) -> Mapping[str, Floats]:
-    """Return the numbers of all pairs; without mixtures only their similarity."""
+    """Return the scores of all pairs; without mixtures only their similarity."""
     if not pairs:
         return {name: np.zeros(0) for name in ("similarity", *pipeline.config.columns, "msd")}
     image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
@@ -227,6 +239,6 @@ def _columns(
         second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
         return {"similarity": total(first * second).double().cpu().numpy()}
     measured = pipeline.measure(images, texts, image_of, text_of)
-    numbers = {name: values.numpy() for name, values in pipeline.config.numbers(measured).items()}
-    # The baseline is the plain cosine, also for captions with negations.
-    return numbers | {"similarity": measured.similarity.double().cpu().numpy()}
+    columns = {name: values.numpy() for name, values in pipeline.config.numbers(measured).items()}
+    # The baseline is the plain cosine, including captions with negations.
+    return columns | {"similarity": measured.similarity.double().cpu().numpy()}

@@ -25,7 +25,7 @@ from msdscore.scoring.spec import ScorerSpec
 class BenchmarkPlan:
     """Settings of a benchmark run: benchmark, folder, metrics and protocol.
 
-    `options` are passed to the benchmark's reader; `references` is a file of captions by people, joined by image.
+    `options` are passed to the benchmark's reader; `references` is a file of reference captions, joined by image.
     `seed` is for the wrong images and the resampling. `seeds` is the number of random draws (of wrong captions,
     references) to average over; None is the benchmark's default. `command` is the command line, for the result's
     provenance.
@@ -60,15 +60,15 @@ class Work:
     row: Benchmark
     item_set: ItemSet[Any]
     metrics: tuple[Metric, ...]
-    base: Mapping[str, Any]  # settings that must be equal to reuse scores; the protocol is not among them
+    base: Mapping[str, Any]  # settings that must be equal to reuse scores, without the protocol
 
 
 LONG_NOTE = "captions of a paragraph, so components are (5, 3) as in preset long; --preset short uses (3, 2)"
-BY_LENGTH = (None, "paper")  # presets whose number of components follows the benchmark, as in the paper
+BY_LENGTH = (None, "paper")  # presets whose number of components depends on the benchmark, as in the paper
 
 
 def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
-    """Return the settings for a benchmark: components of `long` for captions of a paragraph, as in the paper.
+    """Return the settings for a benchmark: components of preset `long` for paragraph-length captions, as in the paper.
 
     A preset other than `paper`, or explicit components, are not changed.
 
@@ -79,8 +79,8 @@ def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
     """
     if not benchmark(name).long or not isinstance(form, Paper):
         return form
-    named = spec.config not in BY_LENGTH or "components" in dict(spec.changes)
-    return form if named else replace(form, components=(5, 3))
+    is_explicit = spec.config not in BY_LENGTH or "components" in dict(spec.changes)
+    return form if is_explicit else replace(form, components=(5, 3))
 
 
 def pipeline_for(name: str, pipeline: Pipeline, spec: ScorerSpec) -> Pipeline:
@@ -106,7 +106,7 @@ def prepare_work(plan: BenchmarkPlan) -> Work:
     metrics = load_metrics(plan.metrics)
     for metric in metrics:
         if metric.needs("pairs") and row.kind == "rated":
-            raise ConfigError(f"metric {metric.label} chooses between two captions, but {row.name} rates single ones")
+            raise ConfigError(f"metric {metric.label} compares two captions, but {row.name} rates single captions")
         if metric.needs("references") and not any(item.references for item in item_set.items):
             raise InputError(
                 f"metric {metric.label} needs references, but the items of {row.name} have none here; "
@@ -115,8 +115,8 @@ def prepare_work(plan: BenchmarkPlan) -> Work:
     images = {image_key(item.image) for item in item_set.items}
     if plan.control and len(images) < 2:
         plan = replace(plan, control=False)
-        lone = {"no wrong-image control: all items have the same image": len(item_set.items)}
-        item_set = replace(item_set, notes={**item_set.notes, **lone})
+        note = {"no wrong-image control: all items have the same image": len(item_set.items)}
+        item_set = replace(item_set, notes={**item_set.notes, **note})
     base = {
         "benchmark": plan.name,
         "options": {name: str(value) for name, value in sorted(plan.options.items())},
@@ -129,21 +129,21 @@ def prepare_work(plan: BenchmarkPlan) -> Work:
 
 
 def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
-    """Return the items with references from a file, without their own captions; items without any are excluded."""
-    known, items = ReferenceFile(path), list[Item]()
+    """Return items with references from a file, without the item's captions; items without references are excluded."""
+    reference_file, items = ReferenceFile(path), list[Item]()
     for item in item_set.items:
-        references = all_tidy(known.find({"image": item.image.name}))
+        references = all_tidy(reference_file.find({"image": item.image.name}))
         for caption in item.captions:
             references, _ = split_references(caption, references)
         items += [replace(item, references=references)] if references else []
     if not items:
         raise InputError(f"{path}: expected references of the benchmark's images, by file name; got none of them")
-    left = {"items left out: no references": len(item_set.items) - len(items)}
-    return replace(item_set, items=tuple(items), notes={**item_set.notes, **left})
+    note = {"items left out: no references": len(item_set.items) - len(items)}
+    return replace(item_set, items=tuple(items), notes={**item_set.notes, **note})
 
 
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
-    """Return at most `limit` items, equally spaced so that every subset is represented, with a note.
+    """Return at most `limit` items, equally spaced so that every subset is represented, and add a note.
 
     Ratings are selected by image or group, because single captions could not be compared with each other.
     """
@@ -157,8 +157,8 @@ def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
             by_image.setdefault(cluster(item), []).append(item)
         units = list(by_image.values())
     count = max(1, -(-limit * len(units) // len(items)))
-    chosen = [item for number in range(count) for item in units[number * len(units) // count]]
-    if len(chosen) < limit:  # the chosen images have fewer items than others
-        taken = {id(item) for item in chosen}
-        chosen += [item for item in items if id(item) not in taken]
-    return ItemSet(tuple(chosen[:limit]), {**item_set.notes, "items left out by --limit": len(items) - limit})
+    selected = [item for index in range(count) for item in units[index * len(units) // count]]
+    if len(selected) < limit:  # the selected images have fewer items than average
+        selected_ids = {id(item) for item in selected}
+        selected += [item for item in items if id(item) not in selected_ids]
+    return ItemSet(tuple(selected[:limit]), {**item_set.notes, "items left out by --limit": len(items) - limit})

@@ -50,7 +50,7 @@ from msdscore.version import __version__
 
 Progress = Callable[[int, int], None]
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
-_SHOWN = 5  # errors of failed items in a result
+_MAX_FAILURES = 5  # error messages in a result
 
 
 def run_benchmark(
@@ -66,7 +66,7 @@ def run_benchmark(
 
     A stopped run resumes. Existing scores are reused: only new metrics, and new or changed images, are scored; another
     protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
-    (`ScorerSpec.stamp`), only if something is left to encode. A benchmark with random draws is averaged over
+    (`ScorerSpec.stamp`), only if something remains to be encoded. A benchmark with random draws is averaged over
     `plan.seeds` draws.
     """
     if output.suffix != ".json":
@@ -76,7 +76,7 @@ def run_benchmark(
     default = work.row.protocols[0]
     target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
     _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
-    # Only metrics with references depend on their draw.
+    # Only reference-based metrics depend on the draw of references.
     seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
     run = partial(_run_once, pipeline=cache(pipeline), stamp=stamp, overwrite=overwrite, progress=progress)
     if seeds == 1:
@@ -112,7 +112,7 @@ def _run_once(
     overwrite: bool,
     progress: Progress,
 ) -> Result:
-    begun, plan, items = time.monotonic(), work.plan, work.item_set.items
+    started, plan, items = time.monotonic(), work.plan, work.item_set.items
     _check_free(scores, is_ours, plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
@@ -130,16 +130,16 @@ def _run_once(
     if earlier.tasks:
         # The folder of parts depends on the work, so that a stopped run resumes only with the same work.
         manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
-        mark = _mark({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
-        parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
+        digest = _digest({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
+        parts = scores.with_name(f"{scores.stem}.{digest}.parquet"), {**manifest, "work": digest}
         columns = _score(work, earlier, loaded, parts, progress)
         if sources_of(items, seed=plan.seed, control=plan.control) != sources:
             raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
-        strangers, stamps = zip(*sources, strict=True)
-        marks = {"error": [None] * len(items), "stranger": strangers, "stamp": stamps}
-        known = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
-        table = tables.scores_table(items, {**marks, **columns})
-        write(scores, table, work.base, {**earlier.signatures, **signatures}, known)
+        wrong_names, stamps = zip(*sources, strict=True)
+        state_columns = {"error": [None] * len(items), "stranger": wrong_names, "stamp": stamps}
+        scorer_metadata = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
+        table = tables.scores_table(items, {**state_columns, **columns})
+        write(scores, table, work.base, {**earlier.signatures, **signatures}, scorer_metadata)
         # Parts of stopped runs are removed too, except those in use by another process.
         for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
             with suppress(RunError):
@@ -148,22 +148,22 @@ def _run_once(
     names, images = image_names(item.image for item in items), {image_key(item.image): item.image for item in items}
     files = {names[key]: image if isinstance(image, Path) else image.file for key, image in images.items()}
     sizes = {name: str(path.stat().st_size) if path.exists() else "" for name, path in files.items()}
-    about = Provenance(
+    provenance = Provenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=plan.command,
         device=scorer.device if scorer else "",
-        seconds=round(time.monotonic() - begun, 1),
-        data={"items": work.base["items"], "images": _mark(sorted(sizes.items()), 16)},
+        seconds=round(time.monotonic() - started, 1),
+        data={"items": work.base["items"], "images": _digest(sorted(sizes.items()), 16)},
     )
-    return summarise(work, scorer, pq.read_table(scores), scores.name, about)
+    return summarise(work, scorer, pq.read_table(scores), scores.name, provenance)
 
 
 def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
     return {metric.label: signature(metric, scorer) for metric in work.metrics}
 
 
-def _mark(content: Any, size: int, **how: Any) -> str:
-    return blake2b(json.dumps(content, **how).encode(), digest_size=size).hexdigest()
+def _digest(content: Any, size: int, **options: Any) -> str:
+    return blake2b(json.dumps(content, **options).encode(), digest_size=size).hexdigest()
 
 
 def _score(
@@ -173,20 +173,23 @@ def _score(
     parts: tuple[Path, dict[str, Any]],
     progress: Progress,
 ) -> dict[str, list[Any]]:
-    """Return the columns of all items: reused ones, and those of parts of this or an earlier attempt."""
+    """Return the columns of all items, from earlier scores and from the parts of this or an interrupted run."""
     plan, items = work.plan, work.item_set.items
     batches = partial(item_batches, items, seed=plan.seed, control=plan.control)
-    left = [
+    remaining = [
         (batch, labels)
-        for numbers, labels in earlier.tasks
-        for batch in batches(size=plan.batch_images, chosen=numbers)
+        for indices, labels in earlier.tasks
+        for batch in batches(size=plan.batch_images, chosen=indices)
     ]
-    done = [0, *accumulate(len(batch.items) for batch, _ in left)]  # before each batch, and in all
+    done = [
+        0,
+        *accumulate(len(batch.items) for batch, _ in remaining),
+    ]  # number of items before each batch, then the total
     # Every distinct caption is embedded once over all batches.
     pipeline = pipeline and pipeline.remembering()
     texts = text_cases(items)
     # Parts whose images have changed are scored again.
-    keyed = ((_mark(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in left)
+    keyed = ((_digest(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in remaining)
     with open_run(*parts) as run:
         for number, key, (batch, labels) in run.missing(keyed):
             progress(done[number], done[-1])
@@ -200,10 +203,10 @@ def _score(
         columns = tables.joined_columns(run.tables(), earlier.columns, len(items))
     # Metrics over the whole corpus.
     requested = {label for _, labels in earlier.tasks for label in labels}
-    whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
-    if whole:
+    corpus_metrics = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
+    if corpus_metrics:
         batch = next(batches(size=len(items)))
-        scored = tables.score_columns(whole, texts(batch, whole=plan.limit is None))
+        scored = tables.score_columns(corpus_metrics, texts(batch, whole=plan.limit is None))
         table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
         columns |= tables.joined_columns([table], {}, len(items))
     return columns
@@ -226,30 +229,32 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     plan, row, items = work.plan, work.row, work.item_set.items
     errors = [error for error in table.column("error").to_pylist() if error]
     columns = {metric.label: _scores(metric, table) for metric in work.metrics}
-    common, left_out = _common_items(columns)
-    chosen, notes = list(compress(items, common)), {**work.item_set.notes, **left_out}
+    common, exclusions = _common_items(columns)
+    chosen, notes = list(compress(items, common)), {**work.item_set.notes, **exclusions}
     name = scorer.encoder.partition("@")[0] if scorer else ""
     encoder = built_in_row(name)
     if row.domain and scorer and (encoder is None or row.domain not in encoder.domains):
-        what = f"items from {row.domain}, which encoder {name} is not known to be trained for"
-        notes[f"{what}: match and colours are not calibrated for it"] = len(chosen)
+        source = f"items from {row.domain}, which encoder {name} is not known to be trained for"
+        notes[f"{source}: match and colours are not calibrated for it"] = len(chosen)
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
-    # Everything of the benchmark that can change a figure, including the reader's options.
-    tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
-    tail += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
-    tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
-    people = [count_fact(len(item.references) for item in chosen)]
+    # All benchmark settings that can change a figure, including the reader's options.
+    bench_facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
+    bench_facts += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
+    bench_facts += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    reference_facts = [count_fact(len(item.references) for item in chosen)]
     metrics = []
     for metric in work.metrics:
         sides = columns[metric.label]
-        signed = "|".join([signature(metric, scorer), *(people if metric.needs("references") else []), *tail])
+        signed = "|".join(
+            [signature(metric, scorer), *(reference_facts if metric.needs("references") else []), *bench_facts]
+        )
         missing = int(np.isnan(sides[0]).any(axis=1).sum())
-        head = metric.label + tables.FACT
+        prefix = metric.label + tables.FACT
         facts = {
-            name.removeprefix(head): float(np.nansum(table.column(name).to_numpy()))
+            name.removeprefix(prefix): float(np.nansum(table.column(name).to_numpy()))
             for name in table.column_names
-            if name.startswith(head)
+            if name.startswith(prefix)
         }
         result = MetricResult(
             metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing, facts=facts or None
@@ -274,7 +279,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         counted=len(chosen),
         images=len({image_key(item.image) for item in chosen}),
         failed=len(errors),
-        failures=tuple(dict.fromkeys(errors))[:_SHOWN],
+        failures=tuple(dict.fromkeys(errors))[:_MAX_FAILURES],
         seed=plan.seed,
         samples=plan.samples,
         limit=plan.limit,
@@ -289,21 +294,21 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
 
 
 def _common_items(columns: Mapping[str, Sequence[Floats]]) -> tuple[Flags, dict[str, int]]:
-    """Return which items every metric scored, with a control also with the wrong image, and a note on the others.
+    """Return a mask of the items that every metric scored (with a control, also with the wrong image), and a note.
 
-    A metric without any score has no figures and does not restrict the items of the others.
+    A metric without any score is ignored.
     """
-    every = {label: np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for label, sides in columns.items()}
-    scored = {label: flags for label, flags in every.items() if flags.any()}
-    common: Flags = np.logical_and.reduce(list((scored or every).values()))
+    scored_by = {label: np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for label, sides in columns.items()}
+    scored = {label: flags for label, flags in scored_by.items() if flags.any()}
+    common: Flags = np.logical_and.reduce(list((scored or scored_by).values()))
     if all((flags == common).all() for flags in scored.values()):
         return common, {}
-    few, label = min((int(flags.sum()), label) for label, flags in scored.items())
-    return common, {f"items left out: not scored by every metric ({label} has {few})": int((~common).sum())}
+    count, label = min((int(flags.sum()), label) for label, flags in scored.items())
+    return common, {f"items left out: not scored by every metric ({label} has {count})": int((~common).sum())}
 
 
 def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
-    """Return scores with true images and, with a control, with wrong ones; higher is better."""
+    """Return the scores with true images and, with a control, with wrong images; higher is better."""
     sign = 1 if metric.higher_is_better else -1
     true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
     assert true is not None, "the table has every metric of its run"
@@ -323,30 +328,30 @@ def average(results: Sequence[Result]) -> Result:
     """Return the first result with every figure and interval averaged over all results."""
     first, metrics = results[0], []
     for metric in first.metrics:
-        drawn = [result.metric(metric.label) for result in results]
-        matched = _mean_figures([[own.matched] for own in drawn if own.matched is not None])
+        draws = [result.metric(metric.label) for result in results]
+        matched = _mean_figures([[draw.matched] for draw in draws if draw.matched is not None])
         facts = metric.signature.split("|")
         metrics.append(replace(
             metric,
-            signature="|".join([*(fact for fact in facts if not fact.startswith("draw:")), f"draws:{len(drawn)}"]),
-            figures=_mean_figures([own.figures for own in drawn]),
-            control=_mean_figures([own.control for own in drawn]),
+            signature="|".join([*(fact for fact in facts if not fact.startswith("draw:")), f"draws:{len(draws)}"]),
+            figures=_mean_figures([draw.figures for draw in draws]),
+            control=_mean_figures([draw.control for draw in draws]),
             matched=matched[0] if matched else None,
         ))  # fmt: skip
     run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
     return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
 
 
-def _mean_figures(drawn: Sequence[Sequence[Figure]]) -> Figures:
-    """Return the figures of the first draw, averaged over all draws that have them."""
+def _mean_figures(draws: Sequence[Sequence[Figure]]) -> Figures:
+    """Average each figure of the first draw over all draws that have it."""
     means = []
-    for figure in drawn[0] if drawn else ():
-        same = [other for figures in drawn for other in figures if other.name == figure.name]
+    for figure in draws[0] if draws else ():
+        same = [other for figures in draws for other in figures if other.name == figure.name]
         values, intervals = [other.value for other in same], [other.interval for other in same if other.interval]
         if len(same) > 1 and not any(map(math.isnan, values)):
             interval = None
             if len(intervals) == len(same):
-                low, high = (fmean(getattr(own, end) for own in intervals) for end in ("low", "high"))
+                low, high = (fmean(getattr(each, end) for each in intervals) for end in ("low", "high"))
                 interval = replace(intervals[0], value=fmean(values), low=low, high=high)
             figure = replace(figure, value=fmean(values), interval=interval, spread=stdev(values))
         means.append(figure)

@@ -1,4 +1,4 @@
-"""The file of scores: rows and columns that a new run can reuse, and the work that is left."""
+"""The Parquet file of scores: reusable rows and columns, and the remaining work of a new run."""
 
 import json
 from collections import defaultdict
@@ -38,22 +38,26 @@ class Reusable:
 
 
 def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
-    """Return the current state of the images of every item."""
+    """Return the name of the wrong image and the stamp of the image files of every item."""
     names = image_names(item.image for item in items)
     images = {image_key(item.image): item.image for item in items}
-    with ThreadPoolExecutor(8) as pool:  # the files may be on a slow or remote disk
+    with ThreadPoolExecutor(8) as pool:  # files may be on a slow or remote disk
         stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
-    strangers = wrong_image_by_key(items, seed) if control else {}
-    other = {key: image_key(strangers[key]) if control else "" for key in images}
-    by_image = {key: (names.get(other[key], ""), f"{stamps[key]} {stamps.get(other[key], '')}") for key in images}
-    together: dict[str, dict[str, None]] = defaultdict(dict)  # scores of one prompt depend on all of its images
+    wrong_images = wrong_image_by_key(items, seed) if control else {}
+    wrong_key = {key: image_key(wrong_images[key]) if control else "" for key in images}
+    by_image = {
+        key: (names.get(wrong_key[key], ""), f"{stamps[key]} {stamps.get(wrong_key[key], '')}") for key in images
+    }
+    stamps_of_cluster: dict[str, dict[str, None]] = defaultdict(
+        dict
+    )  # scores of one prompt depend on all of its images
     for item in items:
-        together[cluster(item)][by_image[image_key(item.image)][1]] = None
-    return [(by_image[image_key(item.image)][0], " ".join(together[cluster(item)])) for item in items]
+        stamps_of_cluster[cluster(item)][by_image[image_key(item.image)][1]] = None
+    return [(by_image[image_key(item.image)][0], " ".join(stamps_of_cluster[cluster(item)])) for item in items]
 
 
 def image_state(image: Image) -> str:
-    """Return a stamp that changes if an image is replaced: of its content, or of its time in tables or over 8 MiB."""
+    """Return a stamp of an image: a hash of its content, or size and time for tables and files over 8 MiB."""
     if isinstance(image, Path):
         return file_stamp(image)
     try:
@@ -66,32 +70,34 @@ def image_state(image: Image) -> str:
 def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Reusable:
     """Return the reusable columns and the remaining tasks for the requested metrics (label and signature).
 
-    A row is reused, also a failed one, if its image files have not changed.
+    Rows, including failed ones, are reused if their image files have not changed.
 
     Raises:
-        RunError: If the file belongs to other work.
+        RunError: If the file belongs to another benchmark or other settings.
     """
-    everything = tuple(range(len(sources)))
+    all_rows = tuple(range(len(sources)))
     if not path.exists():
-        return Reusable({}, ((everything, tuple(signatures)),), {})
+        return Reusable({}, ((all_rows, tuple(signatures)),), {})
     table = pq.read_table(path)
     try:
-        known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
+        metadata: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
     except (TypeError, KeyError, ValueError) as error:
         raise RunError(f"{path}: is damaged; {REMEDY}") from error
-    compare(path, known["base"], base)
+    compare(path, metadata["base"], base)
     for label, signature in signatures.items():
-        if known["metrics"].get(label, signature) != signature:
-            raise RunError(f"{path}: {label} was scored as {known['metrics'][label]}, now {signature}; {REMEDY}")
-    before = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
-    fresh = [then == now for then, now in zip(before, sources, strict=True)]
-    stale = tuple(number for number in everything if not fresh[number])
-    new = tuple(label for label in signatures if label not in known["metrics"])
-    tasks = ((stale, tuple(signatures)), (tuple(number for number in everything if fresh[number]), new))
-    labels = {label: sign for label, sign in known["metrics"].items() if label in signatures or not stale}
+        if metadata["metrics"].get(label, signature) != signature:
+            raise RunError(f"{path}: {label} was scored as {metadata['metrics'][label]}, now {signature}; {REMEDY}")
+    earlier = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
+    unchanged = [then == now for then, now in zip(earlier, sources, strict=True)]
+    stale = tuple(row for row in all_rows if not unchanged[row])
+    new = tuple(label for label in signatures if label not in metadata["metrics"])
+    tasks = ((stale, tuple(signatures)), (tuple(row for row in all_rows if unchanged[row]), new))
+    labels = {label: sign for label, sign in metadata["metrics"].items() if label in signatures or not stale}
     names = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
     columns = {
-        name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
+        name: [
+            value if reused else None for value, reused in zip(table.column(name).to_pylist(), unchanged, strict=True)
+        ]
         for name in ("error", *names)
     }
     return Reusable(columns, tuple(task for task in tasks if all(task)), labels)
@@ -101,8 +107,8 @@ def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
     """Return the scorer of an earlier run with the same stamp; None if it is unknown."""
     if stamp is None or not is_ours(path):
         return None
-    known = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
-    return ScorerRecord(**known["record"]) if known.get("stamp") == stamp else None
+    stored = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
+    return ScorerRecord(**stored["record"]) if stored.get("stamp") == stamp else None
 
 
 def write(
@@ -113,8 +119,8 @@ def write(
     scorer: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the table atomically, with its settings as metadata."""
-    made = {"base": base, "metrics": dict(signatures), "scorer": scorer}
-    content = json.dumps(made, ensure_ascii=False).encode()
+    settings = {"base": base, "metrics": dict(signatures), "scorer": scorer}
+    content = json.dumps(settings, ensure_ascii=False).encode()
     metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
     try:
         with replacing(path) as file:
