@@ -155,7 +155,7 @@ def test_references_are_sampled_by_seed(scorer):
         np.testing.assert_allclose(score(f"ref-msd,most={most},seed=1", batch)[0], expected, atol=1e-6)
     assert len({tuple(drawn(references, str(seed))) for seed in range(5)}) == 5
     assert load_metric("ref-msd,most=4,seed=1").choices == f"ref:{WEIGHTS}|most:4|drawn:1"
-    with pytest.raises(ConfigError, match="seed must be a whole number, next to most, got '1'"):
+    with pytest.raises(ConfigError, match="seed must be a whole number and needs most, got '1'"):
         load_metric("ref-msd,seed=1")
 
 

@@ -104,13 +104,13 @@ def test_permanent_errors_stop_the_run(server, tmp_path):
         judge(server, tmp_path, workers=1).score(BATCH)
     assert len(server.asked) <= 2  # another request may be in flight
     server.replies = [(503, b"busy", {})] * 2
-    with pytest.raises(RunError, match=r"gave no answer in 2 tries \(503 busy\); answers so far are saved"):
+    with pytest.raises(RunError, match=r"did not answer in 2 attempts \(503 busy\); answers so far are stored"):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 
 def test_unreachable_server_is_reported(server, tmp_path):
     metric = load_metric(f"judge:m,url=http://127.0.0.1:9/v1,retries=2,cache={tmp_path}")
-    with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 gave no answer in 2 tries \(.*refused"):
+    with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 did not answer in 2 attempts \(.*refused"):
         metric.score(BATCH)
 
 

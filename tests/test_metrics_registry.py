@@ -105,7 +105,9 @@ def test_scores_of_a_file_are_joined_on_image_and_caption(tmp_path):
 
 def test_invalid_score_files_are_rejected(tmp_path):
     batch = make_batch([None], CASES)
-    with pytest.raises(InputError, match=r"1 ids belong to no item, for example 'x'; expected ids such as 'item/0'"):
+    with pytest.raises(
+        InputError, match=r"1 ids are not in the benchmark, for example 'x'; expected ids such as 'item/0'"
+    ):
         load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(batch)
     part = make_batch([None], CASES, whole=False)
     rows = [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}]

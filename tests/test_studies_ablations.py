@@ -99,7 +99,7 @@ def test_rated_benchmarks_can_be_swept(tmp_path):
     row = results[0]
     pairs = decided_pairs(row, ("cosine", "msd"))
     assert len(pairs) == 24  # three captions per image with different ratings
-    assert pairs.right("cosine").mean() == pytest.approx(2 / 3)  # it recognises colours but not shapes
+    assert pairs.correct("cosine").mean() == pytest.approx(2 / 3)  # it recognises colours but not shapes
 
 
 def by_hand():

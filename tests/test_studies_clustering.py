@@ -20,7 +20,7 @@ from msdscore.lab.studies.ablations.clustering import (
     entropy,
     sensitivity,
     stability,
-    text_shares,
+    text_responsibilities,
 )
 from msdscore.lab.studies.ablations.sweep import MIXTURES
 from msdscore.lab.studies.context import Study
@@ -60,10 +60,10 @@ def test_responsibilities_are_those_of_the_last_em_step(pipeline, kind):
     """Another M-step must reproduce the means, because EM has converged."""
     texts = pipeline.embed_texts(["a red square and a blue ball", "a green dog"])
     config = pipeline.config.changed(mixture=kind, iterations=60)
-    shares, mask = text_shares(texts, config)
+    shares, mask = text_responsibilities(texts, config)
     assert shares.shape[1] == 2
     torch.testing.assert_close(shares.sum(dim=1)[mask], torch.ones(int(mask.sum()), dtype=shares.dtype))
-    more, _ = text_shares(texts, config.changed(iterations=61))
+    more, _ = text_responsibilities(texts, config.changed(iterations=61))
     torch.testing.assert_close(more, shares, atol=2e-3, rtol=0)
     assert kind == "vmf" or kind in FAMILIES
 

@@ -1,7 +1,7 @@
 """Rule-based caption edits: replaced words with their articles, a wrong colour or object, a typo, a negation.
 
 The word lists here are for behavioural tests. Training (`align`) and COCO-CF use other lists, so that these tests do
-not repeat what an encoder was trained on; all share the functions that insert words.
+not repeat what an encoder was trained on; all use the same functions to apply edits.
 """
 
 import re
@@ -28,29 +28,29 @@ EMPTY = (
 )
 _NONSENSE = ("blorf", "snivet", "grupple", "vantish", "quorm")
 _WORD = re.compile(r"[A-Za-z]+")
-Known = Collection[str]  # words of all captions of the image, which are never used as wrong words
+Known = Collection[str]  # words of all captions of the image, which are never inserted
 Edit = tuple[int, int, str]  # start and end of the replaced characters, and their replacement
 
 
-def put_in(caption: str, edits: Sequence[Edit]) -> tuple[str, tuple[Span, ...]]:
+def apply_edits(caption: str, edits: Sequence[Edit]) -> tuple[str, tuple[Span, ...]]:
     """Apply edits to a caption and return the spans of the new text; capital letters are preserved.
 
-    >>> put_in("Dogs on a table.", [(0, 4, "cats"), (10, 15, "bed")])
+    >>> apply_edits("Dogs on a table.", [(0, 4, "cats"), (10, 15, "bed")])
     ('Cats on a bed.', ((0, 4), (10, 13)))
     """
-    text, at, spans = "", 0, list[Span]()
+    text, position, spans = "", 0, list[Span]()
     for start, end, word in edits:
-        text += caption[at:start]
-        new = word[:1].upper() + word[1:] if caption[start : start + 1].isupper() else word
-        spans.append((len(text), len(text) + len(new.rstrip())))
-        text, at = text + new, end
-    return text + caption[at:], tuple(spans)
+        text += caption[position:start]
+        replacement = word[:1].upper() + word[1:] if caption[start : start + 1].isupper() else word
+        spans.append((len(text), len(text) + len(replacement.rstrip())))
+        text, position = text + replacement, end
+    return text + caption[position:], tuple(spans)
 
 
 def with_articles(caption: str, edits: Sequence[Edit]) -> list[Edit]:
     """Extend edits to the article before them if its form changes.
 
-    >>> put_in("An apple on a table.", with_articles("An apple on a table.", [(3, 8, "pizza")]))
+    >>> apply_edits("An apple on a table.", with_articles("An apple on a table.", [(3, 8, "pizza")]))
     ('A pizza on a table.', ((0, 7),))
     """
     widened = []
@@ -73,17 +73,17 @@ def article(word: str) -> str:
     return "an" if vowel or word.lower().startswith("hour") else "a"
 
 
-def other_word(kind_of: Mapping[str, Sequence[str]], caption: str, known: Known, chance: Random) -> str | None:
-    """Replace one word by another of its kind that no caption of the image mentions; None if there is none.
+def other_word(kind_of: Mapping[str, Sequence[str]], caption: str, known: Known, rng: Random) -> str | None:
+    """Replace one word by another of its kind that no caption of the image mentions; return None if not possible.
 
     >>> other_word({"red": ("red", "blue")}, "A red car", {"red", "car"}, Random(0))
     'A blue car'
     """
     matches = [match for match in _WORD.finditer(caption) if match.group().lower() in kind_of]
-    for match in chance.sample(matches, len(matches)):
-        free = [word for word in kind_of[match.group().lower()] if word not in known]
-        if free:
-            return put_in(caption, [(*match.span(), chance.choice(free))])[0]
+    for match in rng.sample(matches, len(matches)):
+        candidates = [word for word in kind_of[match.group().lower()] if word not in known]
+        if candidates:
+            return apply_edits(caption, [(*match.span(), rng.choice(candidates))])[0]
     return None
 
 
@@ -92,7 +92,7 @@ other_number = partial(other_word, dict.fromkeys(NUMBERS, NUMBERS))
 other_object = partial(other_word, KIND_OF)
 
 
-def negated(caption: str, known: Known, chance: Random) -> str | None:
+def negated(caption: str, known: Known, rng: Random) -> str | None:
     """Replace "a", "an" or "the" before an object by "no".
 
     >>> negated("A man with a dog", set(), Random(0))
@@ -102,30 +102,30 @@ def negated(caption: str, known: Known, chance: Random) -> str | None:
     matches = list(re.finditer(rf"\b(?:a|an|the)(?= (?:\w+ )?(?:{names})\b)", caption, re.IGNORECASE))
     if not matches:
         return None
-    match = chance.choice(matches)
+    match = rng.choice(matches)
     return caption[: match.start()] + ("No" if match.start() == 0 else "no") + caption[match.end() :]
 
 
-def typo(caption: str, known: Known, chance: Random) -> str | None:
+def typo(caption: str, known: Known, rng: Random) -> str | None:
     """Swap two letters inside a content word of five or more letters."""
-    words = [piece for piece in segment(caption) if piece.content and len(piece.text) >= 5 and piece.text.isalpha()]
-    for piece in chance.sample(words, len(words)):
-        at = piece.start + chance.randrange(1, len(piece.text) - 2)
-        if caption[at] != caption[at + 1]:
-            return caption[:at] + caption[at + 1] + caption[at] + caption[at + 2 :]
+    words = [word for word in segment(caption) if word.content and len(word.text) >= 5 and word.text.isalpha()]
+    for word in rng.sample(words, len(words)):
+        index = word.start + rng.randrange(1, len(word.text) - 2)
+        if caption[index] != caption[index + 1]:
+            return caption[:index] + caption[index + 1] + caption[index] + caption[index + 2 :]
     return None
 
 
-def nonsense(caption: str, known: Known, chance: Random) -> str | None:
+def nonsense(caption: str, known: Known, rng: Random) -> str | None:
     """Replace a content word by a meaningless one."""
-    words = [piece for piece in segment(caption) if piece.content]
+    words = [word for word in segment(caption) if word.content]
     if len(words) < 2:
         return None
-    piece = chance.choice(words)
-    return caption[: piece.start] + chance.choice(_NONSENSE) + caption[piece.end :]
+    word = rng.choice(words)
+    return caption[: word.start] + rng.choice(_NONSENSE) + caption[word.end :]
 
 
-def bare(caption: str, known: Known, chance: Random) -> str:
+def bare(caption: str, known: Known, rng: Random) -> str:
     """Convert to lower case and remove the full stop.
 
     >>> bare("A dog . ", set(), Random(0))
@@ -134,14 +134,14 @@ def bare(caption: str, known: Known, chance: Random) -> str:
     return caption.strip().rstrip(".").rstrip().lower()
 
 
-def prefixed(caption: str, known: Known, chance: Random) -> str:
+def prefixed(caption: str, known: Known, rng: Random) -> str:
     """Prefix the caption with "A photo of"."""
     return f"A photo of {caption[:1].lower()}{caption[1:]}"
 
 
-def with_empty_words(caption: str, known: Known, chance: Random) -> str:
+def with_empty_words(caption: str, known: Known, rng: Random) -> str:
     """Append a sentence without visual content."""
-    return joined([caption, chance.choice(EMPTY)])
+    return joined([caption, rng.choice(EMPTY)])
 
 
 def words_of(captions: Sequence[str]) -> frozenset[str]:

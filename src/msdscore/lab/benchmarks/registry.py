@@ -17,7 +17,7 @@ _FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")
 
 @cache
 def built_in() -> tuple[Benchmark, ...]:
-    """The benchmarks of `table.toml`."""
+    """Return the benchmarks of `table.toml`."""
     return read_table("msdscore.lab.benchmarks", "benchmark", Benchmark, _FUNCTIONS)
 
 

@@ -25,7 +25,7 @@ from msdscore.lab.cococf.sites import (
     words_said,
 )
 from msdscore.lab.cococf.vocabulary import WORKED_AT, Concept, vocabulary
-from msdscore.lab.edits import article, put_in, with_articles
+from msdscore.lab.edits import apply_edits, article, with_articles
 from msdscore.text.words import Span
 
 Split = Literal["easy", "hard"]
@@ -188,7 +188,7 @@ def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
     for start, head in bare_heads(about.words):
         if head in sites_by_head:
             attribute, caption = sites_by_head[head], about.words.caption
-            true, ((_, end),) = put_in(caption, with_articles(caption, [(start, start, f"{attribute.text} ")]))
+            true, ((_, end),) = apply_edits(caption, with_articles(caption, [(start, start, f"{attribute.text} ")]))
             yield true, replace(attribute, start=end - len(attribute.text), end=end)
 
 
@@ -247,7 +247,7 @@ def _other_words(site: Site, about: Subject, split: Split) -> Iterator[str]:
 
 def _exchange(caption: str, sites: Sequence[tuple[Site, str]], subset: str) -> Counterfactual:
     edits = with_articles(caption, [(site.start, site.end, word) for site, word in sites])
-    negative, negative_spans = put_in(caption, edits)
+    negative, negative_spans = apply_edits(caption, edits)
     positive_spans = tuple((start, end) for start, end, _ in edits)
     removed, inserted = tuple(site.text for site, _ in sites), tuple(word for _, word in sites)
     return Counterfactual(caption, negative, subset, positive_spans, negative_spans, removed, inserted)

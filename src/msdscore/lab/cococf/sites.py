@@ -1,4 +1,4 @@
-"""Sites of a caption that can be changed: words of a concept that can be replaced grammatically by another concept."""
+"""Sites of a caption: words of a concept that can be replaced by another concept without breaking the grammar."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -11,37 +11,37 @@ from msdscore.lab.edits import ARTICLES, article
 from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-_CACHED = 1024  # captions whose sites are cached: all changes of one caption are generated together
+_CACHE_SIZE = 1024  # captions; all changes of one caption are generated together
 DETERMINERS = word_set("a an the his her its their another one this that")
-_BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
+_PLURAL_DETERMINERS = word_set("the some several many these those two three four five six of with and different")
 # Words that can follow a noun and are not part of it.
-_AFTER = STOP_WORDS | word_set(
+_WORDS_AFTER_NOUN = STOP_WORDS | word_set(
     "sits stands walks runs lies lays rides eats holds flies plays jumps looks sleeps hangs parked covered "
     "filled topped surrounded while atop alongside amongst beneath underneath"
 )
-_AFTER_ACTION = (
+_WORDS_AFTER_ACTION = (
     STOP_WORDS | word_set("together down up outside inside while alone along across atop alongside beneath")
 ) - (DETERMINERS | {"of", "to"})
 _IRREGULAR_MANY = word_set("people men women children sheep")
-# Synonyms of a class that can be replaced directly, one object each.
+# Synonyms of a class, which can be replaced like the class name.
 _ALIASES = {
     "plane": "airplane", "planes": "airplane", "motorbike": "motorcycle", "sofa": "couch", "kitten": "cat",
     "puppy": "dog", "pony": "horse", "fridge": "refrigerator", "purse": "handbag", "doughnut": "donut",
     "doughnuts": "donut", "racket": "tennis racket", "phone": "cell phone", "hydrant": "fire hydrant", "tv": "tv",
     "television": "tv", "hotdog": "hot dog", "hotdogs": "hot dog", "lamb": "sheep", "sailboat": "boat",
 }  # fmt: skip
-# Words that change the meaning of the class next to them.
-_OTHER_THINGS = word_set("teddy hot toy stuffed toilet paper wine computer remote tennis baseball clock")
+# Words that change the meaning of the class after them, as in "toy car".
+_MODIFIERS = word_set("teddy hot toy stuffed toilet paper wine computer remote tennis baseball clock")
 _PERSONS = word_set("man woman boy girl men women boys girls person people child children lady guy kid kids")
-# Used for objects as well as for people and animals.
-_STILL = word_set("sitting standing laying lying resting hanging parked leaning sits stands lays lies")
+# Postures, which are used for objects as well as for people and animals.
+_POSTURES = word_set("sitting standing laying lying resting hanging parked leaning sits stands lays lies")
 _SYMMETRIC = frozenset(("and", "or", "with", "near", "beside", "next", "by", "together", "along", "while", "are"))
 _DIRECTED = word_set(
     "on in under behind front top above below inside over riding holding wearing carrying pulling pushing "
     "chasing eating watching feeding kicking throwing hitting swinging driving walking petting"
 )
 PLACE = Concept("", "relation", "", "place", None)
-_LONGEST = 4  # words of a name that consists of several
+_MAX_NAME_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Site:
     concept: Concept  # `PLACE` for a spatial relation, whose `text` is its name
     many: bool = False
     head: str = ""
-    opens: bool = False  # the first object of the caption: its action must suit it
+    opens: bool = False  # the first object of the caption, which must fit the caption's action
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class CaptionWords:
     words: tuple[str, ...]  # in lower case
     spans: tuple[tuple[int, int], ...]
 
-    def word(self, at: int) -> str:
-        """Return a word, or an empty string beyond the ends."""
-        return self.words[at] if 0 <= at < len(self.words) else ""
+    def word(self, index: int) -> str:
+        """Return the word at an index, or an empty string if it is out of range."""
+        return self.words[index] if 0 <= index < len(self.words) else ""
 
-    def after(self, at: int) -> str:
+    def after(self, index: int) -> str:
         """Return the next word; empty at the end of the caption and before punctuation."""
-        if at + 1 >= len(self.words):
+        if index + 1 >= len(self.words):
             return ""
-        between = self.caption[self.spans[at][1] : self.spans[at + 1][0]]
-        return self.words[at + 1] if not between.strip() else ""
+        between = self.caption[self.spans[index][1] : self.spans[index + 1][0]]
+        return self.words[index + 1] if not between.strip() else ""
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_SIZE)
 def read_caption(caption: str) -> CaptionWords:
     """Split a caption into words.
 
@@ -91,7 +91,7 @@ def read_caption(caption: str) -> CaptionWords:
 
 
 def words_said(texts: Collection[str]) -> frozenset[str]:
-    """Return all words and pairs of adjacent words of some captions, in lower case."""
+    """Return all words and pairs of adjacent words of captions, in lower case."""
     said: set[str] = set()
     for text in texts:
         words = read_caption(text).words
@@ -101,16 +101,16 @@ def words_said(texts: Collection[str]) -> frozenset[str]:
 
 
 def _names(words: Sequence[str], known: Collection[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield first and last word and text of the longest known name at each position, and of all other words."""
-    at, starts = 0, _first_words()
-    while at < len(words):
-        name, size = words[at], 1
+    """Yield (first word, last word, text) of the longest known name at each position, or of a single word."""
+    index, starts = 0, _first_words()
+    while index < len(words):
+        name, size = words[index], 1
         if name in starts:
-            longer = (" ".join(words[at : at + count]) for count in range(_LONGEST, 1, -1))
+            longer = (" ".join(words[index : index + count]) for count in range(_MAX_NAME_WORDS, 1, -1))
             name = next((text for text in longer if text in known), name)
             size = name.count(" ") + 1
-        yield at, at + size - 1, name
-        at += size
+        yield index, index + size - 1, name
+        index += size
 
 
 @cache
@@ -118,22 +118,24 @@ def _first_words() -> frozenset[str]:
     return frozenset(name.split()[0] for name in (*_noun_forms(), *vocabulary().places) if " " in name)
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_SIZE)
 def object_sites(text: CaptionWords) -> list[Site]:
-    """Return objects of COCO's classes that are separate nouns, singular or plural."""
+    """Return COCO objects that are not part of a compound noun, singular or plural."""
     sites, forms = list[Site](), _noun_forms()
     for first, last, name in _names(text.words, forms):
-        if name not in forms or text.word(first - 1) in _OTHER_THINGS:
+        if name not in forms or text.word(first - 1) in _MODIFIERS:
             continue
         (concept, many), before, after = forms[name], text.word(first - 1), text.after(last)
-        follows = before in DETERMINERS or before in vocabulary().qualities or (many and before in _BEFORE_MANY)
-        goes_on = not after or after in _AFTER or after.endswith(("ing", "ed"))
-        if goes_on and (follows or (many and first == 0)):
+        is_determined = (
+            before in DETERMINERS or before in vocabulary().qualities or (many and before in _PLURAL_DETERMINERS)
+        )
+        ends = not after or after in _WORDS_AFTER_NOUN or after.endswith(("ing", "ed"))
+        if ends and (is_determined or (many and first == 0)):
             sites.append(Site(text.spans[first][0], text.spans[last][1], name, concept, many, opens=not sites))
     return sites
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_SIZE)
 def things_and_words(caption: str) -> tuple[str, ...]:
     """Return the words of a caption in order; names of COCO's classes are replaced by the class."""
     forms = _noun_forms()
@@ -141,50 +143,50 @@ def things_and_words(caption: str) -> tuple[str, ...]:
     return tuple(forms[name][0].name if name in forms else name for name in names)
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_SIZE)
 def attribute_sites(text: CaptionWords) -> list[Site]:
     """Return attributes directly before their noun."""
     known, sites = vocabulary().qualities, []
-    for at, word in enumerate(text.words):
-        head = text.after(at)
-        is_listed = "and" in (text.word(at - 1), text.word(at + 1))
-        if word in known and _is_head(head) and not is_listed and _suits(known[word], head):
-            start, end = text.spans[at]
+    for index, word in enumerate(text.words):
+        head = text.after(index)
+        is_listed = "and" in (text.word(index - 1), text.word(index + 1))
+        if word in known and _is_head(head) and not is_listed and _fits_noun(known[word], head):
+            start, end = text.spans[index]
             sites.append(Site(start, end, word, known[word], _is_many(head), head))
     return sites
 
 
 def is_clean(text: CaptionWords) -> bool:
-    """Return whether a caption has no repeated words and wrong articles: the change should be the only fault."""
+    """Return whether a caption has no repeated words and no wrong articles, so that the change is its only fault."""
     steps = pairwise(text.words)
     return not any(first == second or (first in ARTICLES and first != article(second)) for first, second in steps)
 
 
 def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
-    """Return positions and nouns directly after an article or a possessive, before which an attribute can be added."""
+    """Return position and noun directly after a determiner, where an attribute can be inserted."""
     return [
-        (text.spans[at][0], word)
-        for at, word in enumerate(text.words)
-        if at and text.words[at - 1] in DETERMINERS and text.after(at - 1) == word and _is_head(word)
+        (text.spans[index][0], word)
+        for index, word in enumerate(text.words)
+        if index and text.words[index - 1] in DETERMINERS and text.after(index - 1) == word and _is_head(word)
     ]
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_SIZE)
 def relation_sites(text: CaptionWords) -> list[Site]:
     """Return actions of people and animals, and spatial relations."""
     sites = []
-    for at, word in enumerate(text.words):
+    for index, word in enumerate(text.words):
         action = vocabulary().actions.get(word)
-        if action is None or _animate_words().isdisjoint(text.words[max(0, at - 4) : at]):
+        if action is None or _animate_words().isdisjoint(text.words[max(0, index - 4) : index]):
             continue
-        after = text.after(at)
-        if after in DETERMINERS if action.slot == "handling" else not after or after in _AFTER_ACTION:
-            start, end = text.spans[at]
-            sites.append(Site(start, end, word, action, head=_noun_behind(text, at + 1)))
+        after = text.after(index)
+        if after in DETERMINERS if action.slot == "handling" else not after or after in _WORDS_AFTER_ACTION:
+            start, end = text.spans[index]
+            sites.append(Site(start, end, word, action, head=_noun_after(text, index + 1)))
     for first, last, name in _names(text.words, vocabulary().places):
         if name not in vocabulary().places:
             continue
-        head, after = _noun_behind(text, last + 1), text.after(last)
+        head, after = _noun_after(text, last + 1), text.after(last)
         if name in ("on the left", "on the right"):
             fits = after in ("", "and", "of")
         else:
@@ -195,22 +197,22 @@ def relation_sites(text: CaptionWords) -> list[Site]:
 
 
 def directed(text: CaptionWords, first: Site, second: Site) -> bool:
-    """Return whether the words between two objects are false if the two are swapped."""
+    """Return whether swapping two objects makes the words between them false."""
     between = text.caption[first.end : second.start]
     words = set(read_caption(between).words)
-    acts = any(word.endswith("ing") for word in words - _STILL)
+    acts = any(word.endswith("ing") for word in words - _POSTURES)
     if acts and first.concept.animate != second.concept.animate:
         return False
     return not set(",.;") & set(between) and bool(words & _DIRECTED) and not words & _SYMMETRIC
 
 
 def _is_head(word: str) -> bool:
-    odd = word in STOP_WORDS or word in vocabulary().qualities or word.endswith(("ing", "ed", "ly"))
-    return len(word) > 2 and "-" not in word and "'" not in word and not odd
+    is_other = word in STOP_WORDS or word in vocabulary().qualities or word.endswith(("ing", "ed", "ly"))
+    return len(word) > 2 and "-" not in word and "'" not in word and not is_other
 
 
-def _suits(quality: Concept, head: str) -> bool:
-    """Return whether an attribute suits a noun: some are only used for people, or never."""
+def _fits_noun(quality: Concept, head: str) -> bool:
+    """Return whether an attribute fits a noun: some are used only for people, or never for people."""
     person = head in _PERSONS
     if quality.slot == "number":
         return _is_many(head)
@@ -223,13 +225,13 @@ def _is_many(head: str) -> bool:
     return head in _IRREGULAR_MANY or (head.endswith("s") and not head.endswith(("ss", "us", "is")))
 
 
-def _noun_behind(text: CaptionWords, at: int) -> str:
-    """Return the noun of a determiner, with at most two words between."""
-    if text.word(at) not in DETERMINERS:
+def _noun_after(text: CaptionWords, index: int) -> str:
+    """Return the noun of the determiner at an index, with at most two words between."""
+    if text.word(index) not in DETERMINERS:
         return ""
     for step in range(1, 4):
-        word, after = text.word(at + step), text.after(at + step)
-        if _is_head(word) and (not after or after in _AFTER or after.endswith("ing")):
+        word, after = text.word(index + step), text.after(index + step)
+        if _is_head(word) and (not after or after in _WORDS_AFTER_NOUN or after.endswith("ing")):
             return word
     return ""
 

@@ -1,4 +1,4 @@
-"""Annotated images with captions by people and captioners: COCO's files, rows, class lists or YOLO files."""
+"""Read annotated images with captions: COCO files, rows, class lists or YOLO files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from msdscore.errors import InputError
 from msdscore.lab.benchmarks.readers.files import RawRow, find_all, read_json, read_jsonl, records, tidy
 
-PEOPLE = "people"  # the source of captions that no captioner is named for
+PEOPLE = "people"  # the source of captions without a captioner
 _MACHINE = "machine"
 _ERROR = "ERROR:"
 
@@ -26,13 +26,13 @@ class SourcedCaption:
 class AnnotatedImage:
     """An image with all its captions and the classes of objects in it; None if it is not annotated."""
 
-    name: str  # of its file
+    name: str  # file name
     captions: tuple[SourcedCaption, ...]
     objects: frozenset[str] | None = None
 
 
 def image_number(name: str) -> int | str:
-    """Return COCO's number of an image from its name, or its name if that has none."""
+    """Return the COCO image id in a file name, or the name without suffix."""
     digits = Path(name).stem.rpartition("_")[2]
     return int(digits) if digits.isdigit() else Path(name).stem
 
@@ -50,16 +50,17 @@ def read_sources(
     images: dict[str, AnnotatedImage] = {}
     for entry in map(str, captions):
         source, equals, path = entry.partition("=")
-        named = bool(equals) and not Path(entry).exists()
-        for image in _captioned(source if named else "", Path(path if named else entry)):
-            images[image.name] = _joined(images[image.name], image) if image.name in images else image
+        has_name = bool(equals) and not Path(entry).exists()
+        for image in _read_captions(source if has_name else "", Path(path if has_name else entry)):
+            images[image.name] = _merge(images[image.name], image) if image.name in images else image
     if objects is not None:
-        shown = read_objects(objects, classes)
+        objects_by_stem = read_objects(objects, classes)
         images = {
-            name: replace(known, objects=shown.get(Path(name).stem, known.objects)) for name, known in images.items()
+            name: replace(captioned, objects=objects_by_stem.get(Path(name).stem, captioned.objects))
+            for name, captioned in images.items()
         }
     if not images:
-        raise InputError("expected captions of images, got none; name caption files")
+        raise InputError("expected captions of images, got none; pass caption files")
     return [images[name] for name in sorted(images)]
 
 
@@ -67,7 +68,7 @@ def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset
     """Return the names of the classes in each image, by the stem of its file name."""
     names = _class_names(classes)
     if path.is_dir():
-        return {file.stem: _numbered(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
+        return {file.stem: _names_of(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
     if path.suffix == ".json":
         return _instances(read_json(path), path)
     return {
@@ -77,7 +78,7 @@ def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset
     }
 
 
-def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
+def _read_captions(source: str, path: Path) -> Iterable[AnnotatedImage]:
     if not path.is_file():
         raise InputError(f"{path}: no such file of captions")
     if path.suffix == ".jsonl":
@@ -98,7 +99,7 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
 
 
 def _row(record: RawRow, source: str) -> AnnotatedImage:
-    """Read one row; captions that are marked as `hallucinated` are ignored."""
+    """Read one row; captions marked as `hallucinated` are ignored."""
     row, name = record.fields, Path(str(record.get("image", "image_path", "file_name"))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
     texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
@@ -109,13 +110,13 @@ def _row(record: RawRow, source: str) -> AnnotatedImage:
 
 
 def _row_objects(row: RawRow, names: Sequence[str]) -> frozenset[str] | None:
-    given = row.fields.get("objects")
-    if given is None:
+    objects = row.fields.get("objects")
+    if objects is None:
         return None
-    if all(isinstance(entry, str) for entry in given):
-        return frozenset(given)
+    if all(isinstance(entry, str) for entry in objects):
+        return frozenset(objects)
     try:
-        return _numbered([int(entry[0]) for entry in given], names, row.where)
+        return _names_of([int(entry[0]) for entry in objects], names, row.where)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise InputError(f"{row.where}: expected objects as names, or as [class, x, y, width, height]") from error
 
@@ -124,27 +125,27 @@ def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[st
     try:
         names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
         files = {entry["id"]: Path(entry["file_name"]).stem for entry in content["images"]}
-        shown: dict[str, set[str]] = {key: set() for key in files.values()}
+        objects_by_stem: dict[str, set[str]] = {key: set() for key in files.values()}
         for entry in content["annotations"]:
-            shown[files[entry["image_id"]]].add(names[entry["category_id"]])
+            objects_by_stem[files[entry["image_id"]]].add(names[entry["category_id"]])
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
-    return {key: frozenset(names_shown) for key, names_shown in shown.items()}
+    return {key: frozenset(class_names) for key, class_names in objects_by_stem.items()}
 
 
 def _yolo(file: Path) -> list[int]:
     try:
         return [int(line.split()[0]) for line in file.read_text("utf-8").splitlines() if line.strip()]
     except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: expected lines of a class number and a box") from error
+        raise InputError(f"{file}: expected lines with a class index and a box") from error
 
 
-def _numbered(numbers: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:
+def _names_of(indices: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:
     try:
-        return frozenset(names[number] for number in numbers)
+        return frozenset(names[index] for index in indices)
     except IndexError as error:
         raise InputError(
-            f"{where}: a class number past the {len(names)} names; pass their file as --classes"
+            f"{where}: a class index exceeds the {len(names)} class names; pass their file as --classes"
         ) from error
 
 
@@ -158,6 +159,6 @@ def _class_names(path: Path | None) -> tuple[str, ...]:
     return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
 
 
-def _joined(known: AnnotatedImage, more: AnnotatedImage) -> AnnotatedImage:
-    objects = more.objects if known.objects is None else known.objects | (more.objects or frozenset())
-    return AnnotatedImage(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)
+def _merge(first: AnnotatedImage, second: AnnotatedImage) -> AnnotatedImage:
+    objects = second.objects if first.objects is None else first.objects | (second.objects or frozenset())
+    return AnnotatedImage(first.name, tuple(dict.fromkeys((*first.captions, *second.captions))), objects)

@@ -1,4 +1,4 @@
-"""Words that a counterfactual may exchange: objects of COCO, attributes and relations, with their near synonyms.
+"""Words that a counterfactual may replace: COCO objects, attributes and relations, with their near synonyms.
 
 A concept belongs to a family (the supercategory of an object, a pole of an attribute, a sort of action). Concepts that
 can be true of the same thing, such as gray and silver, are near synonyms and never replace each other.
@@ -41,9 +41,9 @@ class Concept:
         return self.family in ("person", "animal")
 
 
-# Words for people that captions distinguish; each may replace the other of its pair.
+# Pairs of words for people that can replace each other.
 _PEOPLE = (("man", "woman"), ("men", "women"), ("boy", "girl"), ("boys", "girls"))
-# Objects that others can be on, next to and under.
+# Objects that others can be on or under.
 SUPPORTS = word_set(
     "table desk bed couch sofa bench chair counter shelf tree bridge car truck bus boat plate box umbrella "
     "roof cart stool nightstand dresser cabinet stove suitcase log rock trailer platform wagon rug blanket"
@@ -54,19 +54,19 @@ WORKED_AT = word_set("laptop computer desk counter table keyboard monitor podium
 
 @dataclass(frozen=True, slots=True)
 class Concepts:
-    """All concepts by kind, and the words that show each of them."""
+    """All concepts by kind, and the words that mention each of them."""
 
     objects: Mapping[str, Concept]
-    shown_by: Mapping[str, frozenset[str]]  # by class, every word that may name it
+    shown_by: Mapping[str, frozenset[str]]  # words that may refer to each class
     qualities: Mapping[str, Concept]  # attributes by word
-    actions: Mapping[str, Concept]  # relations between -ing, and -s
+    actions: Mapping[str, Concept]  # verbs by form (-ing or -s)
     places: Mapping[str, Mapping[str, tuple[str, ...]]]  # replacements by spatial relation and split
     people: Mapping[str, str]  # man -> woman
 
 
 @cache
 def vocabulary() -> Concepts:
-    """The words of `words.toml`, read once."""
+    """Return the concepts of `words.toml`."""
     words = tomllib.loads(files("msdscore.lab.cococf").joinpath("words.toml").read_text("utf-8"))
     objects, shown_by = _objects(words["objects"])
     places = {}
@@ -86,21 +86,28 @@ def vocabulary() -> Concepts:
 
 def _objects(text: str) -> tuple[dict[str, Concept], dict[str, frozenset[str]]]:
     objects: dict[str, Concept] = {}
-    shown: dict[str, frozenset[str]] = {}
+    shown_by: dict[str, frozenset[str]] = {}
     family = ""
     for line in text.splitlines():
         name, colon, rest = line.partition(":")
         if name.startswith("["):
             family = name.strip("[]")
             continue
-        singular, plural, *more = [part.strip() for part in rest.split(";")] if colon else ["", ""]
-        form = None if singular == "-" else singular or name
-        many = plural or f"{singular or name}s"
-        objects[name] = Concept(name, "object", family, "noun", form, many)
-        others = " ".join(more).split()
-        shown[name] = frozenset(filter(None, [name, form, many, f"{name}s", *others]))
-    shown["person"] |= {word for pair in _PEOPLE for word in pair} | {"lady", "ladies", "guy", "guys", "male", "female"}
-    return objects, shown
+        singular, plural, *other_fields = [part.strip() for part in rest.split(";")] if colon else ["", ""]
+        singular_form = None if singular == "-" else singular or name
+        plural_form = plural or f"{singular or name}s"
+        objects[name] = Concept(name, "object", family, "noun", singular_form, plural_form)
+        others = " ".join(other_fields).split()
+        shown_by[name] = frozenset(filter(None, [name, singular_form, plural_form, f"{name}s", *others]))
+    shown_by["person"] |= {word for pair in _PEOPLE for word in pair} | {
+        "lady",
+        "ladies",
+        "guy",
+        "guys",
+        "male",
+        "female",
+    }
+    return objects, shown_by
 
 
 def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:

@@ -1,4 +1,4 @@
-"""Types of metrics: cases of images and captions in, one number per candidate caption out."""
+"""Types of metrics: a metric maps cases of images and captions to one score per candidate caption."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ Compare = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The embeddings of a batch, each image and caption once, and the numbers of their pairs.
+    """Embeddings of the distinct images and captions of a batch, and the scores of their pairs.
 
     Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
@@ -48,13 +48,13 @@ class Vectors:
     background: Tensor | None
 
     def spread(self, by_pair: Floats) -> Floats:
-        """Return numbers of pairs as a matrix of cases and candidates, NaN if there is no pair."""
+        """Return values of pairs as a matrix of cases and candidates, NaN without a pair."""
         padded = np.append(np.asarray(by_pair, dtype=np.float64), np.nan)
-        spread: Floats = padded[self.pair_of]
-        return spread
+        matrix: Floats = padded[self.pair_of]
+        return matrix
 
     def column(self, name: str) -> Floats:
-        """Return one of the numbers as a matrix of cases and candidates."""
+        """Return one column of `numbers` as a matrix of cases and candidates."""
         if name not in self.numbers:
             presets = " or ".join(preset for preset, form in PRESETS.items() if name in form.columns)
             raise ConfigError(f"these settings have no {name}; choose --preset {presets}")
@@ -67,8 +67,8 @@ class Cases:
 
     `captions[c, j]` is the index in `texts` of candidate j of case c, `owner[c]` the index of its image in
     `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image, equal `sets` numbers
-    those of one prompt (None: every case is a set). `control` marks the cases whose image, and references, are those
-    of another item. With `whole`, these are all cases of a benchmark.
+    those of one prompt (None: every case is a set). `control` marks cases with the image and references of
+    another item. With `whole`, these are all cases of a benchmark.
     """
 
     ids: tuple[str, ...]
@@ -81,7 +81,7 @@ class Cases:
     references: tuple[tuple[str, ...], ...]
     vectors: Vectors | None = None
     whole: bool = True
-    names: tuple[str, ...] = ()  # of the images, as short as possible while unique
+    names: tuple[str, ...] = ()  # shortest unique names of the images
     sets: Ints | None = None
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class Cases:
 
     def candidates(self, case: int) -> tuple[str, ...]:
         """Return the candidate captions of one case."""
-        return tuple(self.texts[number] for number in self.captions[case].tolist())
+        return tuple(self.texts[index] for index in self.captions[case].tolist())
 
     def image(self, case: int) -> Image | None:
         """Return the decoded image of one case."""
@@ -104,7 +104,7 @@ class Cases:
 class CaseScores:
     """Scores of all cases (cases, candidates), NaN if a score could not be computed.
 
-    `facts` are further columns over the cases, such as tokens used; results show their sums.
+    `facts` are additional values per case, such as tokens used; results contain their sums.
     """
 
     values: Floats
@@ -120,8 +120,8 @@ class Loaded:
 
     score: ScoreCases
     choices: str = ""
-    lower_is_better: bool | None = None  # if the argument decides, not the row
-    judged: bool = False  # likewise
+    lower_is_better: bool | None = None  # overrides the row; None: as in the row
+    judged: bool = False  # in addition to the row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class MetricRow:
     """Registry row of one metric: its loader, its requirements, and its description.
 
     `loader` is `"module:callable"`, called as `loader(argument, **options)` and returning `Loaded`. `judged`
-    metrics decide on ties themselves, so that no tie threshold is applied to their scores.
+    metrics decide ties themselves: no tie threshold is applied to their scores.
     """
 
     name: str
@@ -138,7 +138,7 @@ class MetricRow:
     needs: tuple[Need, ...] = ()
     higher_is_better: bool = True
     argument: str = ""  # meaning of ARGUMENT in NAME:ARGUMENT; empty: it takes none
-    extra: str = ""  # of pip install 'msdscore[EXTRA]'
+    extra: str = ""  # EXTRA of pip install 'msdscore[EXTRA]'
     options: tuple[str, ...] = ()
     scope: Scope = "part"
     judged: bool = False
@@ -148,7 +148,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A loaded metric; `label` is the requested name and names its columns."""
+    """A loaded metric; `label` is the requested name and the name of its columns."""
 
     label: str
     row: MetricRow

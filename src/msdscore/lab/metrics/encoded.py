@@ -1,4 +1,4 @@
-"""Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and variants, max-similarity, transport."""
+"""Metrics computed from encoder vectors: MSD and its parts, CLIPScore and variants, max-similarity, transport."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -31,7 +31,7 @@ def vectors_of(batch: Cases) -> Vectors:
 
 
 def _column(name: str) -> Callable[[], Loaded]:
-    """Return the loader of a metric that is one of the numbers of every pair."""
+    """Return the loader of a metric that is a column of `Vectors.numbers`."""
     return lambda: _loaded(lambda vectors: vectors.column(name))
 
 
@@ -39,18 +39,18 @@ load_cosine = _column("similarity")  # of the pooled vectors
 load_coverage = _column("coverage")  # KL(image‖text)
 load_support = _column("support")  # KL(text‖image)
 load_precision = _column("precision")  # evidence form: support of the caption's words by the image
-load_information = _column("information")  # evidence form: how much does it say about the image?
+load_information = _column("information")  # evidence form: how much the caption says about the image
 load_doubt = _column("doubt")  # evidence form: probable hallucinations
-load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
+load_divergence = _column("divergence")  # both divergences, weighted by the gate
 load_msd = _column("msd")
 
 
 def load_tokens() -> Loaded:
-    """The caption's length L as in the score: the tokens to which the encoder assigns a vector."""
+    """Caption length L as in the score: the number of tokens with a vector."""
     return _loaded(lambda vectors: vectors.spread(vectors.texts.mask.sum(dim=1).cpu().numpy()[vectors.pair_texts]))
 
 
-def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
+def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the name of the option
     """MSD gated by uncertainty.
 
     A candidate set is the captions of one item (in `bench images`, the images of one prompt), or all those of one
@@ -62,10 +62,10 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
         by_item = np.arange(len(batch)) if batch.sets is None else batch.sets
         group, vectors = by_item if set == "item" else batch.group, vectors_of(batch)
         similarity, msd = vectors.column("similarity"), vectors.column("msd")
-        known = ~np.isnan(similarity)
-        sets = np.broadcast_to(group[:, None], similarity.shape)[known]
+        valid = ~np.isnan(similarity)
+        sets = np.broadcast_to(group[:, None], similarity.shape)[valid]
         values = np.full(similarity.shape, np.nan)
-        values[known] = soften(similarity[known].tolist(), msd[known].tolist(), sets.tolist(), vectors.config)[1]
+        values[valid] = soften(similarity[valid].tolist(), msd[valid].tolist(), sets.tolist(), vectors.config)[1]
         return CaseScores(values)
 
     return Loaded(score, f"set:{set}")
@@ -77,8 +77,8 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
 
     def score(vectors: Vectors) -> Floats:
         preference = rank_agg_preference(vectors.column("similarity"), vectors.column("divergence"), margin=gap)
-        unknown = np.isnan(vectors.column("similarity")).any(axis=1)
-        preference = np.where(unknown, np.nan, preference)
+        is_missing = np.isnan(vectors.column("similarity")).any(axis=1)
+        preference = np.where(is_missing, np.nan, preference)
         return np.stack([preference, -preference], axis=1) / 2
 
     return _loaded(score, f"margin:{gap:g}")
@@ -96,7 +96,7 @@ def _reference_loader(name: str) -> Callable[..., Loaded]:
         if most and not (most.isdecimal() and int(most)):
             raise ConfigError(f"most must be a whole number of references of at least 1, got {most!r}")
         if seed and not (most and seed.isdecimal()):
-            raise ConfigError(f"seed must be a whole number, next to most, got {seed!r}")
+            raise ConfigError(f"seed must be a whole number and needs most, got {seed!r}")
         parts = {"ref": WEIGHTS, "most": most, "drawn": seed, "wrong": "" if wrong == "both" else wrong}
         choices = "|".join(f"{fact}:{value}" for fact, value in parts.items() if value)
 
@@ -109,14 +109,14 @@ def _reference_loader(name: str) -> Callable[..., Loaded]:
 
 
 load_reference_similarity = _reference_loader("reference_similarity")
-load_reference_support = _reference_loader("reference_support")  # whether people say it too
+load_reference_support = _reference_loader("reference_support")  # whether references support the caption
 load_reference_coverage = _reference_loader("reference_coverage")  # share of the references' content in the caption
 load_reference_score = _reference_loader("reference_score")  # without the image
 load_ref_msd = _reference_loader("ref_msd")
 
 
 def drawn(references: Sequence[str], seed: str) -> Sequence[str]:
-    """Return references in an order drawn by the seed; without one, in their own.
+    """Return references in a random order given by the seed; unchanged without a seed.
 
     >>> drawn(["a dog", "a cat"], "1"), drawn(["a dog", "a cat"], "4")
     (['a dog', 'a cat'], ['a cat', 'a dog'])
@@ -125,22 +125,24 @@ def drawn(references: Sequence[str], seed: str) -> Sequence[str]:
 
 
 def _with_references(batch: Cases, name: str, choose: Callable[[Sequence[str]], Sequence[str]], wrong: str) -> Floats:
-    """Return a number of every candidate with its references; NaN without any.
+    """Return a score of every candidate from its references; NaN without references.
 
-    In the control image and references are those of another item, or only one of the two.
+    In the control, the image, the references or both are those of another item.
     """
-    vectors, own = vectors_of(batch), np.arange(len(batch))
-    own[batch.control] -= int((~batch.control).sum())  # the true case of every case
-    references = [choose(batch.references[own[case] if wrong == "image" else case]) for case in range(len(batch))]
+    vectors, true_case = vectors_of(batch), np.arange(len(batch))
+    true_case[batch.control] -= int((~batch.control).sum())  # index of the true case of every case
+    references = [choose(batch.references[true_case[case] if wrong == "image" else case]) for case in range(len(batch))]
     pairs = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
-    comparisons = vectors.compare([text for text, _ in pairs], [known for _, known in pairs])
+    comparisons = vectors.compare([text for text, _ in pairs], [item_references for _, item_references in pairs])
     column = "reference_score" if name == "ref_msd" else name
-    values = np.array([np.nan if own.values is None else own.values[column] for own in comparisons])
+    values = np.array(
+        [np.nan if comparison.values is None else comparison.values[column] for comparison in comparisons]
+    )
     scores: Floats = values.reshape(batch.captions.shape)
     if name != "ref_msd":
         return scores
     msd = vectors.column("msd")
-    return scores + (msd[own] if wrong == "references" else msd)
+    return scores + (msd[true_case] if wrong == "references" else msd)
 
 
 WEIGHT = 2.5  # w, CLIPScore paper
@@ -159,7 +161,7 @@ def load_longclipscore(prefix: str = PREFIX) -> Loaded:
         most = max((layout.windows for layout in vectors.texts.layout if isinstance(layout, TokenLayout)), default=1)
         if most > 1:
             raise ConfigError(
-                f"longclipscore needs an encoder that reads a caption in one window, this one took {most}; "
+                f"longclipscore needs an encoder that reads a caption in one window, this one used {most}; "
                 "choose a LongCLIP encoder"
             )
         return _clipscore(vectors, prefix)
@@ -172,12 +174,12 @@ def load_refclipscore(prefix: str = PREFIX) -> Loaded:
 
     def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
-        without = _clipscore(vectors, prefix)
+        clipscore = _clipscore(vectors, prefix)
         texts = _pooled(vectors, vectors.readable, prefix)
-        # A candidate without a pair has pair −1 and takes any vector: its CLIPScore is NaN already.
+        # A candidate without a pair (−1) takes an arbitrary vector: its CLIPScore is already NaN.
         captions = texts[np.append(vectors.pair_texts, 0)[vectors.pair_of]] if len(texts) else np.zeros((0, 0, 0))
-        nearest = nearest_reference(captions, batch.references, lambda known: _pooled(vectors, known, prefix))
-        return CaseScores(harmonic(without, nearest) if len(texts) else without)
+        nearest = nearest_reference(captions, batch.references, lambda texts: _pooled(vectors, texts, prefix))
+        return CaseScores(harmonic(clipscore, nearest) if len(texts) else clipscore)
 
     return Loaded(score, _choices(prefix))
 
@@ -203,10 +205,10 @@ def nearest_reference(
     texts = sorted({text for case in references for text in case})
     rows = dict(zip(texts, embed(texts), strict=True))
     nearest = np.full(captions.shape[:2], np.nan)
-    for case, own in enumerate(references if len(captions) else ()):
-        if own:
-            known = np.stack([rows[text] for text in own])
-            nearest[case] = np.maximum((captions[case] @ known.T).max(axis=-1), 0.0)
+    for case, case_references in enumerate(references if len(captions) else ()):
+        if case_references:
+            vectors = np.stack([rows[text] for text in case_references])
+            nearest[case] = np.maximum((captions[case] @ vectors.T).max(axis=-1), 0.0)
     return nearest
 
 
@@ -228,7 +230,7 @@ def _choices(prefix: str) -> str:
     return f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}"
 
 
-SINKHORN_REG = 0.05  # of cosine distances, which are between 0 and 2
+SINKHORN_REG = 0.05  # for cosine distances between 0 and 2
 _STEPS, _PRECISION = 1000, 1e-6
 
 
@@ -238,7 +240,7 @@ def load_max_sim() -> Loaded:
 
 
 def load_calibrated_max_sim() -> Loaded:
-    """Max-similarity minus its mean over background images, whose component means take the role of patches."""
+    """Max-similarity minus its mean over background images, with component means instead of patches."""
 
     def score(vectors: Vectors) -> Floats:
         if vectors.background is None:
@@ -285,9 +287,9 @@ def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
     for pairs in np.split(order, starts[1:]) if len(order) else []:
         image = int(vectors.pair_images[pairs[0]])
         patches = vectors.images.points[image][vectors.images.mask[image]]
-        mine = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
-        product = patches.float() @ torch.cat(mine).float().mT
-        values[pairs] = [measure(part) for part in product.split([len(tokens) for tokens in mine], dim=1)]
+        tokens_of_pairs = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
+        product = patches.float() @ torch.cat(tokens_of_pairs).float().mT
+        values[pairs] = [measure(part) for part in product.split([len(tokens) for tokens in tokens_of_pairs], dim=1)]
     return vectors.spread(values)
 
 

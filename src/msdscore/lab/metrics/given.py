@@ -22,7 +22,7 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
     """Scores of a JSON Lines file: one row per item, or one row per image and caption.
 
     Rows per item have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts
-    is a judge that decides on ties itself); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
+    is a judge that decides ties itself); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
     `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is available if they
     cover the wrong images too. Items without scores are an error, unless `partial` is true.
     """
@@ -34,7 +34,7 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
     by_id, pairs = _read(file)
 
     @cache
-    def by_tail(depth: int) -> dict[tuple[str, str], _Row]:
+    def by_path_end(depth: int) -> dict[tuple[str, str], _Row]:
         """Return rows by the last `depth` parts of the image's path, and the caption."""
         return {("/".join(image.parts[-depth:]), caption): row for image, caption, row in pairs}
 
@@ -42,30 +42,30 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
         if by_id:
             return [by_id.get(cases.ids[case])]
         name = cases.image_name(case)
-        rows = by_tail(len(PurePosixPath(name).parts))
+        rows = by_path_end(len(PurePosixPath(name).parts))
         return [rows.get((name, _tidy(caption))) for caption in cases.candidates(case)]
 
     def score(cases: Cases) -> CaseScores:
-        strangers = by_id.keys() - set(cases.ids)
-        if strangers and (cases.whole or len(strangers) == len(by_id)):
+        unknown = by_id.keys() - set(cases.ids)
+        if unknown and (cases.whole or len(unknown) == len(by_id)):
             raise InputError(
-                f"{path}: {len(strangers)} ids belong to no item, for example {min(strangers)!r}; "
+                f"{path}: {len(unknown)} ids are not in the benchmark, for example {min(unknown)!r}; "
                 f"expected ids such as {cases.ids[0]!r}"
             )
         rows = [rows_of(cases, case) for case in range(len(cases))]
         width = cases.captions.shape[1]
         values = [
-            _of_item(own[0] or {}, width, bool(cases.control[case]), cases.ids[case])
+            _item_scores(case_rows[0] or {}, width, bool(cases.control[case]), cases.ids[case])
             if by_id
-            else [_number((row or {}).get("score"), cases.image_name(case)) for row in own]
-            for case, own in enumerate(rows)
+            else [_number((row or {}).get("score"), cases.image_name(case)) for row in case_rows]
+            for case, case_rows in enumerate(rows)
         ]
-        own_cases = np.flatnonzero(~cases.control).tolist()
-        lacking = [case for case in own_cases if None in rows[case]]
-        if lacking and partial == "false":
+        true_cases = np.flatnonzero(~cases.control).tolist()
+        without = [case for case in true_cases if None in rows[case]]
+        if without and partial == "false":
             raise InputError(
-                f"{path}: has scores for {len(own_cases) - len(lacking)} of {len(own_cases)} items, and none for "
-                f"{cases.ids[lacking[0]]!r}; add them, or use file:{path},partial=true"
+                f"{path}: has scores for {len(true_cases) - len(without)} of {len(true_cases)} items, and none for "
+                f"{cases.ids[without[0]]!r}; add them, or use file:{path},partial=true"
             )
         return CaseScores(np.array(values, dtype=np.float64).reshape(cases.captions.shape))
 
@@ -100,23 +100,23 @@ def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _
     return by_id, pairs
 
 
-def _of_item(row: _Row, width: int, control: bool, key: str) -> Sequence[float]:
+def _item_scores(row: _Row, width: int, control: bool, key: str) -> Sequence[float]:
     prefix = "wrong_" if control else ""
     if (verdict := row.get(f"{prefix}verdict")) is not None:
         if verdict not in _VERDICTS or width != 2:
             raise InputError(f"item {key}: expected a verdict a, b or tie on two captions, got {verdict!r}")
         return _VERDICTS[verdict]
-    given = row.get(f"{prefix}scores", row.get(f"{prefix}score"))
-    if given is None:
+    value = row.get(f"{prefix}scores", row.get(f"{prefix}score"))
+    if value is None:
         return [np.nan] * width
-    listed = given if isinstance(given, list) else [given]
-    if len(listed) != width:
-        raise InputError(f"item {key}: expected {width} scores, got {len(listed)}")
-    return [_number(value, f"item {key}") for value in listed]
+    scores = value if isinstance(value, list) else [value]
+    if len(scores) != width:
+        raise InputError(f"item {key}: expected {width} scores, got {len(scores)}")
+    return [_number(score, f"item {key}") for score in scores]
 
 
 def _number(value: Any, where: str) -> float:
-    """Return a score; null means that it could not be computed."""
+    """Return a score as a float; null (not computed) becomes NaN."""
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -146,15 +146,17 @@ def load_constant() -> Loaded:
 
 
 def load_random(seed: str = "0") -> Loaded:
-    """A number in [0, 1) from the seed, the item's id and the index of the caption, in any order of work."""
+    """A hash in [0, 1) of the seed, the item's id and the index of the caption, independent of the order of items."""
     if not seed.isdigit():
         raise ConfigError(f"seed must be a whole number, got {seed!r}")
 
-    def draw(key: str, at: int) -> float:
-        digest = blake2b(f"{seed}\n{at}\n{key}".encode(), digest_size=8).digest()
+    def draw(key: str, index: int) -> float:
+        digest = blake2b(f"{seed}\n{index}\n{key}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64
 
     def score(batch: Cases) -> CaseScores:
-        return CaseScores(np.array([[draw(key, at) for at in range(batch.captions.shape[1])] for key in batch.ids]))
+        return CaseScores(
+            np.array([[draw(key, index) for index in range(batch.captions.shape[1])] for key in batch.ids])
+        )
 
     return Loaded(score, f"seed:{seed}")

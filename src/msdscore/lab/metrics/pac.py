@@ -18,7 +18,7 @@ from msdscore.lab.metrics.encoded import PREFIX, harmonic, nearest_reference
 from msdscore.lab.metrics.registry import choice
 
 WEIGHT = 2.0  # w of the released script
-FAMILIES = ("openai", "open_clip")  # of the backbone: clip_ViT-B-32.pth, openClip_ViT-L-14.pth
+FAMILIES = ("openai", "open_clip")  # backbones of clip_ViT-B-32.pth and openClip_ViT-L-14.pth
 _BATCH = 32
 _MEAN = {"openai": (0.48145466, 0.4578275, 0.40821073), "open_clip": (0.5, 0.5, 0.5)}
 _STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 0.5)}
@@ -35,14 +35,14 @@ def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Load
     towers = PacTowers(path, device, family)
 
     def score(batch: Cases) -> CaseScores:
-        without, captions = towers.score(batch)
-        return CaseScores(harmonic(without, nearest_reference(captions, batch.references, towers.texts)))
+        pac, captions = towers.score(batch)
+        return CaseScores(harmonic(pac, nearest_reference(captions, batch.references, towers.texts)))
 
     return Loaded(score, towers.choices)
 
 
 class PacTowers:
-    """The two towers of a PAC-S checkpoint; they return unit vectors."""
+    """Image and text tower of a PAC-S checkpoint, which return unit vectors."""
 
     def __init__(self, path: str, device: str, family: str) -> None:
         choice("family", family, FAMILIES)
@@ -63,7 +63,7 @@ class PacTowers:
         )
 
     def texts(self, texts: Sequence[str]) -> Floats:
-        """Return unit vectors of prefixed texts, cut at the context length as in the released script."""
+        """Return unit vectors of prefixed texts, truncated at the context length as in the released script."""
         return self._encode(
             texts, self._model.encode_text, lambda batch: self._tokenize([PREFIX + text for text in batch])
         )
@@ -91,12 +91,12 @@ class PacTowers:
 
 
 def _state(path: str) -> dict[str, Tensor]:
-    """Load the tensors of a released file; no code in it is run."""
+    """Load the tensors of a released file; no code of the file is executed."""
     if not Path(path).is_file():
         raise WeightsError(f"{path}: no such file; download the checkpoint from https://github.com/aimagelab/pacscore")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise various errors
         raise WeightsError(f"{path} cannot be read as tensors ({type(error).__name__}); download it again") from error
     state: dict[str, Tensor] = content.get("state_dict", content)
     if "visual.proj" not in state or "positional_embedding" not in state:
@@ -111,6 +111,6 @@ def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
         # The builder rounds to half precision; the second load restores the numbers of the file.
         model.load_state_dict({key: value.float() for key, value in state.items() if value.ndim or "scale" in key})
     except (KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise WeightsError(f"{path} does not fit a CLIP model ({reason}); expected a PAC-S checkpoint") from error
+        detail = str(error).splitlines()[0]
+        raise WeightsError(f"{path} does not fit a CLIP model ({detail}); expected a PAC-S checkpoint") from error
     return model.eval()

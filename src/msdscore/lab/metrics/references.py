@@ -22,7 +22,7 @@ _CORENLP = "stanford-corenlp-3.6.0.jar"
 
 
 def _loader(name: str, measure: Callable[[Any, _Texts, _Texts], Iterable[float]]) -> Callable[..., Loaded]:
-    """Return the loader of a metric of the package, which takes references first, then candidates."""
+    """Return the loader of a metric of the package, which is called with references, then candidates."""
 
     def load(tokenizer: str = "simple") -> Loaded:
         choice("tokenizer", tokenizer, ("simple", "ptb"))
@@ -45,7 +45,7 @@ def load_meteor(tokenizer: str = "simple") -> Loaded:
 
 
 def load_spice() -> Loaded:
-    """SPICE of each caption, by a Java program and the Stanford models, which the package would download by itself."""
+    """SPICE of each caption, by a Java program with the Stanford models, which must be downloaded before."""
     require_java("spice")
     package: Any = require("pycocoevalcap.spice.spice", extra=_EXTRA)
     library = Path(package.__file__).parent / "lib"
@@ -57,11 +57,11 @@ def load_spice() -> Loaded:
     return _loaded(partial(_spice, package), "none")
 
 
-def require_java(what: str) -> None:
-    """Raise a one-line error if Java is not available."""
+def require_java(user: str) -> None:
+    """Raise `MissingExtraError` if Java is not available."""
     if shutil.which("java") is None:
         raise MissingExtraError(
-            f"{what} needs Java 8 or later on the PATH; install one, for example: apt install default-jre-headless"
+            f"{user} needs Java 8 or later on the PATH; install one, for example: apt install default-jre-headless"
         )
 
 
@@ -79,13 +79,13 @@ def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str
         require_java("tokenizer=ptb")
 
     def tokenize(texts: dict[int, Iterable[str]]) -> _Texts:
-        spaced = {case: [" ".join(text.split()) for text in several] for case, several in texts.items()}
+        spaced = {case: [" ".join(text.split()) for text in case_texts] for case, case_texts in texts.items()}
         if tokenizer == "simple":
-            return {case: [words(text) for text in several] for case, several in spaced.items()}
+            return {case: [words(text) for text in case_texts] for case, case_texts in spaced.items()}
         if tokenizer == "none":
             return spaced
         package: Any = require("pycocoevalcap.tokenizer.ptbtokenizer", extra=_EXTRA)
-        wrapped = {case: [{"caption": text} for text in several] for case, several in spaced.items()}
+        wrapped = {case: [{"caption": text} for text in case_texts] for case, case_texts in spaced.items()}
         tokens: _Texts = package.PTBTokenizer().tokenize(wrapped)
         return tokens
 
@@ -95,13 +95,13 @@ def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str
         for control in (False, True):
             cases = [c for c in np.flatnonzero(batch.control == control).tolist() if batch.references[c]]
             references = tokenize({case: batch.references[case] for case in cases}) if cases else {}
-            # One column of candidates at a time: CIDEr counts its documents by case, and references that came once per
-            # candidate would count words of no reference as rarer than they are.
-            for at in range(batch.captions.shape[1] if cases else 0):
-                candidates = tokenize({case: [batch.candidates(case)[at]] for case in cases})
-                # The package prints its progress on standard output, which is for results.
+            # One candidate per case at a time: CIDEr counts documents by case, and repeated references would change its
+            # document frequencies.
+            for candidate in range(batch.captions.shape[1] if cases else 0):
+                candidates = tokenize({case: [batch.candidates(case)[candidate]] for case in cases})
+                # The package prints progress to standard output, which is reserved for results.
                 with redirect_stdout(sys.stderr):
-                    values[cases, at] = list(measure(references, candidates))
+                    values[cases, candidate] = list(measure(references, candidates))
         return CaseScores(values)
 
     return Loaded(score, f"tok:{tokenizer}")

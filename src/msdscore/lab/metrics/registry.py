@@ -17,11 +17,11 @@ _OPTION = re.compile(r",(?=[a-z_]+=)")
 
 @cache
 def built_in() -> tuple[MetricRow, ...]:
-    """The metrics of `table.toml`."""
+    """Return the metrics of `table.toml`."""
     return read_table("msdscore.lab.metrics", "metric", MetricRow, ("loader",))
 
 
-METRICS = Registry("metric", MetricRow, lambda: built_in(), lambda name, found: function_row(name, found))
+METRICS = Registry("metric", MetricRow, lambda: built_in(), lambda name, function: function_row(name, function))
 
 
 def function_row(name: str, function: object) -> MetricRow | None:
@@ -45,23 +45,23 @@ def load_function(name: str) -> Loaded:
     The signature has a hash of the function's code, so that an edited function is scored again.
     """
     function = import_object(name, "metric")
-    referenced = "references" in signature(function).parameters
+    uses_references = "references" in signature(function).parameters
 
     def score(cases: Cases) -> CaseScores:
         values = np.full(cases.captions.shape, np.nan)
         for case in range(len(cases)):
-            image, known = cases.image(case), {"references": cases.references[case]} if referenced else {}
-            for place, caption in enumerate(cases.candidates(case) if image is not None else ()):
+            image, extra = cases.image(case), {"references": cases.references[case]} if uses_references else {}
+            for candidate, caption in enumerate(cases.candidates(case) if image is not None else ()):
                 try:
-                    values[case, place] = float(function(image, caption, **known))
+                    values[case, candidate] = float(function(image, caption, **extra))
                 except Exception as error:
-                    where = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
-                    raise RunError(f"metric {name} failed on {where}: {error_summary(error)}") from error
+                    detail = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
+                    raise RunError(f"metric {name} failed on {detail}: {error_summary(error)}") from error
         return CaseScores(values)
 
     try:
         code = getsource(function)
-    except (OSError, TypeError):  # written in another language, or an object with __call__
+    except (OSError, TypeError):  # a built-in function, or an object with __call__
         code = repr(type(function))
     return Loaded(score, f"code:{blake2b(code.encode(), digest_size=4).hexdigest()}")
 
@@ -82,12 +82,12 @@ def load_metric(requested: str) -> Metric:
     'set:image'
     """
     name, argument, options = read_metric(requested)
-    known = METRICS.rows()
-    row = known.get(name)
+    rows = METRICS.rows()
+    row = rows.get(name)
     if row is None and argument:
         row = METRICS.imported(f"{name}:{argument}")
         if row is None:
-            error = unknown_name("metric", name, known)
+            error = unknown_name("metric", name, rows)
             raise UnknownNameError(f"no module {name!r} in this folder or among the installed packages, and {error}")
         argument = row.name if row.argument else ""
     row = row or METRICS.find(name)
@@ -100,8 +100,8 @@ def load_metric(requested: str) -> Metric:
             raise unknown_name(f"option of metric {row.name}", option, row.options)
     loader: Callable[..., Loaded] = resolve(row.loader, f"metric {row.name!r}")
     loaded = loader(argument, **options) if row.argument else loader(**options)
-    lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
-    return Metric(requested, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
+    lower_is_better = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
+    return Metric(requested, row, loaded.score, loaded.choices, not lower_is_better, row.judged or loaded.judged)
 
 
 def load_metrics(requested: Iterable[str]) -> tuple[Metric, ...]:
@@ -125,7 +125,7 @@ def read_metric(requested: str) -> tuple[str, str, dict[str, str]]:
 
 
 def number(name: str, text: str | float, *, least: float = float("-inf")) -> float:
-    """Return the value of a numeric option."""
+    """Parse a numeric option; raise `ConfigError` if it is below `least`."""
     try:
         value = float(text)
     except ValueError:
@@ -136,7 +136,7 @@ def number(name: str, text: str | float, *, least: float = float("-inf")) -> flo
 
 
 def choice(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return the value of an option with a fixed set of values."""
+    """Return the value of an option; raise `ConfigError` if it is not among the known values."""
     if value not in known:
         raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
     return value

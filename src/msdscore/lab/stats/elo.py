@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from msdscore.errors import InputError, require
 from msdscore.intervals import Floats, Ints
 
-# CapArena's Elo: k, the scale and base of the odds, the first rating, and the seed of the resamples.
+# CapArena's Elo: k, the scale and base of the odds, the initial rating, and the seed of the resamples.
 K, _SCALE, _BASE, _START, SEED = 4.0, 400.0, 10.0, 1000.0, 42
 
 
@@ -26,7 +26,7 @@ class Games:
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Ratings of `systems`, best first; `draws` has the resampled tables (sample, system), if any."""
+    """Ratings of `systems`, best first; `draws` are the ratings of each resample (samples, systems), if any."""
 
     systems: tuple[str, ...]
     values: Floats
@@ -39,7 +39,7 @@ class Ratings:
 
 
 def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Games:
-    """Number the systems of a list of battles, in order of their names."""
+    """Convert a list of battles to arrays; systems are sorted by name."""
     results = np.asarray(outcome, dtype=np.float64)
     if not len(first) == len(second) == len(results):
         raise InputError(f"battles need columns of one length, got {len(first)}, {len(second)}, {len(results)}")
@@ -72,15 +72,17 @@ def bootstrap_elo(played: Games, samples: int = 1000) -> Ratings:
     """Return the median Elo over resampled battle lists, best first, as in CapArena.
 
     The legacy generator draws the same resamples as `DataFrame.sample` after `numpy.random.seed(seed)`, so
-    medians equal the published script's. A system that is not in a resample has no rating there.
+    medians equal the published script's. A system that is not in a resample has the rating NaN in it.
     """
     n, generator = len(played.outcome), np.random.RandomState(SEED)
     orders = np.stack([generator.randint(0, n, size=n) for _ in range(samples)])
     tables = replay(played, orders)
-    seen, rows = np.zeros(tables.shape, dtype=bool), np.arange(len(orders))[:, None]
-    seen[rows, played.first[orders]] = seen[rows, played.second[orders]] = True
-    tables[~seen] = np.nan
-    medians = np.array([np.median(known) if len(known := column[~np.isnan(column)]) else np.nan for column in tables.T])
+    is_present, rows = np.zeros(tables.shape, dtype=bool), np.arange(len(orders))[:, None]
+    is_present[rows, played.first[orders]] = is_present[rows, played.second[orders]] = True
+    tables[~is_present] = np.nan
+    medians = np.array(
+        [np.median(ratings) if len(ratings := column[~np.isnan(column)]) else np.nan for column in tables.T]
+    )
     return _best_first(played.systems, medians, tables)
 
 
@@ -116,7 +118,7 @@ def bradley_terry(played: Games) -> Ratings:
 
 def _best_first(systems: Sequence[str], values: Floats, draws: Floats) -> Ratings:
     order = np.argsort(-values, kind="stable")
-    return Ratings(tuple(systems[at] for at in order), values[order], draws[:, order])
+    return Ratings(tuple(systems[index] for index in order), values[order], draws[:, order])
 
 
 def _check_finite(played: Games) -> None:
@@ -131,6 +133,6 @@ def _check_finite(played: Games) -> None:
     parts, _ = csgraph.connected_components(graph, directed=True, connection="strong")
     if parts > 1:
         raise InputError(
-            f"Bradley–Terry has no finite answer: the {size} systems fall into {parts} groups of which one "
+            f"Bradley–Terry has no finite answer: the {size} systems form {parts} groups of which one "
             "never loses to another; rate them by Elo, or add battles"
         )

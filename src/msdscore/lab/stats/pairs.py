@@ -13,7 +13,7 @@ TieRule = Literal["wrong", "half"]
 
 
 def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Floats:
-    """Return the credit of each pair: 1 if the positive scores strictly higher, zero or half for a tie, NaN for a NaN.
+    """Return the credit of each pair: 1 if the positive scores higher, 0 or 0.5 for a tie, NaN for a NaN score.
 
     >>> credits_of([2.0, 1.0, 1.0], [1.0, 1.0, float("nan")], ties="half")
     array([1. , 0.5, nan])
@@ -55,8 +55,8 @@ def mcnemar(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike
     r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the discordant pairs.
 
     For pairs that come in `clusters` it is :math:`(\sum_k d_k)^2/\sum_k d_k^2`, d = b − c of cluster k, without the
-    correction (Yang, Sun and Hardin, Statistics in Medicine 29, 2010). The plain test takes pairs of one image for
-    independent and rejects too often.
+    correction (Yang, Sun and Hardin, Statistics in Medicine 29, 2010). The plain test assumes that pairs of one
+    image are independent, and rejects too often.
 
     >>> round(mcnemar([1] * 10 + [0] * 2, [0] * 10 + [1] * 2).statistic, 4)
     4.0833

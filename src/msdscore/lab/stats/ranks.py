@@ -1,12 +1,12 @@
-"""Rank and linear correlations that take weights, so that a resample costs one pass.
+"""Weighted rank and linear correlations, so that a bootstrap resample needs one pass.
 
 A weight is the number of occurrences of an item: weight 2 equals listing the item twice. A bootstrap sample is a
 weight vector over the same prepared columns (`prepare`), and Kendall's tau comes from a table of counts instead of a
 sort.
 
-scipy and scikit-learn take no weights, or sort again for every resample. For a resample of 17,000 ratings ours take a
-34th of their time for tau-c, an 8th for tau-b, a 37th for Spearman, a 12th for Pearson and a 33rd for AUC, with the
-same values.
+scipy and scikit-learn do not accept weights, or sort again for every resample. For a resample of 17,000 ratings, these
+functions are 34 times as fast for tau-c, 8 times for tau-b, 37 times for Spearman, 12 times for Pearson and 33 times
+for AUC, with the same values.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Columns:
     second: Floats
     first_groups: Ints
     second_groups: Ints
-    kept: NDArray[np.bool_]
+    valid: NDArray[np.bool_]  # mask of the input rows without NaN
     missing: int
 
     def __len__(self) -> int:
@@ -42,13 +42,13 @@ Measure = Callable[[Columns, Floats | None], float]
 
 
 def prepare(first: ArrayLike, second: ArrayLike) -> Columns:
-    """Drop and count the pairs with a NaN, and number the distinct values of each column in ascending order."""
+    """Drop and count the pairs with a NaN, and compute the rank groups of both columns."""
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1:
         raise InputError(f"expected two columns of equal length, got shapes {x.shape} and {y.shape}")
-    kept = ~(np.isnan(x) | np.isnan(y))
-    x, y = x[kept], y[kept]
-    return Columns(x, y, rank_groups(x), rank_groups(y), kept, int((~kept).sum()))
+    valid = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[valid], y[valid]
+    return Columns(x, y, rank_groups(x), rank_groups(y), valid, int((~valid).sum()))
 
 
 def kendall_b(columns: Columns, weights: Floats | None = None) -> float:
@@ -94,7 +94,7 @@ def pearson(columns: Columns, weights: Floats | None = None) -> float:
 
 
 def auc(columns: Columns, weights: Floats | None = None) -> float:
-    """Area under the ROC curve of the first column for the items whose second is the higher of two values.
+    """Area under the ROC curve of the first column for labels in the second column (the higher value is positive).
 
     >>> auc(prepare([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]))
     0.75
@@ -102,12 +102,12 @@ def auc(columns: Columns, weights: Floats | None = None) -> float:
     w = _weights(columns, weights)
     if columns.second_groups.max(initial=0) > 1:
         raise InputError("AUC needs labels of two values")
-    right = columns.second_groups == 1
-    many, few = float(w[right].sum()), float(w[~right].sum())
-    if len(np.unique(columns.second_groups)) < 2 or many == 0 or few == 0:
+    is_positive = columns.second_groups == 1
+    positives, negatives = float(w[is_positive].sum()), float(w[~is_positive].sum())
+    if len(np.unique(columns.second_groups)) < 2 or positives == 0 or negatives == 0:
         return float("nan")
     ranks = mid_ranks(columns.first_groups, w)
-    return float((w[right] @ ranks[right] - many * (many + 1) / 2) / (many * few))
+    return float((w[is_positive] @ ranks[is_positive] - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 MEASURES: dict[str, Measure] = {
@@ -125,7 +125,7 @@ def _clipped(value: float) -> float:
 
 
 def rank_groups(values: Floats) -> Ints:
-    """Return the index of every value among the distinct ones, in ascending order."""
+    """Return the index of every value among the sorted distinct values."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -146,7 +146,7 @@ def _pair_counts(
     pairs = total * (total - 1) / 2
     if by_first.size * by_second.size <= _TABLE_CELLS:
         return _balance_by_table(columns, w), pairs, ties, (total, classes)
-    # From scipy's tau-b on the expanded sample, for two columns with very many distinct values.
+    # With very many distinct values, use scipy's tau-b on the expanded sample.
     scipy_stats: Any = require("scipy.stats", extra="stats")
     take = np.repeat(np.arange(len(columns)), w.astype(np.int64))
     tau = scipy_stats.kendalltau(columns.first_groups[take], columns.second_groups[take]).statistic
@@ -155,19 +155,21 @@ def _pair_counts(
 
 
 def _balance_by_table(columns: Columns, weights: Floats) -> float:
-    """Return concordant minus discordant pairs from the contingency table, its long side along the last axis."""
+    """Return concordant minus discordant pairs from the contingency table, with its longer side as the last axis."""
     groups, classes = columns.first_groups, columns.second_groups
     if classes.max(initial=0) > groups.max(initial=0):
         groups, classes = classes, groups
-    many, few = int(groups.max(initial=0)) + 1, int(classes.max(initial=0)) + 1
-    table = np.bincount(classes * many + groups, weights=weights, minlength=many * few).reshape(few, many)
+    columns_count, rows_count = int(groups.max(initial=0)) + 1, int(classes.max(initial=0)) + 1
+    table = np.bincount(
+        classes * columns_count + groups, weights=weights, minlength=columns_count * rows_count
+    ).reshape(rows_count, columns_count)
     below = np.cumsum(table, axis=1) - table
-    under, above, balance = np.zeros(many), below.sum(axis=0), 0.0
-    # Class by class: a product with a matrix of signs is slower if its threads have to wait.
-    for counts, lower in zip(table, below, strict=True):
-        above -= lower
-        balance += float((counts * (under - above)).sum())
-        under += lower
+    lower_sum, higher_sum, balance = np.zeros(columns_count), below.sum(axis=0), 0.0
+    # Row by row: a product with a matrix of signs is slower if threads are busy.
+    for counts, lower_counts in zip(table, below, strict=True):
+        higher_sum -= lower_counts
+        balance += float((counts * (lower_sum - higher_sum)).sum())
+        lower_sum += lower_counts
     return balance
 
 

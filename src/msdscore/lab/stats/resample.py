@@ -1,7 +1,7 @@
 """Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction.
 
-`scipy.stats.bootstrap` draws no clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes about 60
-times as long for the means of 7,500 pairs, because it permutes items, whereas the signs of cluster sums suffice.
+`scipy.stats.bootstrap` cannot resample clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes
+about 60 times as long for the means of 7,500 pairs, because it permutes items instead of the signs of cluster sums.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ WeightedStatistic = Callable[[Floats], float]
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """The outcome of a significance test; `n` counts the informative units."""
+    """The outcome of a significance test; `n` is the number of informative units."""
 
     __test__ = False  # pytest must not collect it
 
@@ -46,8 +46,8 @@ def bootstrap(
 ) -> Interval:
     """Expanded percentile interval of a statistic of item weights; with `clusters`, whole clusters are drawn.
 
-    Plain percentiles are too narrow for few units; they are taken further out, as a t-interval is wider than a normal
-    one (Hesterberg, The American Statistician 69, 2015). One unit has no interval: its ends are NaN.
+    Plain percentile intervals are too narrow for few units; expanded ones are wider, as a t-interval is wider than a
+    normal one (Hesterberg, The American Statistician 69, 2015). The interval of a single unit is NaN.
 
     >>> values = np.array([0.0, 1.0, 1.0, 1.0])
     >>> bootstrap(lambda w: float(w @ values / w.sum()), 4).value
@@ -63,12 +63,14 @@ def bootstrap_share(values: ArrayLike, *, clusters: Clusters = None, how: Resamp
     1.0000 [0.6915, 1.0000]
     """
     x = np.asarray(values, dtype=np.float64)
-    whole = bootstrap_mean(x, clusters=clusters, how=how)
+    interval = bootstrap_mean(x, clusters=clusters, how=how)
     if x[0] not in (0.0, 1.0) or (x != x[0]).any():
-        return whole
-    miss = ((1 - how.level) / 2) ** (1 / whole.n)  # share at which all of n agree with this probability
-    low, high = (miss, 1.0) if x[0] == 1 else (0.0, 1 - miss)
-    return replace(whole, low=low, high=high, method=method_name("exact binomial", clusters))
+        return interval
+    bound = ((1 - how.level) / 2) ** (
+        1 / interval.n
+    )  # share at which all n units agree with probability (1 - level) / 2
+    low, high = (bound, 1.0) if x[0] == 1 else (0.0, 1 - bound)
+    return replace(interval, low=low, high=high, method=method_name("exact binomial", clusters))
 
 
 def paired_difference(
@@ -85,10 +87,10 @@ def bootstrap_both(
     codes, units = cluster_codes(n, clusters)
     value = statistic(np.ones(n))
     draws = np.array([statistic(w[codes]) for block in weight_draws(units, how) for w in block])
-    known = draws[~np.isnan(draws)]
-    tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
-    # A statistic that does not exist, such as the correlation of a constant, cannot be tested.
-    p_value = float("nan") if np.isnan(value) else min(1.0, 2 * (tail + 1) / (len(known) + 1))
+    valid = draws[~np.isnan(draws)]
+    tail = min(int((valid <= 0).sum()), int((valid >= 0).sum()))
+    # An undefined statistic, such as the correlation of a constant, cannot be tested.
+    p_value = float("nan") if np.isnan(value) else min(1.0, 2 * (tail + 1) / (len(valid) + 1))
     name = method_name("bootstrap", clusters)
     return percentile_interval(value, draws, name, units, how), Test(value, p_value, name, units)
 
@@ -98,25 +100,25 @@ def permutation_test(
 ) -> Test:
     """Paired two-sided test of equal means: the two systems are swapped at random in each item or cluster.
 
-    All swaps are tried when there are no more of them than `samples`; otherwise p = (1 + hits)/(1 + samples).
+    The test is exact if there are at most `samples` swaps; otherwise p = (1 + hits)/(1 + samples).
     """
     difference = _differences(first, second)
     codes, _ = cluster_codes(len(difference), clusters)
     sums = np.bincount(codes, weights=difference)
     observed = sums.sum()
-    moving = sums[sums != 0]
-    exact = len(moving) < 30 and 2 ** len(moving) <= how.samples
+    nonzero = sums[sums != 0]
+    exact = len(nonzero) < 30 and 2 ** len(nonzero) <= how.samples
     if exact:
-        flipped = (1 - 2 * ((np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving))) & 1)) @ moving
+        flipped = (1 - 2 * ((np.arange(2 ** len(nonzero))[:, None] >> np.arange(len(nonzero))) & 1)) @ nonzero
     else:
-        rng, block = np.random.default_rng(how.seed), max(1, BLOCK // max(1, len(moving)))
+        rng, block = np.random.default_rng(how.seed), max(1, BLOCK // max(1, len(nonzero)))
         rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
-        flipped = np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(moving)))) @ moving for r in rows])
-    # The tolerance makes sums that differ only by rounding equal.
+        flipped = np.concatenate([(1 - 2 * rng.integers(0, 2, size=(count, len(nonzero)))) @ nonzero for count in rows])
+    # The tolerance treats sums that differ only by rounding as equal.
     hits = int((np.abs(flipped) >= abs(observed) - 1e-12 * np.abs(sums).sum()).sum())
     p_value = hits / len(flipped) if exact else (1 + hits) / (1 + len(flipped))
     name = "permutation, exact" if exact else "permutation"
-    return Test(float(observed / len(difference)), float(p_value), method_name(name, clusters), len(moving))
+    return Test(float(observed / len(difference)), float(p_value), method_name(name, clusters), len(nonzero))
 
 
 def swap_test(
@@ -129,7 +131,7 @@ def swap_test(
 ) -> Test:
     """Paired permutation test for any statistic of a score column, such as a correlation with ratings.
 
-    Both columns are replaced by their normalised ranks first: swapping raw scores would compare two scales.
+    Both columns are first replaced by normalised ranks, since raw scores may have different scales.
     """
     columns = (np.asarray(values, dtype=np.float64) for values in (first, second))
     a, b = (mid_ranks(rank_groups(values), np.ones(len(values))) / len(values) for values in columns)

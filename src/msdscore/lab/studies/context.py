@@ -119,7 +119,7 @@ class Study:
             try:
                 load(name, self.folder(name))
             except InputError as error:
-                if "found nothing there" not in str(error):
+                if "found no such file" not in str(error):
                     raise
             else:
                 names.append(name)

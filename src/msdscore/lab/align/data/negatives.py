@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 
-from msdscore.lab.edits import put_in
+from msdscore.lab.edits import apply_edits
 from msdscore.text.words import is_plural, stem
 
 # The first word of a line names the class and its kind: object, attribute or relation.
@@ -80,7 +80,7 @@ def make_negatives(
     negatives: dict[str, None] = {}
     for _ in range(_TRIES * count if options else 0):
         edits = _draw_edits(matches, rng.choice(options), banned, rng, weights or {})
-        negative = put_in(caption, edits)[0]
+        negative = apply_edits(caption, edits)[0]
         if negative.casefold() != caption.casefold():
             negatives[negative] = None
         if len(negatives) == count:

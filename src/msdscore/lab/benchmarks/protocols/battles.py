@@ -183,7 +183,7 @@ def docent(sheet: Sheet[Battle]) -> Figures:
         if kind == "accuracy with ties":  # the correlations of this aspect were already added
             continue
         columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
-        valid, counts = sheet.take(columns.kept), {"missing": columns.missing}
+        valid, counts = sheet.take(columns.valid), {"missing": columns.missing}
         figures += [
             valid.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
             for name, method in methods.items()

@@ -141,7 +141,7 @@ def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:
 
 def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compared: bool = True) -> Statistic:
     statistic, prepared = MEASURES[method], prepare(ratings, ratings)
-    judged = owner[prepared.kept]  # NaN ratings are ignored, as in the benchmarks' scripts
+    judged = owner[prepared.valid]  # NaN ratings are ignored, as in the benchmarks' scripts
 
     def measure(scores: Floats) -> Measured:
         judged_scores = scores[judged]
@@ -149,8 +149,8 @@ def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compar
             columns = prepare(judged_scores, prepared.second)
         else:  # reuse the prepared ratings
             groups, every = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
-            columns = replace(prepared, first=judged_scores, first_groups=groups, kept=every, missing=0)
-        valid = judged[columns.kept]
+            columns = replace(prepared, first=judged_scores, first_groups=groups, valid=every, missing=0)
+        valid = judged[columns.valid]
         return Measured(lambda weights: statistic(columns, weights[valid]), len(columns), columns.missing)
 
     return Statistic(name, measure, compared=compared)

@@ -16,9 +16,9 @@ from msdscore.lab.metrics.vlm.model import Answer, Sampling
 from msdscore.version import __version__
 
 _EXTRA = "judge"
-_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
-_REFUSED = frozenset((400, 413, 415, 422))  # errors of one request: a content filter, an image that is too large
-_LONGEST_WAIT, _TIMEOUT = 60.0, 120.0  # seconds
+_TEMPORARY_STATUS = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+_REJECTED_STATUS = frozenset((400, 413, 415, 422))  # the request was rejected: content filter, or image too large
+_MAX_WAIT, _TIMEOUT = 60.0, 120.0  # seconds
 
 
 class RefusedQuestionError(RunError):
@@ -45,21 +45,21 @@ class Endpoint:
         self, image: Image, system: str, question: str, sampling: Sampling, *, stopped: Event | None = None
     ) -> Answer:
         """Return one answer; retry after temporary errors unless `stopped`, and raise `RunError` for others."""
-        end = stopped or Event()
+        stop_event = stopped or Event()
         tenacity: Any = require("tenacity", extra=_EXTRA)
-        tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_PassingError),
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_TemporaryError),
             stop=tenacity.stop_after_attempt(self.retries),
             wait=_wait,
-            sleep=lambda seconds: end.wait(seconds) if stopped else time.sleep(seconds),
+            sleep=lambda seconds: stop_event.wait(seconds) if stopped else time.sleep(seconds),
             reraise=True,
         )
         try:
-            answer: Answer = tries(self._post, _payload(self.model, image, system, question, sampling), end)
-        except _PassingError as error:
+            answer: Answer = retrying(self._post, _payload(self.model, image, system, question, sampling), stop_event)
+        except _TemporaryError as error:
             raise RunError(
-                f"{self.url} gave no answer in {self.retries} tries ({error}); "
-                "answers so far are saved, and the same command resumes from there"
+                f"{self.url} did not answer in {self.retries} attempts ({error}); "
+                "answers so far are stored; run the same command to resume"
             ) from error
         return answer
 
@@ -74,26 +74,26 @@ class Endpoint:
         try:
             reply = httpx.post(address, json=payload, headers=headers, timeout=_TIMEOUT)
         except httpx.TransportError as error:
-            raise _PassingError(str(error) or type(error).__name__) from error
+            raise _TemporaryError(str(error) or type(error).__name__) from error
         if reply.is_success:
             try:
                 content = reply.json()
-                text, used = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
-                # Half a surrogate pair, which JSON can encode, cannot be written to a file.
-                said = str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                return Answer(said, int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
+                text, usage = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
+                # JSON can encode an unpaired surrogate, which cannot be written to a file.
+                clean = str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                return Answer(clean, int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0)))
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-                raise _PassingError(f"no chat completion in the reply ({type(error).__name__})") from error
-        said = " ".join(reply.text[:2000].split())[:200]
-        if reply.status_code in _AGAIN:
-            raise _PassingError(f"{reply.status_code} {said}", reply.headers.get("Retry-After", ""))
+                raise _TemporaryError(f"no chat completion in the reply ({type(error).__name__})") from error
+        message = " ".join(reply.text[:2000].split())[:200]
+        if reply.status_code in _TEMPORARY_STATUS:
+            raise _TemporaryError(f"{reply.status_code} {message}", reply.headers.get("Retry-After", ""))
         hint = f"; set {self.key_env}" if reply.status_code in (401, 403) else ""
-        kind = RefusedQuestionError if reply.status_code in _REFUSED else RunError
-        raise kind(f"{self.url} answered {reply.status_code}: {said}{hint}")
+        kind = RefusedQuestionError if reply.status_code in _REJECTED_STATUS else RunError
+        raise kind(f"{self.url} answered {reply.status_code}: {message}{hint}")
 
 
-class _PassingError(Exception):
-    """A temporary error; `wait` is the number of seconds that the server asks us to wait, if any."""
+class _TemporaryError(Exception):
+    """A temporary error; `wait` is the `Retry-After` header, if any."""
 
     def __init__(self, message: str, wait: str = "") -> None:
         super().__init__(message)
@@ -121,6 +121,6 @@ def _payload(model: str, image: Image, system: str, question: str, sampling: Sam
 
 
 def _wait(state: Any) -> float:
-    """Return the seconds that the server requests, else twice as many after every attempt."""
+    """Return the seconds to wait: as requested by the server, else exponential backoff."""
     wait = getattr(state.outcome.exception(), "wait", "")
-    return min(float(wait) if wait.isdigit() else 2.0 ** (state.attempt_number - 1), _LONGEST_WAIT)
+    return min(float(wait) if wait.isdigit() else 2.0 ** (state.attempt_number - 1), _MAX_WAIT)

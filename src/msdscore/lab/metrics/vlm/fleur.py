@@ -23,41 +23,41 @@ PROMPT = (
     "0.0 means that the caption has nothing to do with the picture; 1.0 means that it describes the picture "
     "correctly and clearly.\n\nCaption: {caption}\n\nAnswer with the number only. Grade:"
 )
-_MOST_TOKENS = 16
-_SPACES = "▁Ġ "  # how tokenizers write a space before a word
+_MAX_TOKENS = 16
+_SPACES = "▁Ġ "  # representations of a space before a word in tokenizers
 _NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
 
 
 def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
-    """Load the metric with a local model; `prompt` names a text file that contains {caption}."""
+    """Load the metric with a local model; `prompt` is a text file that contains {caption}."""
     template = read_prompt(prompt, "caption") if prompt else PROMPT
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     digits = digit_tokens(model.vocabulary)
 
     def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
-        known: dict[tuple[int, int], float] = {}
+        grades: dict[tuple[int, int], float] = {}
         for case, candidate in np.ndindex(*batch.captions.shape):
             image = batch.image(case)
             key = int(batch.owner[case]), int(batch.captions[case, candidate])
-            if image is not None and key not in known:
+            if image is not None and key not in grades:
                 question = template.replace("{caption}", batch.texts[key[1]])
-                pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MOST_TOKENS)
-                known[key] = smooth(pieces, digit_probabilities(probabilities, digits))
-            values[case, candidate] = known.get(key, np.nan)
+                pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MAX_TOKENS)
+                grades[key] = smooth(pieces, digit_probabilities(probabilities, digits))
+            values[case, candidate] = grades.get(key, np.nan)
         return CaseScores(values)
 
-    mark = blake2b(template.encode(), digest_size=4).hexdigest()
-    return Loaded(score, f"model:{model.signature}|prompt:{Path(prompt).name if prompt else 'own'}@{mark}")
+    digest = blake2b(template.encode(), digest_size=4).hexdigest()
+    return Loaded(score, f"model:{model.signature}|prompt:{Path(prompt).name if prompt else 'own'}@{digest}")
 
 
 def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
-    """Return a matrix (vocabulary, 10) that sums the probabilities of the tokens that write each digit."""
+    """Return a matrix (vocabulary, 10) that sums the probabilities of the tokens of each digit."""
     matrix = torch.zeros(max(vocabulary.values()) + 1, 10, dtype=torch.float64)
-    for token, number in vocabulary.items():
-        plain = token.strip(_SPACES)
-        if len(plain) == 1 and plain in "0123456789":
-            matrix[number, int(plain)] = 1.0
+    for token, token_id in vocabulary.items():
+        text = token.strip(_SPACES)
+        if len(text) == 1 and text in "0123456789":
+            matrix[token_id, int(text)] = 1.0
     if not matrix.sum(dim=0).bool().all():
         raise ConfigError("fleur needs a tokenizer with a token for every digit; choose another model")
     return matrix
@@ -91,7 +91,7 @@ def smooth(pieces: Sequence[str], digits: Floats) -> float:
         return float("nan")
     lead, first, second = (digits[steps[start]] if start >= 0 else np.zeros(10) for start in starts)
     if float(match.group()) == 1 or match.group(1) is None:
-        nearly = 0.9 if text[starts[0]] == "1" else 0.0
-        return float(nearly * lead[0] + lead[1])
+        zero_weight = 0.9 if text[starts[0]] == "1" else 0.0
+        return float(zero_weight * lead[0] + lead[1])
     tenths = np.arange(10)
     return float(tenths @ first * 0.1 + tenths @ second * 0.01)

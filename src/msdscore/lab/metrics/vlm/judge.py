@@ -37,7 +37,7 @@ Answer in two lines:
 Because: your reasons in one or two sentences
 Verdict: 1, 2 or tie"""
 QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
-MOST_TOKENS = 600
+MAX_TOKENS = 600
 # `own` has the temperature of CapArena's script (0.1), and both orders. `caparena` is the setup in its paper and in
 # MSD-Score's: one order, temperature 0.5. Its prompt cannot be distributed here: pass it with prompt=FILE.
 SETUPS: Mapping[str, Mapping[str, float]] = {
@@ -46,39 +46,39 @@ SETUPS: Mapping[str, Mapping[str, float]] = {
 }
 OPENAI = "https://api.openai.com/v1"
 _VERDICT = re.compile(r"(?:verdict|judge?ment)\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
-_PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's words
+_PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's format
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
-_FORM_TRIES = 3
+_MAX_ATTEMPTS = 3
 FACTS = ("calls", "tokens_in", "tokens_out", "cost")
 
 Ask = Callable[[Image, str, int], Answer]
-_Prompt = tuple[int, str]  # number of the image, words
+_Prompt = tuple[int, str]  # index of the image, question
 
 
 def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt: str = "", **options: str) -> Loaded:
     """Load the metric with a model at an endpoint, or a local one; `prompt` is a file with {first} and {second}."""
     local = choice("backend", backend, ("endpoint", "local")) == "local"
-    chosen = SETUPS[choice("setup", setup, tuple(SETUPS))]
-    values = {name: number(name, options.get(name, value), least=0.0) for name, value in chosen.items()}
+    defaults = SETUPS[choice("setup", setup, tuple(SETUPS))]
+    values = {name: number(name, options.get(name, value), least=0.0) for name, value in defaults.items()}
     if values["orders"] not in (1, 2):
         raise ConfigError(f"orders must be 1 or 2, got {values['orders']:g}")
-    sampling = Sampling(values["temperature"], values["top_p"], MOST_TOKENS)
+    sampling = Sampling(values["temperature"], values["top_p"], MAX_TOKENS)
     price_in, price_out = (number(name, options.get(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
-    home = os.environ.get("MSDSCORE_HOME")
-    default = (Path(home) if home else Path.home() / ".cache" / "msdscore") / "judge"
+    home_folder = os.environ.get("MSDSCORE_HOME")
+    default = (Path(home_folder) if home_folder else Path.home() / ".cache" / "msdscore") / "judge"
     workers = int(number("workers", options.get("workers", 4), least=1))
     for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
         if name in options:
             raise ConfigError(f"option {name} needs backend={'endpoint' if local else 'local'}")
-    words = ("", read_prompt(prompt, "first", "second")) if prompt else (SYSTEM, QUESTION)
+    prompts = ("", read_prompt(prompt, "first", "second")) if prompt else (SYSTEM, QUESTION)
     connect = _local if local else _endpoint
-    ask, identity = connect(model, words[0], sampling, options)
-    # One local model on one device: threads would only interleave its draws.
+    ask, identity = connect(model, prompts[0], sampling, options)
+    # A local model runs one request at a time: threads would interleave its random draws.
     folder, workers = Path(options.get("cache", "") or default), 1 if local else workers
     orders = int(values["orders"])
-    judge = Judge(ask, identity, words, orders, sampling, folder, (price_in, price_out), workers)
-    mark = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(words)) % 16**8:08x}"
-    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{mark}"
+    judge = Judge(ask, identity, prompts, orders, sampling, folder, (price_in, price_out), workers)
+    prompt_id = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(prompts)) % 16**8:08x}"
+    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{prompt_id}"
     return Loaded(judge.score, choices)
 
 
@@ -107,7 +107,7 @@ class Judge:
 
     ask: Ask
     identity: str
-    words: tuple[str, str]
+    prompts: tuple[str, str]  # system message, question
     orders: int
     sampling: Sampling
     folder: Path
@@ -117,7 +117,7 @@ class Judge:
     def score(self, batch: Cases) -> CaseScores:
         """Return the share of orders won by each caption, and the cost of the answers; NaN without a verdict.
 
-        A question that several cases share is sent once, and its cost is counted for the first of them.
+        A question shared by several cases is sent once, and its cost is counted for the first of them.
         """
         questions: dict[int, tuple[_Prompt, ...]] = {}
         for case in range(len(batch)):
@@ -125,13 +125,13 @@ class Judge:
                 image, captions = int(batch.owner[case]), batch.candidates(case)
                 orders = [captions, captions[::-1]][: self.orders]
                 questions[case] = tuple((image, self._question(first, second)) for first, second in orders)
-        distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
+        distinct = list(dict.fromkeys(question for case_questions in questions.values() for question in case_questions))
         with ThreadPoolExecutor(self.workers) as pool:
             answers = pool.map(lambda question: self._verdict(batch.images[question[0]], question[1]), distinct)
             verdicts = dict(zip(distinct, answers, strict=True))
         values = np.full((len(batch), 2), np.nan)
         facts = {name: np.zeros(len(batch)) for name in FACTS}
-        unpaid = set(distinct)
+        uncounted = set(distinct)
         for case, prompts in questions.items():
             first = [
                 verdicts[question][0] if order == 0 else 1 - verdicts[question][0]
@@ -139,15 +139,15 @@ class Judge:
             ]
             share = sum(first) / len(first)
             values[case] = share, 1 - share
-            for question in set(prompts) & unpaid:
-                unpaid.remove(question)
+            for question in set(prompts) & uncounted:
+                uncounted.remove(question)
                 for name, used in zip(FACTS, verdicts[question][1], strict=True):
                     facts[name][case] += used
         return CaseScores(values, facts)
 
     def _question(self, first: str, second: str) -> str:
-        # One pass, so that a caption that contains {second} is not changed.
-        return re.sub(r"\{(first|second)\}", lambda match: first if match[1] == "first" else second, self.words[1])
+        # In one pass, so that "{second}" in a caption is not replaced.
+        return re.sub(r"\{(first|second)\}", lambda match: first if match[1] == "first" else second, self.prompts[1])
 
     def _verdict(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
         """Return the credit of the first caption (NaN: no verdict), and the usage, in the order of `FACTS`."""
@@ -159,12 +159,12 @@ class Judge:
         return float("nan") if verdict is None else _CREDIT[verdict], (len(answers), *used, cost)
 
     def _answers(self, image: Image, question: str) -> Iterator[Answer]:
-        """Yield answers until one has a verdict; each is stored on disk, so that no question is paid for twice."""
+        """Yield answers until one has a verdict; each is stored on disk, so that no question is sent twice."""
         pixels = pixel_key(image)
-        for attempt in range(_FORM_TRIES):
-            # Everything that can change an answer.
+        for attempt in range(_MAX_ATTEMPTS):
+            # The key contains everything that can change an answer.
             content = json.dumps({
-                "model": self.identity, "system": self.words[0], "question": question, "picture": str(pixels),
+                "model": self.identity, "system": self.prompts[0], "question": question, "picture": str(pixels),
                 "sampling": str(self.sampling), "attempt": str(attempt),
             }, sort_keys=True, ensure_ascii=False)  # fmt: skip
             key = blake2b(content.encode(), digest_size=16).hexdigest()
@@ -172,7 +172,7 @@ class Judge:
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 answer = Answer(str(stored["text"]), int(stored["tokens_in"]), int(stored["tokens_out"]))
-            except (OSError, ValueError, KeyError, TypeError):  # no readable answer is stored
+            except (OSError, ValueError, KeyError, TypeError):  # no stored answer
                 answer = self.ask(image, question, text_key(key))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(path, json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n", folder=path.parent)
@@ -187,5 +187,5 @@ def read_verdict(text: str) -> str | None:
     >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2"), read_verdict("Caption 1 is better.")
     ('2', '1')
     """
-    verdicts = _VERDICT.findall(text) or ["".join(found) for found in _PLAIN.findall(text)]
+    verdicts = _VERDICT.findall(text) or ["".join(groups) for groups in _PLAIN.findall(text)]
     return str(verdicts[-1]).lower() if verdicts else None

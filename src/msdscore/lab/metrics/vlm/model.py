@@ -17,7 +17,7 @@ from msdscore.errors import ConfigError, WeightsError, require
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings; temperature 0 takes the likeliest token."""
+    """Sampling settings; temperature 0 is greedy decoding."""
 
     temperature: float
     top_p: float
@@ -28,8 +28,8 @@ class Sampling:
         """The settings as arguments of `generate` in transformers."""
         if self.temperature == 0:
             return {"do_sample": False, "max_new_tokens": self.most_tokens}
-        drawn = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
-        return {"do_sample": True, "max_new_tokens": self.most_tokens, **drawn}
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+        return {"do_sample": True, "max_new_tokens": self.most_tokens, **sampling}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Answer:
 
 
 class LocalModel:
-    """A checkpoint of the image-text-to-text kind (LLaVA, Qwen-VL …) on this machine."""
+    """A local image-text-to-text model (LLaVA, Qwen-VL …)."""
 
     def __init__(self, model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement) -> None:
         self._model = model
@@ -52,24 +52,24 @@ class LocalModel:
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every token with its id."""
+        """Token ids by token."""
         tokens: dict[str, int] = self._processor.tokenizer.get_vocab()
         return tokens
 
     def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
-        """Return a sampled answer; the same seed samples the same words on one machine."""
+        """Return a sampled answer; the same seed returns the same answer on one machine."""
         inputs = self._inputs(image, question)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             ids = self._generate(inputs, **sampling.arguments).sequences[0]
-        asked = int(inputs["input_ids"].shape[1])
-        text = self._processor.tokenizer.decode(ids[asked:], skip_special_tokens=True)
-        return Answer(str(text).strip(), asked, len(ids) - asked)
+        prompt_length = int(inputs["input_ids"].shape[1])
+        text = self._processor.tokenizer.decode(ids[prompt_length:], skip_special_tokens=True)
+        return Answer(str(text).strip(), prompt_length, len(ids) - prompt_length)
 
     def answer_greedily(
         self, image: Image, question: str, *, most_tokens: int
     ) -> tuple[tuple[str, ...], Float[Tensor, "steps vocabulary"]]:
-        """Return the tokens of the likeliest answer, with the probabilities of the whole vocabulary at every step."""
+        """Return the tokens of the greedy answer, with the probabilities of the whole vocabulary at every step."""
         inputs = self._inputs(image, question)
         generated = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
         ids = generated.sequences[0, inputs["input_ids"].shape[1] :]
@@ -77,14 +77,14 @@ class LocalModel:
         return tuple(map(str, pieces)), torch.stack([step[0] for step in generated.scores]).double().softmax(dim=-1)
 
     @torch.no_grad()
-    def _generate(self, inputs: Any, **how: Any) -> Any:
+    def _generate(self, inputs: Any, **options: Any) -> Any:
         tokenizer = self._processor.tokenizer
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        return self._model.generate(**inputs, return_dict_in_generate=True, pad_token_id=pad, **how)
+        return self._model.generate(**inputs, return_dict_in_generate=True, pad_token_id=pad, **options)
 
     def _inputs(self, image: Image, question: str) -> Any:
-        turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
-        prompt = self._processor.apply_chat_template([turn], add_generation_prompt=True)
+        message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
+        prompt = self._processor.apply_chat_template([message], add_generation_prompt=True)
         prepared = self._processor(images=image, text=prompt, return_tensors="pt").to(self._placement.device)
         prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
         return prepared
@@ -95,9 +95,9 @@ def read_prompt(path: str, *fields: str) -> str:
     if not Path(path).is_file():
         raise ConfigError(f"{path}: no such prompt file")
     prompt = Path(path).read_text(encoding="utf-8").strip()
-    marks = [f"{{{field}}}" for field in fields]
-    if not all(mark in prompt for mark in marks):
-        raise ConfigError(f"{path}: expected {' and '.join(marks)} in the prompt")
+    placeholders = [f"{{{field}}}" for field in fields]
+    if not all(placeholder in prompt for placeholder in placeholders):
+        raise ConfigError(f"{path}: expected {' and '.join(placeholders)} in the prompt")
     return prompt
 
 
@@ -116,7 +116,7 @@ def load_processor(checkpoint: Checkpoint, kind: str = "AutoProcessor") -> Any:
     transformers: Any = require("transformers", extra="hf")
     try:
         return getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise various errors
         reason = type(error).__name__
         raise WeightsError(f"the processor of {checkpoint.source!r} cannot be loaded ({reason})") from error
 
@@ -125,7 +125,7 @@ def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revisi
     """Load a model with its processor from a folder or a hub name.
 
     Raises:
-        WeightsError: files are missing or damaged, or the checkpoint has no chat template.
+        WeightsError: If files are missing or damaged, or the checkpoint has no chat template.
     """
     model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if not getattr(processor, "chat_template", None):

@@ -28,7 +28,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 
 Floats = npt.NDArray[np.float64]
-Shares = Float[Tensor, "batch components points"]
+Responsibilities = Float[Tensor, "batch components points"]
 Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
 HARD = 0.01  # nats; assignments with a lower entropy count as hard
@@ -69,8 +69,8 @@ def sensitivity(study: Study) -> list[Table]:
     lengths = torch.tensor(LENGTHS, dtype=torch.float64)
     curves = concentration(lengths, dim).tolist(), concentration_slope(lengths, dim).tolist()
     rows: list[Row] = [
-        {"r": length, "kappa": own, "slope": slope, "share": 0.01 * slope / own}
-        for length, own, slope in zip(LENGTHS, *curves, strict=True)
+        {"r": length, "kappa": value, "slope": slope, "share": 0.01 * slope / value}
+        for length, value, slope in zip(LENGTHS, *curves, strict=True)
     ]
     plots = [
         Plot(x="r", y=[name], x_label="mean resultant length", y_label=label, points=True, logarithmic=True)
@@ -99,25 +99,29 @@ def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: i
     )
     table = np.array(answers)
     lengths, *columns = table.T
-    each, images = dict(zip(KINDS, columns, strict=True)), np.array([image for _, image in captions])
-    rows = [entropy_row(lengths, each, images, chosen) for chosen in quantile_bins(lengths, bins)]
+    entropies_by_kind, images = dict(zip(KINDS, columns, strict=True)), np.array([image for _, image in captions])
+    rows = [
+        entropy_row(lengths, entropies_by_kind, images, rows_in_bin) for rows_in_bin in quantile_bins(lengths, bins)
+    ]
     largest = float(np.log(paper_form(pipeline).components[1]))
     heads = [Column(f"entropy, {kind}", "", ".4f") for kind in KINDS]
     hard = [per_cent(f"hard, {kind}", f"hard, {kind} (%)") for kind in KINDS]
-    look: dict[str, Any] = {"x_label": "tokens", "y_label": "entropy, nats", "level": largest}
+    plot_options: dict[str, Any] = {"x_label": "tokens", "y_label": "entropy, nats", "level": largest}
     shared: dict[str, Any] = {
         "signature": pipeline.signature,
         "facts": {"benchmark": name, "largest_possible": largest, "hard_below": HARD},
     }
     points = [dict(zip(("tokens", *KINDS), values, strict=True)) for values in table.tolist()]
-    cloud = Plot(x="tokens", y=list(KINDS), title="responsibility entropy, caption by caption", points=True, **look)
+    cloud = Plot(
+        x="tokens", y=list(KINDS), title="responsibility entropy, caption by caption", points=True, **plot_options
+    )
     return [Table(
         name="bins",
         title="Entropy of responsibilities by caption length in tokens",
         columns=[Column("tokens"), Column("captions"), *heads, *hard],
         rows=rows,
         notes=[f"entropy in nats, at most {largest:.3f}; hard: mean entropy of a caption's tokens below {HARD} nats"],
-        plots=[Plot(x="middle", y=[head.name for head in heads], title="mean by length", **look)],
+        plots=[Plot(x="middle", y=[head.name for head in heads], title="mean by length", **plot_options)],
         **shared,
     ), Table(name="captions", rows=points, plots=[cloud], **shared)]  # fmt: skip
 
@@ -130,12 +134,16 @@ def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]
             images.setdefault(text, name)
     if not images:
         raise InputError("expected a benchmark with captions, got none")
-    every = list(images.items())
-    return every if limit is None else [every[number * len(every) // limit] for number in range(min(limit, len(every)))]
+    captions = list(images.items())
+    return (
+        captions
+        if limit is None
+        else [captions[index * len(captions) // limit] for index in range(min(limit, len(captions)))]
+    )
 
 
-def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "batch points"]]:
-    """Return the responsibilities of each caption's components for its tokens, and the mask of real tokens."""
+def text_responsibilities(texts: Embedded, config: Paper) -> tuple[Responsibilities, Bool[Tensor, "batch points"]]:
+    """Return the responsibilities of each caption's components for its tokens, and the token mask."""
     vectors, kind = texts.vectors, config.mixture
     keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
     real = real_points(vectors.points, vectors.mask)
@@ -145,63 +153,65 @@ def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "b
     return logits.softmax(dim=1), vectors.mask
 
 
-def entropies(shares: Shares, mask: Bool[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
+def entropies(responsibilities: Responsibilities, mask: Bool[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
     r"""Return the mean entropy :math:`-\sum_k r_{nk}\log r_{nk}` of each caption's tokens, in nats.
 
     >>> halves = torch.full((1, 2, 3), 0.5)
     >>> entropies(halves, torch.ones(1, 3, dtype=torch.bool)).exp()
     tensor([2.])
     """
-    each = -torch.special.xlogy(shares, shares).sum(dim=1).masked_fill(~mask, 0.0)
-    return each.sum(dim=1) / mask.sum(dim=1).clamp_min(1)
+    token_entropies = -torch.special.xlogy(responsibilities, responsibilities).sum(dim=1).masked_fill(~mask, 0.0)
+    return token_entropies.sum(dim=1) / mask.sum(dim=1).clamp_min(1)
 
 
 def adjusted_rand(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    r"""Return the adjusted Rand index: 1 for clusterings that agree up to names, 0 on average for random ones.
+    r"""Return the adjusted Rand index: 1 for equal clusterings up to labels, 0 on average for random ones.
 
     .. math:: \frac{\sum_{ij}\binom{n_{ij}}{2} - e}{\tfrac12(a + b) - e}, \quad e = ab / \binom{n}{2}
 
     with a and b the sums of :math:`\binom{\cdot}{2}` over the clusters of either side (Hubert and Arabie, Journal of
-    Classification 2, 1985). For the few tokens of a caption it takes an eighteenth of scikit-learn's time.
+    Classification 2, 1985). For the few tokens of a caption it is 18 times as fast as scikit-learn.
 
     >>> adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]), round(adjusted_rand([0, 0, 1, 1], [0, 1, 0, 1]), 2)
     (1.0, -0.5)
     """
-    ours, theirs = (np.unique(np.asarray(labels), return_inverse=True)[1] for labels in (first, second))
-    table = np.zeros((int(ours.max()) + 1, int(theirs.max()) + 1))
-    np.add.at(table, (ours, theirs), 1)
+    first_labels, second_labels = (np.unique(np.asarray(labels), return_inverse=True)[1] for labels in (first, second))
+    table = np.zeros((int(first_labels.max()) + 1, int(second_labels.max()) + 1))
+    np.add.at(table, (first_labels, second_labels), 1)
     sides = (table, table.sum(1), table.sum(0), table.sum(keepdims=True))
-    both, rows, columns, whole = (float((counts * (counts - 1) / 2).sum()) for counts in sides)
-    expected, most = rows * columns / whole if whole else 0.0, (rows + columns) / 2
+    both, rows, columns, all_pairs = (float((counts * (counts - 1) / 2).sum()) for counts in sides)
+    expected, maximum = rows * columns / all_pairs if all_pairs else 0.0, (rows + columns) / 2
     # Two clusterings with a single cluster, or with only singletons, are equal.
-    return 1.0 if most == expected else (both - expected) / (most - expected)
+    return 1.0 if maximum == expected else (both - expected) / (maximum - expected)
 
 
-def entropy_row(lengths: Floats, each: dict[str, Floats], images: npt.NDArray[np.str_], chosen: Any) -> Row:
+def entropy_row(
+    lengths: Floats, entropies_by_kind: dict[str, Floats], images: npt.NDArray[np.str_], rows_in_bin: Any
+) -> Row:
     """Return mean entropy and share of hard assignments by kind of mixture, for the chosen captions."""
-    shortest, longest = int(lengths[chosen].min()), int(lengths[chosen].max())
+    shortest, longest = int(lengths[rows_in_bin].min()), int(lengths[rows_in_bin].max())
     row: dict[str, Value] = {"tokens": f"{shortest} to {longest}", "shortest": shortest, "longest": longest,
-                             "middle": (shortest + longest) / 2, "captions": len(chosen)}  # fmt: skip
-    for kind, values in each.items():
-        hard = (values[chosen] < HARD).astype(float)
-        row[f"entropy, {kind}"] = bootstrap_mean(values[chosen], clusters=images[chosen])
-        row[f"hard, {kind}"] = bootstrap_share(hard, clusters=images[chosen])
+                             "middle": (shortest + longest) / 2, "captions": len(rows_in_bin)}  # fmt: skip
+    for kind, values in entropies_by_kind.items():
+        hard = (values[rows_in_bin] < HARD).astype(float)
+        row[f"entropy, {kind}"] = bootstrap_mean(values[rows_in_bin], clusters=images[rows_in_bin])
+        row[f"hard, {kind}"] = bootstrap_share(hard, clusters=images[rows_in_bin])
     return row
 
 
 def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
     """Return the accuracy of MSD over random starts and from the fixed one, and the standard deviation of a score."""
-    scores = values.reshape(len(pairs), 2, -1)  # pair, right and wrong caption, fixed start then seeds
-    right = (scores[:, 0] > scores[:, 1]).astype(np.float64)
-    drawn, names = right[:, 1:].mean(axis=0), clusters(pairs)
+    scores = values.reshape(len(pairs), 2, -1)  # pairs, right and wrong caption, fixed start and seeds
+    correct = (scores[:, 0] > scores[:, 1]).astype(np.float64)
+    sample_accuracy, names = correct[:, 1:].mean(axis=0), clusters(pairs)
     deviations = scores[:, :, 1:].std(axis=2, ddof=1).mean(axis=1)
-    moved = (scores[:, :, 1:] - scores[:, :, :1]).mean(axis=(1, 2))
+    shifts = (scores[:, :, 1:] - scores[:, :, :1]).mean(axis=(1, 2))
     return [
-        {"figure": "accuracy, sample: mean over seeds", "value": float(drawn.mean()),
-         "deviation": float(drawn.std(ddof=1)), "least": float(drawn.min()), "most": float(drawn.max())},
-        {"figure": "accuracy, spread", "value": bootstrap_mean(right[:, 0], clusters=names)},
+        {"figure": "accuracy, sample: mean over seeds", "value": float(sample_accuracy.mean()),
+         "deviation": float(sample_accuracy.std(ddof=1)), "least": float(sample_accuracy.min()), "most": float(sample_accuracy.max())},
+        {"figure": "accuracy, spread", "value": bootstrap_mean(correct[:, 0], clusters=names)},
         {"figure": "standard deviation of a score over seeds", "value": bootstrap_mean(deviations, clusters=names)},
-        {"figure": "mean difference of a score, sample − spread", "value": bootstrap_mean(moved, clusters=names)},
+        {"figure": "mean difference of a score, sample − spread", "value": bootstrap_mean(shifts, clusters=names)},
         {"figure": "standard deviation between captions", "value": float(scores[:, :, 0].std(ddof=1))},
     ]  # fmt: skip
 
@@ -237,23 +247,30 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in MIXTURES.values():
-        labels = []  # by seed and caption the component of each real token
+        labels = []  # component of each real token, by seed and caption
         for seed in range(seeds):
-            shares, mask = text_shares(texts, paper_form(pipeline, mixture=kind, init="sample", seed=seed))
-            most = shares.argmax(dim=1)
-            labels.append([row[real].tolist() for row, real in zip(most, mask, strict=True)])
-        both = [zip(first, second, strict=True) for first, second in combinations(labels, 2)]
-        columns.append([float(np.mean([adjusted_rand(*each) for each in row])) for row in zip(*both, strict=True)])
+            responsibilities, mask = text_responsibilities(
+                texts, paper_form(pipeline, mixture=kind, init="sample", seed=seed)
+            )
+            assignments = responsibilities.argmax(dim=1)
+            labels.append([row[real].tolist() for row, real in zip(assignments, mask, strict=True)])
+        seed_pairs = [zip(first, second, strict=True) for first, second in combinations(labels, 2)]
+        columns.append(
+            [
+                float(np.mean([adjusted_rand(*clusterings) for clusterings in row]))
+                for row in zip(*seed_pairs, strict=True)
+            ]
+        )
     return [[column[texts.row(item)] for column in columns] for item in range(len(captions))]
 
 
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
     """Return MSD of both captions of each pair: with the deterministic start, then with every seed."""
-    drawing = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
-    images = drawing.embed_images(drawing.decode([image_source(pair.image) for pair in pairs])).require()
-    texts = drawing.embed_texts([text for pair in pairs for text in pair.captions]).require()
-    owner = [number for number in range(len(pairs)) for _ in range(2)]
-    configs = [drawing.config.changed(init="spread"), *(drawing.config.changed(seed=seed) for seed in range(seeds))]
+    sampling = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
+    images = sampling.embed_images(sampling.decode([image_source(pair.image) for pair in pairs])).require()
+    texts = sampling.embed_texts([text for pair in pairs for text in pair.captions]).require()
+    owner = [index for index in range(len(pairs)) for _ in range(2)]
+    configs = [sampling.config.changed(init="spread"), *(sampling.config.changed(seed=seed) for seed in range(seeds))]
     columns = []
     for config in configs:
         measured = Pipeline(pipeline.encoder, config).measure(images, texts, owner, range(len(owner)))
@@ -266,14 +283,14 @@ def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[flo
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in KINDS.values():
-        shares, mask = text_shares(texts, paper_form(pipeline, mixture=kind))
-        columns.append(entropies(shares.double(), mask).tolist())
+        responsibilities, mask = text_responsibilities(texts, paper_form(pipeline, mixture=kind))
+        columns.append(entropies(responsibilities.double(), mask).tolist())
     rows = list(zip(texts.vectors.mask.sum(dim=1).tolist(), *columns, strict=True))
     return [list(rows[texts.row(item)]) for item in range(len(captions))]
 
 
 def concentration_slope(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
-    r"""The derivative of `concentration` in the mean resultant length, before its bounds.
+    r"""The derivative of `concentration` with respect to the mean resultant length, before clipping.
 
     .. math:: \frac{d\hat\kappa}{d\bar r} = \frac{D + (D - 3)\bar r^2 + \bar r^4}{(1 - \bar r^2)^2}
 

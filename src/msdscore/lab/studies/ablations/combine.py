@@ -19,12 +19,12 @@ from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 SCORE = "soft-msd"
-_RIDGE = 1e-3  # keeps weights finite if one side separates the pairs
-_STEPS = 50  # of Newton's method, which needs fewer than ten
+_RIDGE = 1e-3  # weights stay finite if one metric separates the pairs
+_STEPS = 50  # maximum number of Newton steps; fewer than ten are needed
 
 
 def judge_msd(study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = ()) -> list[Table]:
-    """Compare Soft-MSD with another metric that chooses (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`); combine both."""
+    """Compare Soft-MSD with a judge (`-m judge:MODEL`, `-m file:VERDICTS.jsonl`), and combine both."""
     if len(metric) != 1:
         raise ConfigError(
             f"expected one metric to combine with Soft-MSD, as in -m judge:MODEL or -m file:VERDICTS.jsonl, "
@@ -46,19 +46,23 @@ def _tables(row: VariantResult, other: str, how: Resampling) -> list[Table]:
     gaps = gaps / np.where(spread > 0, spread, 1.0)
     weights = logistic_weights(gaps[fitted])
     differences = {SCORE: gaps[:, 0], other: gaps[:, 1], "combined": gaps @ weights}
-    credit = {label: 0.5 + 0.5 * np.sign(each) for label, each in differences.items()}  # a tie is one half
+    credit = {label: 0.5 + 0.5 * np.sign(values) for label, values in differences.items()}  # a tie is one half
     names = pairs.cluster[rest]
     rows: list[Row] = [
-        {"metric": label, "accuracy": bootstrap_share(right[rest], clusters=names, how=how),
-         "gain": None if label != "combined" else paired_difference(right[rest], credit[other][rest], clusters=names,
+        {"metric": label, "accuracy": bootstrap_share(correct[rest], clusters=names, how=how),
+         "gain": None if label != "combined" else paired_difference(correct[rest], credit[other][rest], clusters=names,
                                                                    how=how)}
-        for label, right in credit.items()
+        for label, correct in credit.items()
     ]  # fmt: skip
     agree = np.sign(gaps[rest, 0]) == np.sign(gaps[rest, 1])
     cases: list[Row] = [
-        {"pairs": name, "count": len(own), **{label: float(right[own].mean()) for label, right in credit.items()}}
-        for name, own in (("both choose alike", rest[agree]), ("they disagree", rest[~agree]))
-        if len(own)
+        {
+            "pairs": name,
+            "count": len(selected),
+            **{label: float(correct[selected].mean()) for label, correct in credit.items()},
+        }
+        for name, selected in (("both choose alike", rest[agree]), ("they disagree", rest[~agree]))
+        if len(selected)
     ]
     fit = dict(zip((SCORE, other), weights.tolist(), strict=True))
     about = row.about(SCORE, weights=fit, fitted=len(fitted), rest=len(rest))
@@ -80,13 +84,13 @@ def halves(cluster: npt.NDArray[np.str_], seed: int) -> tuple[npt.NDArray[np.int
         raise InputError(
             f"expected pairs of at least 4 images, one half for the fit and one for the evaluation, got {len(names)}"
         )
-    chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
-    inside = np.isin(cluster, chosen)
-    return np.flatnonzero(inside), np.flatnonzero(~inside)
+    selected = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
+    is_selected = np.isin(cluster, selected)
+    return np.flatnonzero(is_selected), np.flatnonzero(~is_selected)
 
 
 def logistic_weights(gaps: Floats) -> Floats:
-    r"""Weights w that maximise :math:`\sum_i \log\sigma(w \cdot g_i)` for differences (better − worse) g, with a ridge.
+    r"""Weights w that maximise :math:`\sum_i \log\sigma(w \cdot g_i)` for differences (better − worse) g, L2-penalised.
 
     There is no intercept: swapping two captions must swap the choice.
 

@@ -1,7 +1,7 @@
 """Ablations of the evidence form: the form with one part changed, on every set, with paired differences.
 
 Every pair is measured once; forms are functions of its similarity and of the values of its words. `balance` and `delta`
-are also chosen by leave-one-set-out.
+are also selected by leaving one set out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ CURVES: Mapping[str, tuple[float, ...]] = {
     "delta": (0.0, 0.05, 0.1, 0.15, 0.2, 0.3),
 }
 FORM, BASELINE = "evidence", "cosine"
-FURTHER = {"pairs/matched length": "equal length"}  # figures besides the headline that count as a separate set
+EXTRA_FIGURES = {"pairs/matched length": "equal length"}  # besides the headline; each is shown as a separate set
 _IMAGES = 32  # per batch
 
 
@@ -38,7 +38,7 @@ _IMAGES = 32  # per batch
 class Words:
     """Inputs of a form: the similarity of a pair, the share of affirmed words, and values of the judged words.
 
-    These are margins, weights, log-odds, and the log-odds above which a word is not in doubt (`settled`).
+    `settled` are the log-odds above which a word is not in doubt.
     """
 
     similarity: float
@@ -49,7 +49,7 @@ class Words:
     settled: Floats
 
 
-FormOf = Callable[[Words], float]
+ScoreFunction = Callable[[Words], float]
 
 
 def form(study: Study, *, benchmark: Sequence[str] = SETS) -> list[Table]:
@@ -59,41 +59,43 @@ def form(study: Study, *, benchmark: Sequence[str] = SETS) -> list[Table]:
     settings, spread = pipeline.config, require_bank(pipeline, "words").spread
     assert isinstance(settings, Evidence), "only the evidence form has words"
     forms = ablations(settings, spread)
-    along = {
-        _label(name, value): of_settings(settings.changed(**{name: value}), spread)
+    curve_forms = {
+        _label(name, value): score_function(settings.changed(**{name: value}), spread)
         for name, values in CURVES.items()
         for value in values
     }
-    against = dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE)
-    heads: dict[str, dict[str, Difference]] = {}
+    against = dict.fromkeys(forms, FORM) | dict.fromkeys(curve_forms, BASELINE)
+    differences: dict[str, dict[str, Difference]] = {}
     for name in present:
         run = run_once(study, study.plan(name, [BASELINE], control=False), pipeline)
-        heads |= _compare(name, run, _scores(study, pipeline, name, run, forms | along), study.resampling, against)
-    tables = [_ablation_table(heads, forms), *(_curve_table(heads, name) for name in CURVES)]
-    tables.append(_left_out_table(heads, {name: getattr(settings, name) for name in CURVES}))
+        differences |= _compare(
+            name, run, _scores(study, pipeline, name, run, forms | curve_forms), study.resampling, against
+        )
+    tables = [_ablation_table(differences, forms), *(_curve_table(differences, name) for name in CURVES)]
+    tables.append(_left_out_table(differences, {name: getattr(settings, name) for name in CURVES}))
     return [replace(table, signature=pipeline.signature) for table in tables]
 
 
-def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
+def ablations(settings: Evidence, spread: float) -> dict[str, ScoreFunction]:
     """Return the form in use, the cosine, and the form with one part changed."""
-    whole = of_settings(settings, spread)
+    full = score_function(settings, spread)
     return {
-        FORM: whole,
+        FORM: full,
         BASELINE: lambda words: words.similarity,
-        "without doubt": of_settings(settings.changed(delta=0.0), spread),
+        "without doubt": score_function(settings.changed(delta=0.0), spread),
         "doubt without its factor": lambda words: (
-            whole(words) + settings.delta * (doubt(words) - doubt(words, factor=False))
+            full(words) + settings.delta * (doubt(words) - doubt(words, factor=False))
         ),
-        "without denial": lambda words: whole(replace(words, affirmed=1.0)),
-        "precision alone": of_settings(settings.changed(balance=0.0), spread),
-        "information alone": of_settings(settings.changed(balance=1.0), spread),
-        "words of equal weight": lambda words: whole(replace(words, weights=(words.weights > 0).astype(np.float64))),
-        "without similarity": lambda words: whole(words) - words.similarity + denial(words),
+        "without denial": lambda words: full(replace(words, affirmed=1.0)),
+        "precision alone": score_function(settings.changed(balance=0.0), spread),
+        "information alone": score_function(settings.changed(balance=1.0), spread),
+        "words of equal weight": lambda words: full(replace(words, weights=(words.weights > 0).astype(np.float64))),
+        "without similarity": lambda words: full(words) - words.similarity + denial(words),
     }
 
 
-def of_settings(settings: Evidence, spread: float) -> FormOf:
-    """Return the score with these settings as a function of the words."""
+def score_function(settings: Evidence, spread: float) -> ScoreFunction:
+    """Return the score with these settings as a function of `Words`."""
     first, second = settings.weights
     return lambda words: (
         words.similarity
@@ -105,7 +107,7 @@ def of_settings(settings: Evidence, spread: float) -> FormOf:
 
 
 def denial(words: Words) -> float:
-    """Return the part of a positive similarity that is lost by denied words."""
+    """Return the reduction of a positive similarity by negated words."""
     return (1 - words.affirmed) * max(words.similarity, 0.0)
 
 
@@ -126,12 +128,12 @@ def doubt(words: Words, *, factor: bool = True) -> float:
     total = float(words.weights.sum())
     if total == 0:
         return 0.0
-    belongs = 1 / (1 + np.exp(-float(words.weights @ words.odds) / total)) if factor else 1.0
-    return float(belongs * (words.weights @ (words.settled - words.odds).clip(min=0)))
+    probability = 1 / (1 + np.exp(-float(words.weights @ words.odds) / total)) if factor else 1.0
+    return float(probability * (words.weights @ (words.settled - words.odds).clip(min=0)))
 
 
 def _scores(
-    study: Study, pipeline: Pipeline, name: str, run: VariantResult, forms: Mapping[str, FormOf]
+    study: Study, pipeline: Pipeline, name: str, run: VariantResult, forms: Mapping[str, ScoreFunction]
 ) -> dict[str, list[list[float]]]:
     """Return the scores of every form: one list per item of a benchmark run, with one score per caption."""
     items = {item.id: item for item in study.items(name)}
@@ -141,10 +143,10 @@ def _scores(
     answers = study.run(
         f"forms-{name}", batches, lambda _, batch: _measure(pipeline, chosen, batch), pipeline, benchmark=name
     )
-    for item, number, similarity, share, *local in chain.from_iterable(answers):
-        words = Words(similarity, share, *map(np.array, local))
-        for label, of in forms.items():
-            scores[label][item][number] = of(words)
+    for item, caption, similarity, share, *word_values in chain.from_iterable(answers):
+        words = Words(similarity, share, *map(np.array, word_values))
+        for label, score in forms.items():
+            scores[label][item][caption] = score(words)
     return scores
 
 
@@ -154,52 +156,57 @@ def _measure(
     """Return item and index of every caption that can be measured, and the fields of its `Words`."""
     row_of: dict[str, int] = {}
     cells = [
-        (item, number, owner, row_of.setdefault(text, len(row_of)))
+        (item, caption, owner, row_of.setdefault(text, len(row_of)))
         for item, owner in zip(batch.items, batch.owner, strict=True)
-        for number, text in enumerate(items[item].captions)
+        for caption, text in enumerate(items[item].captions)
     ]
     readable, measured = measure_readable(pipeline, batch.images, list(row_of), [cell[2:] for cell in cells])
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    shares, (margins, odds, settled) = affirmed(words.spoken).tolist(), words.sides
+    affirmed_shares, (margins, odds, settled) = affirmed(words.spoken).tolist(), words.sides
     answers = []
-    for pair, (item, number, *_) in enumerate(cells[cell] for cell in readable):
+    for pair, (item, caption, *_) in enumerate(cells[cell] for cell in readable):
         count = len(words.judged[pair])
-        local = [side[pair, :count].tolist() for side in (margins, words.weights, odds, settled)]
-        answers.append((item, number, float(measured.similarity[pair]), shares[pair], *local))
+        word_values = [side[pair, :count].tolist() for side in (margins, words.weights, odds, settled)]
+        answers.append((item, caption, float(measured.similarity[pair]), affirmed_shares[pair], *word_values))
     return answers
 
 
 def _compare(
     name: str, run: VariantResult, scores: Mapping[str, list[list[float]]], how: Resampling, against: Mapping[str, str]
 ) -> dict[str, dict[str, Difference]]:
-    """Compare the headline, and some further figures, of every form with those of another form, by set."""
+    """Compare the headline and `EXTRA_FIGURES` of every form with those of another form, by set."""
     table, metric = run.table, run.result.metric(BASELINE)
     sides = {}
     for label, values in scores.items():
         column = pa.array(values, pa.list_(pa.float64()))
-        own = table.drop_columns([label]) if label in table.column_names else table
-        sides[label] = Side(run.result, replace(metric, label=label), own.append_column(label, column))
-    heads: dict[str, dict[str, Difference]] = {}
+        without_label = table.drop_columns([label]) if label in table.column_names else table
+        sides[label] = Side(run.result, replace(metric, label=label), without_label.append_column(label, column))
+    differences: dict[str, dict[str, Difference]] = {}
     for label, other in against.items():
         first, *others = compare_sides(sides[label], sides[other], how=how).differences
-        heads.setdefault(name, {})[label] = first
-        for own_figure in others:
-            if own_figure.name in FURTHER:
-                heads.setdefault(f"{name}, {FURTHER[own_figure.name]}", {})[label] = own_figure
-    return heads
+        differences.setdefault(name, {})[label] = first
+        for difference in others:
+            if difference.name in EXTRA_FIGURES:
+                differences.setdefault(f"{name}, {EXTRA_FIGURES[difference.name]}", {})[label] = difference
+    return differences
 
 
 def _label(name: str, value: float) -> str:
     return f"{name} {value:g}"
 
 
-def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mapping[str, FormOf]) -> Table:
+def _ablation_table(by_set: Mapping[str, Mapping[str, Difference]], forms: Mapping[str, ScoreFunction]) -> Table:
     rows, others = list[Row](), [label for label in forms if label != FORM]
-    for name, differences in heads.items():
-        own = differences[FORM]
-        row: dict[str, Value] = {"set": name, "figure": own.name, "n": own.n, FORM: own.scale * own.first}
+    for name, differences in by_set.items():
+        baseline = differences[FORM]
+        row: dict[str, Value] = {
+            "set": name,
+            "figure": baseline.name,
+            "n": baseline.n,
+            FORM: baseline.scale * baseline.first,
+        }
         for label in others:
             row |= {label: _scaled(differences[label]), f"{label}, p": differences[label].tests[0].p_value}
         rows.append(row)
@@ -213,38 +220,50 @@ def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mappin
     )  # fmt: skip
 
 
-def _curve_table(heads: Mapping[str, Mapping[str, Difference]], setting: str) -> Table:
+def _curve_table(by_set: Mapping[str, Mapping[str, Difference]], setting: str) -> Table:
     """Return the gain over the cosine by value of a setting, on every set and on average."""
     rows: list[Row] = []
     for value in CURVES[setting]:
-        own = {name: differences[_label(setting, value)] for name, differences in heads.items()}
+        at_value = {name: differences[_label(setting, value)] for name, differences in by_set.items()}
         rows += [
-            {"set": name, setting: value, "score": one.scale * one.first, "gain": _scaled(one)}
-            for name, one in own.items()
+            {"set": name, setting: value, "score": difference.scale * difference.first, "gain": _scaled(difference)}
+            for name, difference in at_value.items()
         ]
         rows.append(
-            {"set": "mean", setting: value, "gain": float(np.mean([_scaled(one).value for one in own.values()]))}
+            {
+                "set": "mean",
+                setting: value,
+                "gain": float(np.mean([_scaled(difference).value for difference in at_value.values()])),
+            }
         )
-    ends = {"balance": "balance (0: precision, 1: information)", "delta": "delta, the weight of doubt"}
+    axis_labels = {"balance": "balance (0: precision, 1: information)", "delta": "delta, the weight of doubt"}
     plot = Plot(x=setting, y=["gain"], series="set", title=f"evidence form along {setting}", level=0.0,
-                x_label=ends[setting], y_label="points above cosine")  # fmt: skip
+                x_label=axis_labels[setting], y_label="points above cosine")  # fmt: skip
     columns = [Column("set"), Column(setting), Column("score", "", ".1f"), Column("gain", "minus cosine", "+.1f")]
     return Table(name=setting, title=f"The evidence form along {setting}", columns=columns, rows=rows, plots=[plot])
 
 
-def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: Mapping[str, float]) -> Table:
-    """Return the value of each setting chosen by the mean gain on the other sets, and its gain on this one."""
+def _left_out_table(by_set: Mapping[str, Mapping[str, Difference]], used: Mapping[str, float]) -> Table:
+    """Return the value of each setting with the best mean gain on the other sets, and its gain on this set."""
     rows: list[Row] = []
     for setting, values in CURVES.items():
         gains = {
             name: [_scaled(differences[_label(setting, value)]).value for value in values]
-            for name, differences in heads.items()
+            for name, differences in by_set.items()
         }
-        for name, own in gains.items():
-            # Figures of one benchmark are left out together.
+        for name, set_gains in gains.items():
+            # Figures of one benchmark are excluded together.
             others = [other for other in gains if other.partition(",")[0] != name.partition(",")[0]] or [name]
-            best = int(np.argmax([np.mean([gains[other][at] for other in others]) for at in range(len(values))]))
-            rows.append({"setting": setting, "set": name, "chosen": values[best], "gain": own[best], "best": max(own)})
+            best = int(np.argmax([np.mean([gains[other][index] for other in others]) for index in range(len(values))]))
+            rows.append(
+                {
+                    "setting": setting,
+                    "set": name,
+                    "chosen": values[best],
+                    "gain": set_gains[best],
+                    "best": max(set_gains),
+                }
+            )
     columns = [Column("setting"), Column("set", "set left out"), Column("chosen", "chosen by the others"),
                Column("gain", "minus cosine", "+.1f"), Column("best", "at its own best", "+.1f")]  # fmt: skip
     in_use = ", ".join(f"{name} {value:g}" for name, value in used.items())

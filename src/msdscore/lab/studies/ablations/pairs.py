@@ -33,15 +33,15 @@ LENGTH = "tokens"  # the metric that equals the caption's length
 DIRECTIONS = ("coverage", "support", "bi-kl")
 DIRECTION_METRICS = ("cosine", *DIRECTIONS, "msd", "soft-msd")
 MARGIN_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
-SPLIT = ("coco-cf",)  # benchmarks whose subsets the paper evaluates separately: easy and hard
+SPLIT = ("coco-cf",)  # benchmarks whose subsets (easy, hard) the paper evaluates separately
 PLAIN = "difference, plain percentiles"  # as in the paper
-# Comparisons over all pairs.
+# Metrics that are compared over all pairs.
 RIVALS = (("soft-msd", "cosine"), ("msd", "cosine"), ("soft-msd", "msd"), ("soft-msd", "rank-agg"))
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedPairs:
-    """Scores (pairs, 2) of every metric, the better caption first and higher always better; `length` is in tokens."""
+    """Scores (pairs, 2) of every metric, the better caption first, higher is better; `length` is in tokens."""
 
     scores: Mapping[str, Floats]
     length: Floats
@@ -51,14 +51,14 @@ class DecidedPairs:
     def __len__(self) -> int:
         return len(self.length)
 
-    def right(self, label: str) -> Floats:
+    def correct(self, label: str) -> Floats:
         """Return 1 for each pair whose better caption scores strictly higher, else 0."""
         return credits_of(*self.scores[label].T)
 
-    def take(self, chosen: npt.NDArray[Any]) -> "DecidedPairs":
-        """Return the chosen pairs."""
-        scores = {label: values[chosen] for label, values in self.scores.items()}
-        return DecidedPairs(scores, self.length[chosen], self.cluster[chosen], self.subset[chosen])
+    def take(self, index: npt.NDArray[Any]) -> "DecidedPairs":
+        """Return the pairs of an index or mask."""
+        scores = {label: values[index] for label, values in self.scores.items()}
+        return DecidedPairs(scores, self.length[index], self.cluster[index], self.subset[index])
 
 
 def direction(
@@ -97,19 +97,23 @@ def margin(
     for name in benchmark:
         form = study.form(pipeline, name)
         row = run_once(study, study.plan(name, (*MARGIN_METRICS, LENGTH)), Pipeline(pipeline.encoder, form))
-        every = decided_pairs(row, MARGIN_METRICS)
-        splits = sorted(set(every.subset.tolist())) if name in SPLIT else []
-        parts = {"": every} if len(splits) < 2 else {split: every.take(every.subset == split) for split in splits}
+        all_pairs = decided_pairs(row, MARGIN_METRICS)
+        splits = sorted(set(all_pairs.subset.tolist())) if name in SPLIT else []
+        parts = (
+            {"": all_pairs}
+            if len(splits) < 2
+            else {split: all_pairs.take(all_pairs.subset == split) for split in splits}
+        )
         shared = row.about("soft-msd")
         for split, pairs in parts.items():
-            title, tail = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
+            title, suffix = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
             bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
             gains = gain_rows(pairs, how=study.resampling)
             tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
             columns = [Column("metrics"), per_cent("difference", signed=True), per_cent(PLAIN, signed=True), *tests]
-            head = f"{title}: paired differences over all pairs"
-            tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{tail}"))
-            tables.append(Table(name=f"gains{tail}", title=head, columns=columns, rows=gains, **shared))
+            gains_title = f"{title}: paired differences over all pairs"
+            tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{suffix}"))
+            tables.append(Table(name=f"gains{suffix}", title=gains_title, columns=columns, rows=gains, **shared))
         tables.append(replace(sweep_table([row], axis="settings"), plots=[]))
     return tables
 
@@ -120,18 +124,18 @@ def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
     items = items_of(table, result.kind)
     cells = _cells(items)
     if not cells:
-        raise InputError(f"{result.benchmark} has no two captions of one image of which one is better")
+        raise InputError(f"{result.benchmark} has no pair of captions of one image of which one is better")
     columns = {}
     for label in labels:
         scores, sign = row.scores(label), 1 if result.metric(label).higher_is_better else -1
-        columns[label] = sign * np.array([[scores[cell] for cell in both] for both in cells])
-    known = ~np.isnan(np.hstack(list(columns.values()))).any(axis=1)
+        columns[label] = sign * np.array([[scores[cell] for cell in pair] for pair in cells])
+    scored = ~np.isnan(np.hstack(list(columns.values()))).any(axis=1)
     tokens = row.scores(LENGTH)
-    lengths = np.array([np.mean([tokens[cell] for cell in both]) for both in cells])
-    firsts = [items[first[0]] for first, _ in cells]
-    names, subsets = clusters(firsts), np.array([item.subset for item in firsts], dtype=np.str_)
+    lengths = np.array([np.mean([tokens[cell] for cell in pair]) for pair in cells])
+    first_items = [items[first[0]] for first, _ in cells]
+    names, subsets = clusters(first_items), np.array([item.subset for item in first_items], dtype=np.str_)
     pairs = DecidedPairs(columns, lengths, np.char.add(f"{result.benchmark}/", names), subsets)
-    return pairs.take(np.flatnonzero(known))
+    return pairs.take(np.flatnonzero(scored))
 
 
 def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
@@ -147,7 +151,7 @@ def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
 def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
     """Return the indices of the items in bins of about equal size by increasing value; equal values share a bin.
 
-    >>> [numbers.tolist() for numbers in quantile_bins(np.array([5.0, 1.0, 1.0, 9.0]), 2)]
+    >>> [indices.tolist() for indices in quantile_bins(np.array([5.0, 1.0, 1.0, 9.0]), 2)]
     [[1, 2], [0, 3]]
     """
     edges = np.quantile(values, np.linspace(0, 1, count + 1)[1:-1])
@@ -158,13 +162,13 @@ def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
 def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
     """Return the indices of the items between increasing edges, e.g. "13 15 86": below 13, from 13 to below 15, ...
 
-    >>> [numbers.tolist() for numbers in edge_bins(np.array([12.0, 13.0, 20.0]), "13 15")]
+    >>> [indices.tolist() for indices in edge_bins(np.array([12.0, 13.0, 20.0]), "13 15")]
     [[0], [1], [2]]
     """
     try:
         bounds = [float(edge) for edge in edges.split()]
     except ValueError:
-        raise ConfigError(f"edges should be lengths in tokens such as '13 15 86', got {edges!r}") from None
+        raise ConfigError(f"expected edges in tokens such as '13 15 86', got {edges!r}") from None
     codes = np.searchsorted(np.array(sorted(bounds)), values, side="right")
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
@@ -172,10 +176,12 @@ def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
 def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[npt.NDArray[np.int64]]) -> Table:
     """Return accuracies by the mean length of the two captions in tokens."""
     rows = []
-    for chosen in map(pairs.take, bins):
-        low, high, mean = (float(value) for value in (chosen.length.min(), chosen.length.max(), chosen.length.mean()))
+    for bin_pairs in map(pairs.take, bins):
+        low, high, mean = (
+            float(value) for value in (bin_pairs.length.min(), bin_pairs.length.max(), bin_pairs.length.mean())
+        )
         rows.append({"tokens": f"{low:g} to {high:g}", "shortest": low, "longest": high, "mean": mean,
-                     "pairs": len(chosen), **_accuracies(chosen)})  # fmt: skip
+                     "pairs": len(bin_pairs), **_accuracies(bin_pairs)})  # fmt: skip
     plot = Plot(
         x="mean", y=[*DIRECTIONS, "msd"], x_label="tokens", y_label="accuracy", level=50.0, logarithmic=True,
         title="direction by caption length",
@@ -190,30 +196,32 @@ def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[
 
 
 def margin_rows(pairs: DecidedPairs, *, temperature: float, count: int) -> list[Row]:
-    """Return accuracies by quantiles of the cosine margin; `uncertainty` is that of the candidate set of two."""
+    """Return accuracies by quantiles of the cosine margin; `uncertainty` is that of the two candidates."""
     cosine = pairs.scores["cosine"]
     margins, uncertainty = np.abs(cosine[:, 0] - cosine[:, 1]), uncertainties(cosine, temperature)
     rows: list[Row] = []
-    for number, numbers in enumerate(quantile_bins(margins, count)):
-        chosen = pairs.take(numbers)
-        gain = paired_difference(chosen.right("soft-msd"), chosen.right("cosine"), clusters=chosen.cluster)
-        means = {"margin": float(margins[numbers].mean()), "uncertainty": float(uncertainty[numbers].mean())}
-        rows.append({"bin": number, **means, "pairs": len(chosen), **_accuracies(chosen), "gain": gain})
+    for bin_index, indices in enumerate(quantile_bins(margins, count)):
+        bin_pairs = pairs.take(indices)
+        gain = paired_difference(bin_pairs.correct("soft-msd"), bin_pairs.correct("cosine"), clusters=bin_pairs.cluster)
+        means = {"margin": float(margins[indices].mean()), "uncertainty": float(uncertainty[indices].mean())}
+        rows.append({"bin": bin_index, **means, "pairs": len(bin_pairs), **_accuracies(bin_pairs), "gain": gain})
     return rows
 
 
 def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
-    """Return paired comparisons over all pairs: interval and McNemar's test of the paper, and those for few images."""
+    """Return paired comparisons over all pairs: the paper's interval and McNemar's test, and clustered ones."""
     rows: list[Row] = []
     for first, second in RIVALS:
-        ours, theirs = pairs.right(first), pairs.right(second)
+        first_correct, second_correct = pairs.correct(first), pairs.correct(second)
         tests = (
-            mcnemar(ours == 1, theirs == 1),
-            mcnemar(ours == 1, theirs == 1, pairs.cluster),
-            permutation_test(ours, theirs, clusters=pairs.cluster, how=how),
+            mcnemar(first_correct == 1, second_correct == 1),
+            mcnemar(first_correct == 1, second_correct == 1, pairs.cluster),
+            permutation_test(first_correct, second_correct, clusters=pairs.cluster, how=how),
         )
         difference, plain = (
-            paired_difference(ours, theirs, clusters=pairs.cluster, how=replace(how, expanded=expanded))
+            paired_difference(
+                first_correct, second_correct, clusters=pairs.cluster, how=replace(how, expanded=expanded)
+            )
             for expanded in (True, False)
         )
         p_values = {f"p, {test.method}": test.p_value for test in tests}
@@ -230,7 +238,7 @@ def uncertainties(cosine: Floats, temperature: float) -> Floats:
 
 
 def _accuracies(pairs: DecidedPairs) -> dict[str, Any]:
-    return {label: bootstrap_share(pairs.right(label), clusters=pairs.cluster) for label in pairs.scores}
+    return {label: bootstrap_share(pairs.correct(label), clusters=pairs.cluster) for label in pairs.scores}
 
 
 def _margin_table(title: str, rows: Sequence[Row], **shared: Any) -> Table:
@@ -246,18 +254,18 @@ def _margin_table(title: str, rows: Sequence[Row], **shared: Any) -> Table:
 
 
 def _cells(items: Sequence[Item]) -> list[tuple[Cell, Cell]]:
-    """Return item and candidate of the better and of the worse caption."""
+    """Return (item, candidate) of the better and of the worse caption of every pair."""
     cells: list[tuple[Cell, Cell]] = []
     rated: dict[str, list[tuple[float, int]]] = defaultdict(list)
     names = clusters(items)
-    for number, item in enumerate(items):
+    for index, item in enumerate(items):
         if isinstance(item, Pair):
-            cells.append(((number, 0), (number, 1)))
+            cells.append(((index, 0), (index, 1)))
         elif isinstance(item, Battle) and item.winner in ("a", "b"):
-            sides = (number, 0), (number, 1)
+            sides = (index, 0), (index, 1)
             cells.append(sides if item.winner == "a" else (sides[1], sides[0]))
         elif isinstance(item, Rated):
-            rated[names[number]].append((float(np.mean(item.ratings)), number))
+            rated[names[index]].append((float(np.mean(item.ratings)), index))
     for ratings in rated.values():
         cells += [((a, 0), (b, 0)) for first, a in ratings for second, b in ratings if first > second]
     return cells
