@@ -61,9 +61,9 @@ def test_variants_include_the_default():
     pairs, _ = value_variants("components", "3,2", load_encoder("toy"), Paper())
     assert [variant.name for variant in pairs] == ["components=3,2"]
     assert pairs[0].value is None
-    with pytest.raises(ConfigError, match=r"components should be two numbers \(image, text\), got '3'"):
+    with pytest.raises(ConfigError, match=r"expected components as two numbers \(image, text\), got '3'"):
         value_variants("components", "3", load_encoder("toy"), Paper())
-    with pytest.raises(ConfigError, match="kappa should be a number, got 'many'"):
+    with pytest.raises(ConfigError, match="expected kappa as a number, got 'many'"):
         value_variants("kappa", "many", load_encoder("toy"), Paper())
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
@@ -87,7 +87,7 @@ def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path,
     assert "| accuracy/add_att |" in text
     assert json.dumps(to_json("alpha", [table]))
     assert [row["value"] for row in table.rows if row["metric"] == "msd"] == [0.0, 0.1]
-    with pytest.raises(ConfigError, match="expected different variants with x among them"):
+    with pytest.raises(ConfigError, match="expected distinct variants that include x"):
         run_sweep(study, plan(root), variants, baseline="x")
 
 

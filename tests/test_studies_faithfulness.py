@@ -92,7 +92,7 @@ def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
 
 def test_empty_input_is_rejected(tmp_path):
     with pytest.raises(InputError, match="expected at least one pair"):
-        Study(root=tmp_path).drawn([])
+        Study(root=tmp_path).sample([])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from msdscore.cli.app import app
 from msdscore.errors import RunError
 from msdscore.intervals import bootstrap_mean
 from msdscore.lab.studies import localisation
-from msdscore.lab.studies.context import Study, forget
+from msdscore.lab.studies.context import Study, discard_intermediate
 from msdscore.lab.studies.registry import STUDIES, load_study
 from msdscore.lab.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
 from msdscore.scorer import Scorer
@@ -40,7 +40,7 @@ def test_result_is_cached_until_it_is_forgotten(tmp_path):
         list(replace(study, seed=2).run("x", ["a"], measure, pipeline))
     list(replace(study, seed=2, overwrite=True).run("x", ["a"], measure, pipeline))
     assert calls == [0, 1, 2, 0]
-    forget(tmp_path / "s.json")
+    discard_intermediate(tmp_path / "s.json")
     assert not list(tmp_path.iterdir())
 
 

@@ -120,7 +120,7 @@ def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bo
     import json
 
     from msdscore.io.outputs.targets import MARK, put_all
-    from msdscore.lab.studies.context import forget
+    from msdscore.lab.studies.context import discard_intermediate
     from msdscore.lab.studies.table import to_figure, to_json, to_markdown
 
     values = {"note": MARK, **to_json(name, tables)}
@@ -131,5 +131,5 @@ def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bo
         if figure := to_figure(tables):
             side[output.with_suffix(".png")] = figure
         put_all({output: numbers.encode()}, side=side, overwrite=True)
-        forget(output)
+        discard_intermediate(output)
     typer.echo(numbers if as_json else text, nl=not as_json)

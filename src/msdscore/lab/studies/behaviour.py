@@ -1,8 +1,8 @@
-"""Behavioural tests of metrics: generated checks on real images, each family with a pass rate.
+"""Behavioural tests of metrics: generated checks on real images, with a pass rate for each family.
 
-A family of checks changes a caption or an image in one way: a caption that became wrong must score lower, a richer one
-higher, and one with the same meaning about the same. "About the same" is within a tenth of the median gap between an
-image's own caption and that of another image.
+A family of checks changes a caption or an image in one way: a wrong caption must score lower, a richer one higher, and
+one with the same meaning about the same. "About the same" is within a tenth of the median gap between an image's
+caption and that of another image.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from msdscore.lab.metrics.base import Cases, Metric
 from msdscore.lab.metrics.registry import load_metrics
 from msdscore.lab.stats.resample import bootstrap_share
 from msdscore.lab.studies.context import Study, every_nth, require_some, split
-from msdscore.lab.studies.gaming import MOST_IMAGES, gaming_table
+from msdscore.lab.studies.gaming import DEFAULT_IMAGES, gaming_table
 from msdscore.lab.studies.table import Column, Plot, Table, Value
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
@@ -31,11 +31,11 @@ from msdscore.text.words import joined
 
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
-Shown = tuple[str, str]  # variant of the image, caption
+ImageCaption = tuple[str, str]  # variant of the image, caption
 # Image, family, expectation, whether with the wrong image, difference of the scores.
 CheckedGap = tuple[str, str, Expectation, bool, float]
-AS_IT_IS, WRONG = "as it is", "wrong"
-TOLERANCE = 0.1  # share of the median gap between own and other captions
+ORIGINAL, WRONG = "as it is", "wrong"
+TOLERANCE = 0.1  # as a share of the median gap between the image's and other captions
 BATCH = 8  # images
 
 
@@ -45,12 +45,12 @@ class Check:
 
     family: str
     expects: Expectation
-    first: Shown
-    second: Shown
+    first: ImageCaption
+    second: ImageCaption
 
     def with_wrong_image(self) -> "Check | None":
-        """Return the same check of captions with another image; None if it is not a check of captions."""
-        if self.expects == "same" or self.first[0] != AS_IT_IS:
+        """Return the same check with a wrong image; None for checks that change the image or expect equality."""
+        if self.expects == "same" or self.first[0] != ORIGINAL:
             return None
         return Check(self.family, self.expects, (WRONG, self.first[1]), (WRONG, self.second[1]))
 
@@ -66,30 +66,34 @@ _WRONG_WORDS: tuple[tuple[str, Edit], ...] = (
 _SAME_WORDS: tuple[tuple[str, Edit], ...] = (("case and full stop", edits.bare), ("A photo of", edits.prefixed))
 
 
-def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Iterator[Check]:
+def checks_of(captions: Sequence[str], other_captions: Sequence[str], rng: Random) -> Iterator[Check]:
     """Yield all checks of one image, from its captions and those of another image."""
-    first, second, stranger = own[0], own[1], other[0]
-    known = edits.words_of(own)
-    whole = (AS_IT_IS, first)
-    yield Check("own against another's caption", "first higher", whole, (AS_IT_IS, stranger))
-    yield Check("true detail added", "first higher", (AS_IT_IS, joined([first, second])), whole)
-    yield Check("false detail added", "first higher", whole, (AS_IT_IS, joined([first, stranger])))
-    yield Check("paragraph against sentence", "first higher", (AS_IT_IS, joined(own)), whole)
-    yield Check("paraphrase against another's caption", "first higher", (AS_IT_IS, second), (AS_IT_IS, stranger))
+    first, second, wrong_caption = captions[0], captions[1], other_captions[0]
+    known = edits.words_of(captions)
+    original = (ORIGINAL, first)
+    yield Check("own against another's caption", "first higher", original, (ORIGINAL, wrong_caption))
+    yield Check("true detail added", "first higher", (ORIGINAL, joined([first, second])), original)
+    yield Check("false detail added", "first higher", original, (ORIGINAL, joined([first, wrong_caption])))
+    yield Check("paragraph against sentence", "first higher", (ORIGINAL, joined(captions)), original)
+    yield Check("paraphrase against another's caption", "first higher", (ORIGINAL, second), (ORIGINAL, wrong_caption))
     for family, change in _WRONG_WORDS:
-        # Not every caption has a colour or a number, so all captions of the image are tried.
-        edited = next(((text, new) for text in own if (new := change(text, known, chance))), None)
+        # Try all captions of the image, since not every caption has a colour or a number.
+        edited = next(((text, changed_text) for text in captions if (changed_text := change(text, known, rng))), None)
         if edited is not None:
-            yield Check(family, "first higher", (AS_IT_IS, edited[0]), (AS_IT_IS, edited[1]))
+            yield Check(family, "first higher", (ORIGINAL, edited[0]), (ORIGINAL, edited[1]))
     for family, change in _SAME_WORDS:
-        changed = change(first, known, chance)
+        changed = change(first, known, rng)
         if changed and changed != first:
-            yield Check(family, "same", whole, (AS_IT_IS, changed))
-    if misspelt := edits.typo(first, known, chance):
-        yield Check("one typo, against another's caption", "first higher", (AS_IT_IS, misspelt), (AS_IT_IS, stranger))
+            yield Check(family, "same", original, (ORIGINAL, changed))
+    if misspelt := edits.typo(first, known, rng):
+        yield Check(
+            "one typo, against another's caption", "first higher", (ORIGINAL, misspelt), (ORIGINAL, wrong_caption)
+        )
     for variant in ("JPEG 75", "mirrored"):
-        yield Check(f"image {variant}", "same", whole, (variant, first))
-    yield Check("image cropped, against another's caption", "first higher", ("cropped", first), ("cropped", stranger))
+        yield Check(f"image {variant}", "same", original, (variant, first))
+    yield Check(
+        "image cropped, against another's caption", "first higher", ("cropped", first), ("cropped", wrong_caption)
+    )
 
 
 def variants(image: Image.Image) -> dict[str, Image.Image]:
@@ -97,18 +101,18 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=75)
     saved = Image.open(BytesIO(buffer.getvalue())).convert("RGB")
-    edge = (image.width // 20, image.height // 20)
-    cut = image.crop((*edge, image.width - edge[0], image.height - edge[1]))
-    return {AS_IT_IS: image, "JPEG 75": saved, "mirrored": ImageOps.mirror(image), "cropped": cut}
+    margin = (image.width // 20, image.height // 20)
+    cropped = image.crop((*margin, image.width - margin[0], image.height - margin[1]))
+    return {ORIGINAL: image, "JPEG 75": saved, "mirrored": ImageOps.mirror(image), "cropped": cropped}
 
 
 def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "msd")) -> list[Table]:
-    """Pass rates of metrics on images with at least two captions each; the next image is the wrong one."""
+    """Pass rates of metrics on images with at least two captions; the next image is the wrong image."""
     metrics = load_metrics(metric)
     for checked in metrics:
         if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
-            raise ConfigError(f"metric {checked.label} does not score single captions, which behaviour tests need")
-    entries = every_nth(study.captioned(), study.limit or MOST_IMAGES)
+            raise ConfigError(f"metric {checked.label} does not score single captions, which this study needs")
+    entries = every_nth(study.captioned(), study.limit or DEFAULT_IMAGES)
     pipeline = study.pipeline()
     tables = [pass_rates(study, pipeline, metrics, entries)]
     has_vocabulary = pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
@@ -126,11 +130,11 @@ def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entr
         lambda number, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}")),
         pipeline, metrics=labels,
     )  # fmt: skip
-    gaps = {label: [row for answer in answers for row in answer[at]] for at, label in enumerate(labels)}
+    gaps = {label: [row for answer in answers for row in answer[index]] for index, label in enumerate(labels)}
     images = len({name for name, *_ in next(iter(gaps.values()), [])})
     if metrics and not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
-        raise InputError("no image could be tested: there are no two consecutive images that can both be read")
+        raise InputError("no image could be tested: no two consecutive images can be read")
     return _table(gaps, images, len(entries) - images, pipeline.signature)
 
 
@@ -139,7 +143,7 @@ def _measure(
     metrics: Sequence[Metric],
     entries: Sequence[CaptionedImage],
     batch: Sequence[int],
-    chance: Random,
+    rng: Random,
 ) -> list[list[CheckedGap]]:
     """Score the checks of a batch of images, one list per metric."""
     images: dict[tuple[int, str], Image.Image] = {}
@@ -149,18 +153,20 @@ def _measure(
             images |= {(number, name): image for name, image in variants(decoded.image).items()}
     pending: list[tuple[int, Check]] = []
     for number in batch:
-        stranger = (number + 1) % len(entries)
-        if (number, AS_IT_IS) in images and (stranger, AS_IT_IS) in images:
-            images[number, WRONG] = images[stranger, AS_IT_IS]
-            for check in checks_of(entries[number].captions, entries[stranger].captions, chance):
+        wrong = (number + 1) % len(entries)
+        if (number, ORIGINAL) in images and (wrong, ORIGINAL) in images:
+            images[number, WRONG] = images[wrong, ORIGINAL]
+            for check in checks_of(entries[number].captions, entries[wrong].captions, rng):
                 pending += [(number, test) for test in (check, check.with_wrong_image()) if test is not None]
-    shown = list(dict.fromkeys((number, side) for number, check in pending for side in (check.first, check.second)))
-    if not shown:
+    image_captions = list(
+        dict.fromkeys((number, side) for number, check in pending for side in (check.first, check.second))
+    )
+    if not image_captions:
         return [[] for _ in metrics]
-    cases, answers = _cases(pipeline, images, shown), []
+    cases, answers = _cases(pipeline, images, image_captions), []
     for metric in metrics:
         values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
-        score = dict(zip(shown, values.tolist(), strict=True))
+        score = dict(zip(image_captions, values.tolist(), strict=True))
         answers.append([
             (entries[number].id, check.family, check.expects, check.first[0] == WRONG,
              score[number, check.first] - score[number, check.second])
@@ -172,31 +178,33 @@ def _measure(
 def _decoded(pipeline: Pipeline, entry: CaptionedImage) -> Decoded | RowError:
     try:
         return pipeline.decode([image_source(entry.image)], keep=True)[0]
-    except RowError as error:  # a row of a table without an image
+    except RowError as error:  # a table row without an image
         return error
 
 
 def _cases(
-    pipeline: Pipeline, variants_of: dict[tuple[int, str], Image.Image], shown: Sequence[tuple[int, Shown]]
+    pipeline: Pipeline,
+    variants_of: dict[tuple[int, str], Image.Image],
+    image_captions: Sequence[tuple[int, ImageCaption]],
 ) -> Cases:
     """Return one case per image variant and caption."""
-    used = list(dict.fromkeys((number, variant) for number, (variant, _) in shown))
-    texts = tuple(dict.fromkeys(caption for _, (_, caption) in shown))
-    owner_of, text_of = ({key: at for at, key in enumerate(keys)} for keys in (used, texts))
+    used = list(dict.fromkeys((number, variant) for number, (variant, _) in image_captions))
+    texts = tuple(dict.fromkeys(caption for _, (_, caption) in image_captions))
+    owner_of, text_of = ({key: index for index, key in enumerate(keys)} for keys in (used, texts))
     images = tuple(variants_of[key] for key in used)
-    bare = Cases(
-        ids=tuple(str(at) for at in range(len(shown))),
+    cases = Cases(
+        ids=tuple(str(index) for index in range(len(image_captions))),
         texts=texts,
-        captions=np.array([[text_of[caption]] for _, (_, caption) in shown], dtype=np.int64),
+        captions=np.array([[text_of[caption]] for _, (_, caption) in image_captions], dtype=np.int64),
         images=images,
-        owner=np.array([owner_of[number, variant] for number, (variant, _) in shown], dtype=np.int64),
-        group=np.arange(len(shown)),
-        control=np.zeros(len(shown), dtype=bool),
-        references=((),) * len(shown),
+        owner=np.array([owner_of[number, variant] for number, (variant, _) in image_captions], dtype=np.int64),
+        group=np.arange(len(image_captions)),
+        control=np.zeros(len(image_captions), dtype=bool),
+        references=((),) * len(image_captions),
         whole=False,
     )
-    vectors, _ = make_vectors(bare, pipeline.decode(list(images)), pipeline, mixtures=True)
-    return replace(bare, vectors=vectors)
+    vectors, _ = make_vectors(cases, pipeline.decode(list(images)), pipeline, mixtures=True)
+    return replace(cases, vectors=vectors)
 
 
 def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signature: str) -> Table:
@@ -227,12 +235,12 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
 def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[dict[str, Value]]:
     """Yield the pass rate of each family, resampled by image; a missing score fails its check."""
     gaps = [gap for _, family, _, wrong, gap in rows if family == "own against another's caption" and not wrong]
-    near = TOLERANCE * abs(float(np.nanmedian(gaps)))
+    tolerance = TOLERANCE * abs(float(np.nanmedian(gaps)))
     for family, expects in dict.fromkeys((family, expects) for _, family, expects, wrong, _ in rows if not wrong):
         passed: dict[bool, list[tuple[str, float]]] = {False: [], True: []}
         for name, other, _, wrong, gap in rows:
             if other == family:
-                passed[wrong].append((name, float(gap > 0 if expects == "first higher" else abs(gap) <= near)))
+                passed[wrong].append((name, float(gap > 0 if expects == "first higher" else abs(gap) <= tolerance)))
         names, values = zip(*passed[False], strict=True)
         share = bootstrap_share(np.array(values), clusters=names)
         rate = float(np.mean([value for _, value in passed[True]])) if passed[True] else None

@@ -1,4 +1,4 @@
-"""Data, scorer and resumable batches, shared by all studies."""
+"""Data, scorer and resumable computation of a study."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,10 +25,10 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
-PAPER = "short"  # the preset of the paper's settings for captions of a sentence
+PAPER = "short"  # preset of the paper's settings for one-sentence captions
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
-_MEMORY = 4 << 30  # bytes of vectors cached in memory for the next variant of a study
+_MEMORY = 4 << 30  # bytes of vectors cached in memory between variants of a study
 _SUFFIX = ".steps.parquet"
 _ITEMS = 16  # per batch
 
@@ -65,8 +65,8 @@ class Study:
 
     Intermediate results are stored next to `output`, if there is one. `options` are passed to the benchmark's reader;
     a benchmark without `protocol` uses its first one. `samples` is the number of resamples per interval of a benchmark,
-    `control` scores it with wrong images too. `progress` opens a progress display with a title, which is
-    called with the finished and the total amount of work; `tell` prints a line for the user.
+    `control` scores it with wrong images too. `progress(title)` is a context manager of a
+    function that is called with the finished and the total amount of work; `tell` prints a line for the user.
     """
 
     root: Path
@@ -83,9 +83,9 @@ class Study:
     tell: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
-        known = list(dict.fromkeys(name for row in benchmarks() for name in row.protocols))
-        if self.protocol and self.protocol not in known:
-            raise unknown_name("protocol", self.protocol, known)
+        protocols = list(dict.fromkeys(name for row in benchmarks() for name in row.protocols))
+        if self.protocol and self.protocol not in protocols:
+            raise unknown_name("protocol", self.protocol, protocols)
 
     def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
         """Build the scorer with an encoder that caches its vectors; `preset` is used if the spec has none."""
@@ -101,8 +101,8 @@ class Study:
 
     def folder(self, benchmark: str) -> Path:
         """Return the folder of a benchmark: `root/NAME` if it exists, else `root`."""
-        own = self.root / benchmark
-        return own if own.is_dir() else self.root
+        subfolder = self.root / benchmark
+        return subfolder if subfolder.is_dir() else self.root
 
     def items(self, benchmark: str) -> tuple[Item, ...]:
         """Read the items of a benchmark, from released files or rows."""
@@ -128,41 +128,42 @@ class Study:
         return names
 
     def pairs(self, benchmark: str, subsets: Sequence[str] = ()) -> list[Pair]:
-        """Return at most `limit` pairs of a benchmark (of some subsets), drawn by `seed`, in the order of the file."""
+        """Return at most `limit` random pairs of a benchmark (of the given subsets), in the order of the file."""
         pairs = [item for item in self.items(benchmark) if isinstance(item, Pair)]
-        of = f" of the subsets {', '.join(subsets)}" if subsets else ""
-        return self.drawn([pair for pair in pairs if not subsets or pair.subset in subsets], of)
+        description = f" of the subsets {', '.join(subsets)}" if subsets else ""
+        return self.sample([pair for pair in pairs if not subsets or pair.subset in subsets], description)
 
-    def drawn(self, pairs: Sequence[Pair], of: str = "") -> list[Pair]:
-        """Return at most `limit` of these pairs, drawn by `seed`, in their order; `of` describes them in the error."""
+    def sample(self, pairs: Sequence[Pair], description: str = "") -> list[Pair]:
+        """Return at most `limit` random pairs in their original order; `description` is used in the error."""
         if not pairs:
-            raise InputError(f"expected at least one pair with a right and a wrong caption{of}, got none")
+            raise InputError(f"expected at least one pair with a right and a wrong caption{description}, got none")
         if self.limit is None or self.limit >= len(pairs):
             return list(pairs)
-        chosen = np.random.default_rng(self.seed).choice(len(pairs), size=self.limit, replace=False)
-        return [pairs[number] for number in np.sort(chosen)]
+        indices = np.random.default_rng(self.seed).choice(len(pairs), size=self.limit, replace=False)
+        return [pairs[index] for index in np.sort(indices)]
 
     def captioned(self, captions: int = 1) -> list[CaptionedImage]:
-        """Read all images that have at least this many captions; there must be two of them."""
+        """Read the images with at least this many captions; raise `InputError` if there are fewer than two."""
         entries = [entry for entry in captioned_images(self.root) if len(entry.captions) >= captions]
         if len(entries) < 2:
             raise InputError(f"expected at least 2 images with {captions} or more captions, got {len(entries)}")
         return entries
 
     def plan(
-        self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
+        self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **fields: Any
     ) -> BenchmarkPlan:
-        """Return the plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
-        known = find_benchmark(benchmark).protocols
-        fields: dict[str, Any] = {
+        """Return the plan of a benchmark run; `fields` are other fields of `BenchmarkPlan`."""
+        protocols = find_benchmark(benchmark).protocols
+        defaults: dict[str, Any] = {
             "limit": self.limit, "seed": self.seed, "samples": self.samples, "control": self.control,
-            "options": {**self.options, **options}, "protocol": self.protocol if self.protocol in known else known[0],
+            "options": {**self.options, **options},
+            "protocol": self.protocol if self.protocol in protocols else protocols[0],
         }  # fmt: skip
-        return BenchmarkPlan(name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), **fields | how)
+        return BenchmarkPlan(name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), **defaults | fields)
 
     @property
     def resampling(self) -> Resampling:
-        """How intervals and tests of benchmarks are resampled."""
+        """The resampling of intervals and tests."""
         return Resampling(samples=self.samples, seed=self.seed)
 
     @contextmanager
@@ -177,9 +178,9 @@ class Study:
     def run(
         self, title: str, batches: Sequence[T], measure: Callable[[int, T], Any], pipeline: Pipeline, **depends: Any
     ) -> list[Any]:
-        """Return `measure(number, batch)` of every batch as plain values, which are stored next to the output.
+        """Return `measure(index, batch)` of every batch as plain values, which are stored next to the output.
 
-        `depends` has further settings that the answers depend on. Stored answers for other settings raise an error,
+        `depends` are additional settings that the results depend on. Stored results for other settings raise an error,
         or are discarded with `overwrite`.
         """
         work = {
@@ -217,32 +218,32 @@ def measure_readable(
     embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
     captions = pipeline.embed_texts(texts)
     readable = [
-        number
-        for number, (image, text) in enumerate(pairs)
+        index
+        for index, (image, text) in enumerate(pairs)
         if embedded.rows[image] is not None and captions.rows[text] is not None
     ]
     if not readable:
         return [], None
-    owner, text_of = zip(*(pairs[number] for number in readable), strict=True)
+    owner, text_of = zip(*(pairs[index] for index in readable), strict=True)
     return readable, pipeline.measure(embedded, captions, owner, text_of)
 
 
 def pair_values(
     pipeline: Pipeline, pairs: Sequence[Pair], value: Callable[[int, int, Sequence[Unit]], float]
 ) -> list[tuple[float, float]]:
-    """Return `value(pair, side, units)` of the true (0) and the false (1) caption of every pair; NaN if unreadable."""
+    """Return `value(pair, side, units)` for the true (0) and false (1) caption of every pair; NaN if unreadable."""
     texts = [caption for pair in pairs for caption in pair.captions]
-    cells = [(number // 2, number) for number in range(len(texts))]
+    cells = [(index // 2, index) for index in range(len(texts))]
     readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, cells)
     values = np.full((len(pairs), 2), np.nan)
-    for row, number in enumerate(readable):
+    for row, index in enumerate(readable):
         assert measured is not None, "some pairs are readable"
-        values[divmod(number, 2)] = value(*divmod(number, 2), pipeline.config.units(measured, row))
+        values[divmod(index, 2)] = value(*divmod(index, 2), pipeline.config.units(measured, row))
     return [(float(true), float(false)) for true, false in values]
 
 
-def forget(output: Path) -> None:
-    """Discard the stored answers of an output, once it is written."""
+def discard_intermediate(output: Path) -> None:
+    """Discard the stored intermediate results of a written output."""
     for folder in output.parent.glob(f"{escape(output.stem)}.*{_SUFFIX}.parts"):
         discard(folder.with_suffix(""))
 
@@ -271,7 +272,7 @@ def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
 
 
 def require_some(decoded: Iterable[Decoded | RowError]) -> None:
-    """Raise `InputError` if no image can be read, with the error of the first; stop at the first readable one."""
+    """Raise `InputError` with the first error if no image can be read."""
     errors: list[RowError] = []
     for item in decoded:
         if not isinstance(item, RowError):

@@ -30,13 +30,13 @@ from msdscore.scoring.pipeline import Pipeline
 Floats = npt.NDArray[np.float64]
 Patches = npt.NDArray[np.int64]  # indices of patches
 BENCHMARK = "sugarcrepe"
-PROJECTION = "influence"  # the maps that claim to show what moves the score
+PROJECTION = "influence"  # the maps of regions that change the score
 KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
-SHARE = 0.1  # of the regions that is masked
-ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")
-CURVES = tuple((kind, way, order) for order, way, kind in product(ORDERS, WAYS, KINDS))
-# Shares of deleted patches; an image without patches has no density.
+SHARE = 0.1  # share of masked regions
+ORDERS, CURVE_KINDS = ("map", "random", "reverse"), ("deletion", "insertion")
+CURVES = tuple((kind, curve_kind, order) for order, curve_kind, kind in product(ORDERS, CURVE_KINDS, KINDS))
+# Shares of deleted patches, below 1: the density of an image without patches is undefined.
 DELETED = tuple(round(0.1 * step, 1) for step in range(10))
 _INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
 
@@ -119,20 +119,24 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
     """
     batches = pair_batches(pairs)
     answers = study.run(
-        "curves", batches, lambda number, batch: _heights(pipeline, batch, np.random.default_rng((study.seed, number))),
+        "curves", batches,
+        lambda number, batch: _curve_values(pipeline, batch, np.random.default_rng((study.seed, number))),
         pipeline,
     )  # fmt: skip
-    curves = {key: np.array([row for answer in answers for row in answer[at]]) for at, key in enumerate(CURVES)}
+    curves = {
+        key: np.array([row for answer in answers for row in answer[position]]) for position, key in enumerate(CURVES)
+    }
     names = clusters([pair for batch in batches for pair in batch])
     # The mean height of each curve, by the trapezoidal rule.
     areas = {key: np.trapezoid(values, dx=1 / (len(DELETED) - 1), axis=1) for key, values in curves.items()}
     rows: list[Row] = []
-    for kind, way in product(KINDS, WAYS):
-        mine = {order: areas[kind, way, order] for order in ORDERS}
+    for kind, curve_kind in product(KINDS, CURVE_KINDS):
+        by_order = {order: areas[kind, curve_kind, order] for order in ORDERS}
         rows.append({
-            "kind": kind, "curve": way, **{order: bootstrap_mean(mine[order], clusters=names) for order in ORDERS},
-            "gain": bootstrap_mean(mine["map"] - mine["random"], clusters=names),
-            "should be": "above 0" if (kind == "correct") == (way == "deletion") else "below 0",
+            "kind": kind, "curve": curve_kind,
+            **{order: bootstrap_mean(by_order[order], clusters=names) for order in ORDERS},
+            "gain": bootstrap_mean(by_order["map"] - by_order["random"], clusters=names),
+            "should be": "above 0" if (kind == "correct") == (curve_kind == "deletion") else "below 0",
         })  # fmt: skip
     title = f"Areas under deletion and insertion curves of d (patches dropped), {len(pairs)} pairs, nats"
     headings = ("map", "random", "reverse", "map − random")
@@ -141,9 +145,9 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
                Column("should be")]  # fmt: skip
     shares = {"deletion": DELETED, "insertion": tuple(round(1 - share, 1) for share in DELETED[::-1])}
     points = [
-        {"kind": f"{kind} captions", "curve": way, "order": order, "share": at, "d": height}
-        for (kind, way, order), values in curves.items()
-        for at, height in zip(shares[way], values.mean(axis=0).tolist(), strict=True)
+        {"kind": f"{kind} captions", "curve": curve_kind, "order": order, "share": position, "d": value}
+        for (kind, curve_kind, order), values in curves.items()
+        for position, value in zip(shares[curve_kind], values.mean(axis=0).tolist(), strict=True)
     ]
     plot = Plot(
         x="share", y=["d"], series="order", panel=["kind", "curve"], x_label="share of patches", y_label="d, nats"
@@ -170,36 +174,36 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
         owner,
         measured.patches,
         tuple(PROJECTIONS[projection](terms) for terms in terms_of(pipeline.config, images, texts, measured)),
-        _local(measured, pipeline),
+        _local_divergence(measured, pipeline),
     )
 
 
-def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
+def without_patches(pipeline: Pipeline, measured: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
     """Return d of every caption after dropping patches (one array per caption) from its image's points.
 
     With more arrays than captions, array i belongs to caption i modulo the number of captions.
     """
-    captions = [number % len(known.owner) for number in range(len(dropped))]
-    owner = [known.owner[caption] for caption in captions]
-    batch = take(known.images.vectors, [known.images.row(item) for item in owner])
+    captions = [index % len(measured.owner) for index in range(len(dropped))]
+    owner = [measured.owner[caption] for caption in captions]
+    batch = take(measured.images.vectors, [measured.images.row(item) for item in owner])
     mask = batch.mask.clone()
-    for number, patches in enumerate(dropped):
-        real = torch.nonzero(mask[number]).squeeze(1)
-        mask[number, real[torch.as_tensor(patches, device=real.device)]] = False
-    keys = tuple(known.images.keys[known.images.row(item)] for item in owner)
+    for index, patches in enumerate(dropped):
+        real = torch.nonzero(mask[index]).squeeze(1)
+        mask[index, real[torch.as_tensor(patches, device=real.device)]] = False
+    keys = tuple(measured.images.keys[measured.images.row(item)] for item in owner)
     images = Embedded(replace(batch, mask=mask), tuple(range(len(owner))), {}, keys)
-    return _local(pipeline.measure(images, known.texts, range(len(captions)), captions), pipeline)
+    return _local_divergence(pipeline.measure(images, measured.texts, range(len(captions)), captions), pipeline)
 
 
-def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
+def without_pixels(pipeline: Pipeline, measured: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
     """Return d of every caption after painting patches in the image's mean colour and encoding it again."""
     masked = []
-    for owner, patches in zip(known.owner, dropped, strict=True):
-        visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
-        masked.append(blank(known.decoded[owner], known.layouts[owner], visible[patches]))
+    for owner, patches in zip(measured.owner, dropped, strict=True):
+        visible = torch.nonzero(measured.images.vectors.mask[measured.images.row(owner)]).squeeze(1).cpu().numpy()
+        masked.append(blank(measured.decoded[owner], measured.layouts[owner], visible[patches]))
     images = pipeline.embed_images(pipeline.decode(masked)).require()
-    every = range(len(masked))
-    return _local(pipeline.measure(images, known.texts, every, every), pipeline)
+    indices = range(len(masked))
+    return _local_divergence(pipeline.measure(images, measured.texts, indices, indices), pipeline)
 
 
 MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Floats]] = {
@@ -209,7 +213,7 @@ MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Float
 
 
 def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Image:
-    """Return the image with the boxes of some patches painted in its mean colour."""
+    """Return the image with patches painted in its mean colour."""
     values = np.asarray(image).copy()
     mean = values.reshape(-1, values.shape[-1]).mean(axis=0)
     for left, top, right, bottom in layout.boxes[torch.as_tensor(patches)].round().int().tolist():
@@ -217,8 +221,8 @@ def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Im
     return Image.fromarray(values)
 
 
-def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
-    """Return d: the local divergence, or similarity minus score in the evidence form."""
+def _local_divergence(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
+    """Return d: the local divergence, or in the evidence form similarity minus score."""
     values = pipeline.config.numbers(measured)
     local: Floats = (values["divergence"] if "divergence" in values else values["similarity"] - values["msd"]).numpy()
     return local
@@ -227,39 +231,39 @@ def _local(measured: Measurement[Any], pipeline: Pipeline) -> Floats:
 def _effects(
     pipeline: Pipeline, pairs: Sequence[Pair], projection: str, rng: np.random.Generator
 ) -> dict[str, list[float]]:
-    """Return the effect of masking by kind/masking/region, one number per pair."""
-    known = measured_pairs(pipeline, pairs, projection)
-    chosen = []
-    for order in map(known.ranking, range(len(known.regions))):
+    """Return the effect of masking on every pair, by kind/masking/region."""
+    measured = measured_pairs(pipeline, pairs, projection)
+    regions = []
+    for order in map(measured.ranking, range(len(measured.regions))):
         count = max(1, round(SHARE * len(order)))
-        drawn = rng.permutation(len(order))[:count]
-        chosen.append({"top": order[:count], "random": drawn, "bottom": order[-count:]})
+        random = rng.permutation(len(order))[:count]
+        regions.append({"top": order[:count], "random": random, "bottom": order[-count:]})
     effects: dict[str, list[float]] = {}
     for (masking, divergence), region in product(MASKINGS.items(), REGIONS):
-        rise = divergence(pipeline, known, [patches[region] for patches in chosen]) - known.divergence
-        effects[f"correct/{masking}/{region}"] = rise[0::2].tolist()
-        effects[f"incorrect/{masking}/{region}"] = (-rise[1::2]).tolist()
+        change = divergence(pipeline, measured, [patches[region] for patches in regions]) - measured.divergence
+        effects[f"correct/{masking}/{region}"] = change[0::2].tolist()
+        effects[f"incorrect/{masking}/{region}"] = (-change[1::2]).tolist()
     return effects
 
 
-def _heights(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
-    """Return the heights of one curve per pair, for every key of `CURVES`."""
-    known = measured_pairs(pipeline, pairs, PROJECTION)
-    ranked = [known.ranking(caption) for caption in range(len(known.regions))]
+def _curve_values(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
+    """Return the values of one curve per pair, for every key of `CURVES`."""
+    measured = measured_pairs(pipeline, pairs, PROJECTION)
+    ranked = [measured.ranking(caption) for caption in range(len(measured.regions))]
     shuffled = [rng.permutation(len(order)) for order in ranked]
     orders = {"map": ranked, "random": shuffled, "reverse": [order[::-1] for order in ranked]}
-    heights: dict[Any, Floats] = {}
+    curves: dict[Any, Floats] = {}
     for name, order in orders.items():
-        # Inserting the first patches of an order is the same as deleting the others, which are first in its reverse.
+        # Inserting the first patches of an order is deleting the others, which come first in the reversed order.
         backwards = [patches[::-1] for patches in order]
-        both = {"deletion": _deletion(pipeline, known, order),
-                "insertion": _deletion(pipeline, known, backwards)[:, ::-1]}  # fmt: skip
-        for way, values in both.items():
-            heights |= {(kind, way, name): values[number::2] for number, kind in enumerate(KINDS)}
-    return [heights[key].tolist() for key in CURVES]
+        by_kind = {"deletion": _deletion(pipeline, measured, order),
+                "insertion": _deletion(pipeline, measured, backwards)[:, ::-1]}  # fmt: skip
+        for curve_kind, values in by_kind.items():
+            curves |= {(kind, curve_kind, name): values[index::2] for index, kind in enumerate(KINDS)}
+    return [curves[key].tolist() for key in CURVES]
 
 
-def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: Sequence[Patches]) -> Floats:
+def _deletion(pipeline: Pipeline, measured: MeasuredPairs, order: Sequence[Patches]) -> Floats:
     """Return d of every caption (rows) after deleting each share of its patches in order (columns)."""
     dropped = [patches[: int(share * len(patches))].copy() for share in DELETED for patches in order]
-    return without_patches(pipeline, known, dropped).reshape(len(DELETED), len(order)).T
+    return without_patches(pipeline, measured, dropped).reshape(len(DELETED), len(order)).T

@@ -1,7 +1,7 @@
-"""Texts that try to score high without being captions: how often each beats a person's caption.
+"""Adversarial texts that are not captions: how often each scores higher than a human caption.
 
-Each kind of text is built for every image, from the words that the scorer finds most probable or from the person's
-caption. A share that is low with the right image and high with a wrong one comes from the text only.
+Each kind of text is built for every image, from the words that the scorer finds most probable or from the human
+caption. A share that is low with the right image and high with a wrong image comes from the text only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,31 +27,32 @@ from msdscore.text.warnings import FORM_WARNINGS, GUARD, guarded_warnings
 from msdscore.text.words import segment
 
 BATCH = 8  # images
-MOST_IMAGES = 200  # if there is no limit
-LISTED = 10  # words of a list
-# Image, kind of text, whether with the wrong image; whether it beats the caption by msd, match and reward; reads good.
-Beaten = tuple[str, str, bool, bool, bool, bool, bool]
+DEFAULT_IMAGES = 200
+LISTED = 10  # words per list
+# Image, kind of text, whether with the wrong image; whether it beats the caption by msd, match and reward; whether its
+# match reads as good.
+GamingResult = tuple[str, str, bool, bool, bool, bool, bool]
 
 
-def gaming_texts(caption: str, probable: Sequence[str], evident: Sequence[str], chance: Random) -> dict[str, str]:
-    """Return the text of every kind from a person's caption and words of the vocabulary, best first."""
+def gaming_texts(caption: str, probable: Sequence[str], evident: Sequence[str], rng: Random) -> dict[str, str]:
+    """Return the text of every kind, from a human caption and vocabulary words, best first."""
     words = segment(caption)
     bare = caption.strip().rstrip(".").rstrip()
-    spoken = [word.text.lower() for word in words if word.kind == "word"]
-    said = {word.stem for word in words}
-    further = [word for word in probable if segment(word)[0].stem not in said]
+    caption_words = [word.text.lower() for word in words if word.kind == "word"]
+    stems = {word.stem for word in words}
+    new_words = [word for word in probable if segment(word)[0].stem not in stems]
     return {
         "the caption itself": caption,
         "ten most probable words": " ".join(probable[:LISTED]),
         "ten words of most evidence": " ".join(evident[:LISTED]),
         "ten most probable words, with commas": ", ".join(probable[:LISTED]),
         "five most probable words": " ".join(probable[:5]),
-        "caption and three probable words": " ".join([bare, *further[:3]]),
-        "caption and five probable words": " ".join([bare, *further[:5]]),
+        "caption and three probable words": " ".join([bare, *new_words[:3]]),
+        "caption and five probable words": " ".join([bare, *new_words[:5]]),
         "caption three times": " ".join([f"{bare}."] * 3),
         "a photo of a X and a Y …": "a photo of " + " and ".join(f"a {word}" for word in probable[:6]),
-        "words of the caption sorted": " ".join(sorted(spoken)),
-        "words of the caption shuffled": " ".join(chance.sample(spoken, len(spoken))),
+        "words of the caption sorted": " ".join(sorted(caption_words)),
+        "words of the caption shuffled": " ".join(rng.sample(caption_words, len(caption_words))),
         "all object names of a list": " ".join(KIND_OF),
     }
 
@@ -60,19 +61,19 @@ KINDS = tuple(gaming_texts("", (), (), Random(0)))
 
 
 def gaming(study: Study) -> list[Table]:
-    """How often texts that are not captions beat a person's caption."""
+    """Measure how often texts that are not captions score higher than a human caption."""
     pipeline = study.pipeline()
     require_bank(pipeline, "vocabulary")
-    return [gaming_table(study, pipeline, every_nth(study.captioned(), study.limit or MOST_IMAGES))]
+    return [gaming_table(study, pipeline, every_nth(study.captioned(), study.limit or DEFAULT_IMAGES))]
 
 
 def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedImage]) -> Table:
-    """Return one row per kind of text: shares of images on which it beats the first caption, and reads good."""
+    """Return one row per kind of text: shares of images on which it beats the first caption."""
     if len(entries) < 2:
         raise InputError(f"expected at least 2 images with captions, got {len(entries)}")
     answers = study.run(
         "gaming", split(range(len(entries)), BATCH),
-        lambda number, batch: list(_beaten(pipeline, entries, batch, Random(f"{study.seed}-{number}"))),
+        lambda number, batch: list(_results(pipeline, entries, batch, Random(f"{study.seed}-{number}"))),
         pipeline, kinds=list(KINDS), guard=GUARD,
     )  # fmt: skip
     rows = list(chain.from_iterable(answers))
@@ -93,49 +94,49 @@ def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedIm
     )
 
 
-def _row(kind: str, rows: Sequence[Beaten]) -> dict[str, Value]:
-    right = [row for row in rows if not row[2]]
-    row: dict[str, Value] = {"kind": kind, "n": len(right)}
-    for at, name in enumerate(("msd", "match", "reward"), start=3):
-        names, values = [own[0] for own in right], np.array([float(own[at]) for own in right])
+def _row(kind: str, rows: Sequence[GamingResult]) -> dict[str, Value]:
+    true_rows = [row for row in rows if not row[2]]
+    row: dict[str, Value] = {"kind": kind, "n": len(true_rows)}
+    for column, name in enumerate(("msd", "match", "reward"), start=3):
+        names, values = [result[0] for result in true_rows], np.array([float(result[column]) for result in true_rows])
         row[name] = bootstrap_share(values, clusters=names)
-        row[f"{name}, wrong image"] = float(np.mean([own[at] for own in rows if own[2]]))
-    return row | {"good": float(np.mean([own[6] for own in right]))}
+        row[f"{name}, wrong image"] = float(np.mean([result[column] for result in rows if result[2]]))
+    return row | {"good": float(np.mean([result[6] for result in true_rows]))}
 
 
-def _beaten(
-    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], chance: Random
-) -> Iterator[Beaten]:
-    """Score the texts of a batch of images, with the image and with the next one."""
-    shown = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
-    sources = [image_source(entries[number].image) for number in shown]
+def _results(
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], rng: Random
+) -> Iterator[GamingResult]:
+    """Score the texts of a batch of images, with the image and with the next image."""
+    image_entries = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
+    sources = [image_source(entries[number].image) for number in image_entries]
     ranked = _ranked_words(pipeline, sources)
     cells = list[tuple[int, str, bool, str, int]]()  # entry, kind, whether the image is wrong, text, index of the image
     for number in batch:
-        right, wrong = shown.index(number), shown.index((number + 1) % len(entries))
+        right, wrong = image_entries.index(number), image_entries.index((number + 1) % len(entries))
         if right not in ranked or wrong not in ranked:
             continue
-        for kind, text in gaming_texts(entries[number].captions[0], *ranked[right], chance).items():
+        for kind, text in gaming_texts(entries[number].captions[0], *ranked[right], rng).items():
             cells += [(number, kind, image == wrong, text, image) for image in (right, wrong)]
     if not cells:
         return
     *_, texts, owner = (list(column) for column in zip(*cells, strict=True))
     (scored,) = score_batches(pipeline, [Batch(sources, texts, owner)])
-    own: dict[bool, Numbers] = {}
+    caption_numbers: dict[bool, Numbers] = {}
     for (number, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
         if not isinstance(numbers, Numbers):
             continue
         if kind == KINDS[0]:
-            own[wrong] = numbers
-        yield (entries[number].id, kind, wrong, *_comparison(text, numbers, own[wrong]))
+            caption_numbers[wrong] = numbers
+        yield (entries[number].id, kind, wrong, *_comparison(text, numbers, caption_numbers[wrong]))
 
 
-def _comparison(text: str, numbers: Numbers, own: Numbers) -> tuple[bool, bool, bool, bool]:
-    """Return whether a text beats the person's caption by msd, match and reward, and whether it reads good."""
-    cost = GUARD if guarded_warnings(text) else 0.0
-    match, own_match = numbers.match or 0.0, own.match or 0.0
+def _comparison(text: str, numbers: Numbers, caption_numbers: Numbers) -> tuple[bool, bool, bool, bool]:
+    """Return whether a text beats the caption by msd, match and reward, and whether its match reads as good."""
+    penalty = GUARD if guarded_warnings(text) else 0.0
+    match, caption_match = numbers.match or 0.0, caption_numbers.match or 0.0
     good = reading(numbers.match, is_caption=FORM_WARNINGS.isdisjoint(numbers.warnings)) == "good"
-    return numbers.msd > own.msd, match > own_match, numbers.msd - cost > own.msd, good
+    return numbers.msd > caption_numbers.msd, match > caption_match, numbers.msd - penalty > caption_numbers.msd, good
 
 
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:

@@ -1,7 +1,7 @@
-"""Accuracy of the words that terms and explanations name.
+"""Accuracy of explanations at the level of words.
 
-The changed word of a wrong caption as the least supported one, words in doubt by the threshold of the p-value,
-suggestions for a word in doubt, and missing words.
+Four studies: whether the changed word of a wrong caption is the least supported one, words in doubt by threshold of the
+p-value, suggestions for a word in doubt, and missing words.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ RANKINGS = ("terms", "occlusion", "wrong_image")
 Floats = npt.NDArray[np.float64]
 Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-UNJUDGED = 1.0  # for a caption without a judged word, which is never in doubt
+UNJUDGED = 1.0  # p-value of a caption without a judged word, which is never in doubt
 _UNREADABLE = [float("nan")] * 4
 
 
@@ -56,26 +56,30 @@ class WrongCaption:
 
 def localisation(study: Study) -> list[Table]:
     """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong image."""
-    chosen = study.pairs(BENCHMARK, SUBSETS)
-    captions = wrong_captions(chosen)
+    pairs = study.pairs(BENCHMARK, SUBSETS)
+    captions = wrong_captions(pairs)
     if not captions:
-        raise InputError(f"expected wrong captions that change one content word, got none among {len(chosen)}")
+        raise InputError(f"expected wrong captions that change one content word, got none among {len(pairs)}")
     pipeline = study.pipeline()
-    shown = list(zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True))
-    ranks = study.rows("localisation", shown, lambda batch: [rank_words(pipeline, *each) for each in batch], pipeline)
+    with_wrong_images = list(
+        zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True)
+    )
+    ranks = study.rows(
+        "localisation", with_wrong_images, lambda batch: [rank_words(pipeline, *item) for item in batch], pipeline
+    )
     rows = list[Row]()
     for subset in SUBSETS:
-        mine = [both for both in zip(captions, ranks, strict=True) if both[0].pair.subset == subset]
-        rows += [_row(subset, depth, mine) for depth in DEPTHS if mine]
-    ways = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_image", "wrong image"), per_cent("chance")]
+        subset_answers = [answer for answer in zip(captions, ranks, strict=True) if answer[0].pair.subset == subset]
+        rows += [_row(subset, depth, subset_answers) for depth in DEPTHS if subset_answers]
+    rankings = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_image", "wrong image"), per_cent("chance")]
     gaps = [per_cent("over_occlusion", "terms − occlusion"), per_cent("over_chance", "terms − chance")]
-    plot = Plot(x="subset", y=[column.name for column in ways], panel=["depth"], y_label="per cent",
+    plot = Plot(x="subset", y=[column.name for column in rankings], panel=["depth"], y_label="per cent",
                 title="changed word among the first")  # fmt: skip
-    left_out = len(chosen) - len(captions)
+    left_out = len(pairs) - len(captions)
     return [Table(
         name="rows",
         title="Changed word of a wrong SugarCrepe caption among the first of its content words, per cent of captions",
-        columns=[Column("subset"), Column("items", "captions"), Column("depth", "top"), *ways, *gaps],
+        columns=[Column("subset"), Column("items", "captions"), Column("depth", "top"), *rankings, *gaps],
         rows=rows,
         notes=["95 % cluster-bootstrap intervals over images",
                f"{left_out} pairs left out: they do not change a single content word",
@@ -87,11 +91,11 @@ def localisation(study: Study) -> list[Table]:
 
 
 def wrong_captions(pairs: Sequence[Pair]) -> list[WrongCaption]:
-    """Return the wrong captions in which some, but not all, content words are changed."""
+    """Return the wrong captions in which at least one content word is changed and at least one is not."""
     captions = []
     for pair in pairs:
         if pair.subset in SUBSETS:
-            words = tuple(piece for piece in segment(pair.negative) if piece.content)
+            words = tuple(word for word in segment(pair.negative) if word.content)
             captions.append(WrongCaption(pair, words, changed_words(pair.positive, pair.negative)))
     return [caption for caption in captions if 0 < len(caption.changed) < len(caption.words)]
 
@@ -103,29 +107,31 @@ def changed_words(right: str, wrong: str) -> frozenset[int]:
     [0]
     """
     words = [piece for piece in segment(wrong) if piece.content]
-    before = [piece.text.casefold() for piece in segment(right) if piece.kind == "word"]
+    right_texts = [piece.text.casefold() for piece in segment(right) if piece.kind == "word"]
     pieces = [piece for piece in segment(wrong) if piece.kind == "word"]
-    after = [piece.text.casefold() for piece in pieces]
-    steps = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    new = {pieces[at].start for step, _, _, low, high in steps if step != "equal" for at in range(low, high)}
-    return frozenset(number for number, word in enumerate(words) if word.start in new)
+    wrong_texts = [piece.text.casefold() for piece in pieces]
+    opcodes = SequenceMatcher(None, right_texts, wrong_texts, autojunk=False).get_opcodes()
+    changed_starts = {
+        pieces[position].start for tag, _, _, low, high in opcodes if tag != "equal" for position in range(low, high)
+    }
+    return frozenset(index for index, word in enumerate(words) if word.start in changed_starts)
 
 
-def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> Ranks:
+def rank_words(pipeline: Pipeline, item: WrongCaption, wrong_image: Image) -> Ranks:
     """Return the indices of the content words, least supported first, by three criteria.
 
-    Their doubt in the explanation, the rise of the similarity without each, and their doubt with another image. Words
-    that the encoder does not read come last.
+    These are the doubt in the explanation, the increase of the similarity without the word, and the doubt with another
+    image. Words that the encoder does not read come last.
     """
-    caption = question.pair.negative
-    shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
-    decoded = pipeline.decode([image_source(question.pair.image), image_source(stranger)])
+    caption = item.pair.negative
+    shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in item.words]
+    decoded = pipeline.decode([image_source(item.pair.image), image_source(wrong_image)])
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
     measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
     columns = [measured.similarity[2:].double().tolist()]
-    for number in (0, 1):
-        doubts = {unit.start: rank_key(unit) for unit in pipeline.config.units(measured, number)}
-        values = [doubts.get(word.start) for word in question.words]
+    for pair in (0, 1):
+        doubts = {unit.start: rank_key(unit) for unit in pipeline.config.units(measured, pair)}
+        values = [doubts.get(word.start) for word in item.words]
         columns.append([-np.inf if value is None else value for value in values])
     occlusion, own, other = (np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns)
     return [own, occlusion, other]
@@ -133,8 +139,8 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
 
 def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]]) -> Row:
     hits = {
-        name: np.array([float(bool(caption.changed & set(ranks[at][:depth]))) for caption, ranks in answers])
-        for at, name in enumerate(RANKINGS)
+        name: np.array([float(bool(caption.changed & set(ranks[column][:depth]))) for caption, ranks in answers])
+        for column, name in enumerate(RANKINGS)
     }
     columns = hits | {"chance": np.array([caption.chance(depth) for caption, _ in answers])}
     columns |= {f"over_{name}": hits["terms"] - columns[name] for name in ("occlusion", "chance")}
@@ -144,42 +150,42 @@ def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]])
 
 
 def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
-    """Return pairs in which one content word is replaced, and by their ids the original and the replacing word."""
+    """Return pairs that differ in one content word, and the original and replacing word by id."""
     pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
-    words = {pair.id: both for pair in pairs if (both := replaced_word(pair.positive, pair.negative))}
-    return study.drawn([pair for pair in pairs if pair.id in words], " that differ in one word"), words
+    words = {pair.id: replaced for pair in pairs if (replaced := replaced_word(pair.positive, pair.negative))}
+    return study.sample([pair for pair in pairs if pair.id in words], " that differ in one word"), words
 
 
 def changed(study: Study) -> list[Table]:
-    """P-values of the words that replace others in wrong captions, and of the words they replace."""
+    """P-values of the changed words of wrong captions, and of the original words."""
     pipeline = study.pipeline()
-    chosen, words = replacements(study)
+    pairs, words = replacements(study)
 
     def measure(batch: Sequence[Pair]) -> list[tuple[float, float]]:
-        def lack(number: int, side: int, units: Sequence[Unit]) -> float:
-            word = stem(words[batch[number].id][side].casefold())
-            known = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
-            return next((value for value in reversed(known) if value is not None), np.nan)
+        def doubt_of(pair_index: int, side: int, units: Sequence[Unit]) -> float:
+            word = stem(words[batch[pair_index].id][side].casefold())
+            doubts = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
+            return next((value for value in reversed(doubts) if value is not None), np.nan)
 
-        return pair_values(pipeline, batch, lack)
+        return pair_values(pipeline, batch, doubt_of)
 
-    values, names = np.array(study.rows("changed", chosen, measure, pipeline)), clusters(chosen)
+    values, names = np.array(study.rows("changed", pairs, measure, pipeline)), clusters(pairs)
     judged = ~np.isnan(values).any(axis=1)
-    subsets = np.array([pair.subset for pair in chosen])
+    subsets = np.array([pair.subset for pair in pairs])
     rows: list[Row] = []
     for subset in (*SUBSETS, "both"):
-        here = judged & ((subsets == subset) | (subset == "both"))
-        if not here.any():
+        selected = judged & ((subsets == subset) | (subset == "both"))
+        if not selected.any():
             continue
-        true, false = values[here, 0], values[here, 1]
+        true, false = values[selected, 0], values[selected, 1]
         ranked = prepare(np.concatenate([true, false]), np.repeat([0.0, 1.0], len(true)))
         shares = {"changed": -false < ZERO, "original": -true < ZERO, "lower": (false > true) + 0.5 * (false == true)}
         rows.append({
-            "subset": subset, "n": int(here.sum()),
-            **{name: bootstrap_mean(own.astype(float), clusters=names[here]) for name, own in shares.items()},
+            "subset": subset, "n": int(selected.sum()),
+            **{name: bootstrap_mean(flags.astype(float), clusters=names[selected]) for name, flags in shares.items()},
             "auc": bootstrap(
                 lambda weights, ranked=ranked: auc(ranked, np.tile(weights, 2)),  # type: ignore[misc]
-                len(true), clusters=names[here],
+                len(true), clusters=names[selected],
             ),
         })  # fmt: skip
     columns = [Column("subset"), Column("n", "pairs"), per_cent("changed", f"changed word below {ZERO:g}"),
@@ -188,7 +194,7 @@ def changed(study: Study) -> list[Table]:
     return [Table(
         name="changed", title="P-values of changed words of SugarCrepe and of the words they replace, per cent",
         columns=columns, rows=rows, signature=pipeline.signature,
-        notes=[f"{int((~judged).sum())} of {len(chosen)} pairs are left out: one of the words is not judged"],
+        notes=[f"{int((~judged).sum())} of {len(pairs)} pairs are left out: one of the words is not judged"],
     )]  # fmt: skip
 
 
@@ -214,38 +220,38 @@ def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
 
 def doubt_table(smallest: Floats, images: npt.NDArray[Any], source: str, signature: str) -> Table:
     """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
-    known = ~np.isnan(smallest).any(axis=1)
-    if not known.any():
+    readable = ~np.isnan(smallest).any(axis=1)
+    if not readable.any():
         raise InputError("no pair could be read")
-    sides = dict(zip(("true", "false"), smallest[known].T, strict=True))
+    sides = dict(zip(("true", "false"), smallest[readable].T, strict=True))
     rows: list[Row] = []
     for threshold in THRESHOLDS:
         flagged = {side: (values < threshold).astype(float) for side, values in sides.items()}
-        shares = {side: bootstrap_share(values, clusters=images[known]) for side, values in flagged.items()}
+        shares = {side: bootstrap_share(values, clusters=images[readable]) for side, values in flagged.items()}
         rows.append({"threshold": threshold, **shares})
-    labels = np.repeat([1.0, 0.0], int(known.sum()))
+    labels = np.repeat([1.0, 0.0], int(readable.sum()))
     area = auc(prepare(np.concatenate(list(sides.values())), labels))
     notes = [
         "95 % cluster-bootstrap intervals over images",
         f"AUC of a caption's smallest p-value, true against false: {100 * area:.1f}",
     ]
-    notes += [f"{int((~known).sum())} pairs could not be read"] if not known.all() else []
+    notes += [f"{int((~readable).sum())} pairs could not be read"] if not readable.all() else []
     return Table(
         name="rows",
-        title=f"Captions with a word in doubt, per cent ({int(known.sum())} pairs of {source})",
+        title=f"Captions with a word in doubt, per cent ({int(readable.sum())} pairs of {source})",
         columns=[Column("threshold", "p-value below", "g"), per_cent("true", "true captions"),
                  per_cent("false", "false captions")],
         rows=rows,
         notes=notes,
         signature=signature,
-        facts={"auc": area, "pairs": int(known.sum())},
+        facts={"auc": area, "pairs": int(readable.sum())},
         plots=[Plot(x="threshold", y=["true", "false"], title="Captions with a word in doubt",
                     x_label="threshold of the p-value", y_label="per cent", logarithmic=True)],
     )  # fmt: skip
 
 
 def suggestions(study: Study) -> list[Table]:
-    """How often the original word is among the suggestions for the word that replaced it, in wrong captions."""
+    """Measure how often the original word is among the suggestions for its replacement in a wrong caption."""
     pipeline = study.pipeline()
     require_bank(pipeline, "vocabulary")
     chosen, words = replacements(study)
@@ -255,12 +261,12 @@ def suggestions(study: Study) -> list[Table]:
     names, subsets = clusters(chosen), np.array([pair.subset for pair in chosen])
     rows: list[Row] = []
     for subset in SUBSETS:
-        here = (subsets == subset) & ~np.isnan(values[:, 0])
-        named = here & (values[:, 1] > 0)
-        shares = {"doubtful": (here, 0), "named": (here, 1), "right": (named, 2), "true": (named, 3)}
+        readable = (subsets == subset) & ~np.isnan(values[:, 0])
+        suggested = readable & (values[:, 1] > 0)
+        shares = {"doubtful": (readable, 0), "named": (readable, 1), "right": (suggested, 2), "true": (suggested, 3)}
         means = {name: _mean(values[mask, column], names[mask]) for name, (mask, column) in shares.items()}
-        if here.any():
-            rows.append({"subset": subset, "n": int(here.sum()), **means})
+        if readable.any():
+            rows.append({"subset": subset, "n": int(readable.sum()), **means})
     columns = [
         Column("subset"),
         Column("n", "captions"),
@@ -274,7 +280,7 @@ def suggestions(study: Study) -> list[Table]:
 
 
 def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
-    """Return the content word that was replaced, and its replacement; None if more has changed.
+    """Return the content word that was replaced, and its replacement; None unless exactly one word changed.
 
     >>> replaced_word("a red car on a road", "a blue car on a road")
     ('red', 'blue')
@@ -282,10 +288,10 @@ def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
     changed = []
     for before, after in ((wrong, right), (right, wrong)):
         words = [word for word in segment(after) if word.content]
-        numbers = changed_words(before, after)
-        if len(numbers) != 1:
+        indices = changed_words(before, after)
+        if len(indices) != 1:
             return None
-        changed.append(words[next(iter(numbers))].text)
+        changed.append(words[next(iter(indices))].text)
     return changed[0], changed[1]
 
 
@@ -295,31 +301,31 @@ def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) 
         item = explain(pipeline, image_source(pair.image), [pair.negative])[0]
     except RowError:
         return _UNREADABLE
-    wrong = stem(replacement.casefold())
-    doubtful = any(stem(unit.text.casefold()) == wrong for unit in item.doubtful)
-    suggested = (suggestion for suggestion in item.suggestions if stem(suggestion.word.casefold()) == wrong)
+    replaced_stem = stem(replacement.casefold())
+    doubtful = any(stem(unit.text.casefold()) == replaced_stem for unit in item.doubtful)
+    suggested = (suggestion for suggestion in item.suggestions if stem(suggestion.word.casefold()) == replaced_stem)
     instead = {stem(named.word) for suggestion in suggested for named in suggestion.instead}
-    right = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
-    return [float(value) for value in (doubtful, bool(instead), *right)]
+    correct = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
+    return [float(value) for value in (doubtful, bool(instead), *correct)]
 
 
 def missing(study: Study) -> list[Table]:
-    """How many words called missing from a caption are in another caption of the image."""
+    """Measure how many words reported as missing from a caption are in another caption of the image."""
     pipeline = study.pipeline()
     vocabulary = require_bank(pipeline, "vocabulary")
-    frequent = [vocabulary.stems[number] for number in vocabulary.frequency.argsort(descending=True).tolist()]
+    frequent = [vocabulary.stems[index] for index in vocabulary.frequency.argsort(descending=True).tolist()]
     chosen = every_nth(study.captioned(captions=2), study.limit)
     values = np.array(
         study.rows("missing", chosen, lambda batch: [_confirmed(pipeline, each, frequent) for each in batch], pipeline)
     )
     values = values[~np.isnan(values[:, 0])]
-    named = values[values[:, 0] > 0]
+    with_missing = values[values[:, 0] > 0]
     row: Row = {
         "n": len(values),
         "words": float(values[:, 0].mean()),
-        "right": _mean(named[:, 1] / named[:, 0]),
-        "first": _mean(named[:, 2]),
-        "frequent": _mean(named[:, 3] / named[:, 0]),
+        "right": _mean(with_missing[:, 1] / with_missing[:, 0]),
+        "first": _mean(with_missing[:, 2]),
+        "frequent": _mean(with_missing[:, 3] / with_missing[:, 0]),
     }
     columns = [
         Column("n", "images"),
@@ -333,16 +339,24 @@ def missing(study: Study) -> list[Table]:
 
 
 def _confirmed(pipeline: Pipeline, entry: CaptionedImage, frequent: Sequence[str]) -> list[float]:
-    """Return the number of missing words, how many are confirmed, whether the first is, and of frequent words."""
+    """Return the numbers of missing and of confirmed words, whether the first is confirmed, and of frequent words."""
     first, *others = entry.captions
     try:
         item = explain(pipeline, image_source(entry.image), [first])[0]
     except RowError:
         return _UNREADABLE
-    true, said = stems_of(others), stems_of([first])
-    right = [stem(word.word) in true for word in item.missing]
-    plain = [word for word in frequent if word not in said][: len(right)]
-    return [float(value) for value in (len(right), sum(right), right[:1] == [True], sum(w in true for w in plain))]
+    other_stems, own_stems = stems_of(others), stems_of([first])
+    confirmed = [stem(word.word) in other_stems for word in item.missing]
+    baseline = [word for word in frequent if word not in own_stems][: len(confirmed)]
+    return [
+        float(value)
+        for value in (
+            len(confirmed),
+            sum(confirmed),
+            confirmed[:1] == [True],
+            sum(name in other_stems for name in baseline),
+        )
+    ]
 
 
 def _mean(values: Floats, names: npt.NDArray[np.str_] | None = None) -> Interval | None:

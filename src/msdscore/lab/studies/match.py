@@ -1,9 +1,9 @@
 """Calibration of the probabilities: `match` of captions, p-values and probabilities of words.
 
-Every image is paired with its own captions, those of the images with the most similar captions, and those of an image
-far away in the list, each by itself and joined into paragraphs, as in the fit of `match`; own captions have the same
-total weight as all others. True words are in two of its own captions; likely but absent words are in captions
-of similar images and not in its own. The images must not be those of the bank.
+Every image is paired with its own captions, with captions of the most similar images, and with captions of an image far
+away in the list, single and joined into paragraphs, as in the fit of `match`. Own captions have the same total weight
+as all others. True words are in at least two captions of the image; likely but absent words are in captions of similar
+images and in none of the image. The images must not be those of the bank.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ LEVELS = (0.01, 0.05, 0.1, 0.2, 0.5)  # of p-values
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Probabilities, whether each is true, and its image; `prior` is the total weight of the true ones."""
+    """Probabilities with their outcomes and images; `prior` is the total weight of the true outcomes."""
 
     values: Floats
     truth: Flags
@@ -53,9 +53,9 @@ class Predictions:
         share = self.truth.mean()
         return np.where(self.truth, self.prior / share, (1 - self.prior) / (1 - share))
 
-    def take(self, chosen: Flags) -> "Predictions":
-        """Return the chosen predictions."""
-        return Predictions(self.values[chosen], self.truth[chosen], self.clusters[chosen], self.prior)
+    def take(self, mask: Flags) -> "Predictions":
+        """Return the predictions of a mask."""
+        return Predictions(self.values[mask], self.truth[mask], self.clusters[mask], self.prior)
 
 
 def match(study: Study) -> list[Table]:
@@ -66,7 +66,7 @@ def match(study: Study) -> list[Table]:
 
 
 def word_reliability(study: Study) -> list[Table]:
-    """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
+    """Shares of words with a p-value below each level, and the reliability of word probabilities."""
     pipeline = study.pipeline()
     require_bank(pipeline, "words")
     return word_tables(over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
@@ -80,68 +80,74 @@ def over_images(
     *,
     captions: int = 1,
 ) -> list[Any]:
-    """Measure images with at least this many captions: with their own, with captions of similar and of other images."""
+    """Measure images with at least this many captions, with own captions and those of similar and other images."""
     entries = study.captioned(captions)
     texts = [entry.captions for entry in entries]
     similar, half = similar_texts(texts), len(entries) // 2
-    shown = [
-        (number, entries[number].image, (texts[number], similar[number], texts[(number + half) % len(entries)]))
-        for number in every_nth(range(len(entries)), study.limit)
+    inputs = [
+        (index, entries[index].image, (texts[index], similar[index], texts[(index + half) % len(entries)]))
+        for index in every_nth(range(len(entries)), study.limit)
     ]
-    rows = study.rows(title, shown, lambda batch: measure(pipeline, batch), pipeline)
+    rows = study.rows(title, inputs, lambda batch: measure(pipeline, batch), pipeline)
     if not rows:
-        require_some(pipeline.decode([image_source(image)])[0] for _, image, _ in shown)
+        require_some(pipeline.decode([image_source(image)])[0] for _, image, _ in inputs)
     return rows
 
 
 def _matches(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Matched]:
     """Return image, kind of caption, number of joined captions and match of every text that could be scored."""
     cells = [
-        (at, kind, size, text)
-        for at, (*_, kinds) in enumerate(shown)
+        (index, kind, size, text)
+        for index, (*_, kinds) in enumerate(shown)
         for kind, texts in enumerate(kinds)
         for size in PARAGRAPHS
         for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
     ]
     decoded = pipeline.decode([image_source(image) for _, image, _ in shown])
-    scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
+    scores = pipeline.score(decoded, [text for *_, text in cells], [index for index, *_ in cells])
     return [
-        (shown[at][0], kind, size, score.match)
-        for (at, kind, size, _), score in zip(cells, scores, strict=True)
+        (shown[index][0], kind, size, score.match)
+        for (index, kind, size, _), score in zip(cells, scores, strict=True)
         if not isinstance(score, RowError) and score.match is not None
     ]
 
 
 def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
-    """Return the judged words of an image's captions, and of similar images' captions unless the image's have them."""
-    texts = [(at, kind == 0, text) for at, (*_, kinds) in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
-    pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
+    """Return the judged words of the image's captions, and those of similar images that the image's captions lack."""
+    texts = [
+        (index, kind == 0, text) for index, (*_, kinds) in enumerate(shown) for kind in (0, 1) for text in kinds[kind]
+    ]
+    pairs = [(index, row) for row, (index, _, _) in enumerate(texts)]
     images = [image for _, image, _ in shown]
-    good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
+    readable, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    known = [Counter(word for text in kinds[0] for word in stems_of([text])) for *_, kinds in shown]
+    stem_counts = [Counter(word for text in kinds[0] for word in stems_of([text])) for *_, kinds in shown]
     rows: list[JudgedWord] = []
-    for pair, (at, own, _) in enumerate(texts[number] for number in good):
+    for pair, (index, is_own, _) in enumerate(texts[row] for row in readable):
         for unit, word in zip(pipeline.config.units(measured, pair), words.spoken[pair], strict=True):
-            if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
+            if (
+                unit.p_value is not None
+                and unit.probability is not None
+                and (is_own or word.stem not in stem_counts[index])
+            ):
                 kind = words.calibration.kind_of(word.stem) or 0
-                rows.append((shown[at][0], kind, known[at][word.stem], unit.p_value, unit.probability))
+                rows.append((shown[index][0], kind, stem_counts[index][word.stem], unit.p_value, unit.probability))
     return rows
 
 
 def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     """Return the reliability diagram of `match`, and its error by length."""
     if not rows:
-        raise ConfigError("no caption has a match; it needs the settings that the bank was fitted with")
+        raise ConfigError("no caption has a match; use the settings that the bank was fitted with")
     image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
     own = kind == 0
     if own.all() or not own.any():
         raise InputError("expected captions that belong to their images and captions that do not")
     predictions = Predictions(values.astype(np.float64), own, image)
     areas = {KINDS[other]: auc(prepare(values[own | (kind == other)], own[own | (kind == other)])) for other in (1, 2)}
-    medians = {name: float(np.median(values[kind == number])) for number, name in enumerate(KINDS)}
+    medians = {name: float(np.median(values[kind == index])) for index, name in enumerate(KINDS)}
     error = calibration_error(predictions)
     notes = [
         "own captions have the same total weight as all others",
@@ -177,16 +183,16 @@ def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signatu
 
 def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
     """Return the shares of words with a p-value below each level, and the reliability diagram of word probabilities."""
-    image, kind, said, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
-    truth, once, absent = said >= CONFIRMED, said == 1, said == 0
+    image, kind, caption_counts, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
+    truth, once, absent = caption_counts >= CONFIRMED, caption_counts == 1, caption_counts == 0
     if not truth.any() or not absent.any():
         raise InputError("expected words that are true of their images and words that are not")
-    everything = np.ones(len(truth), dtype=bool)
-    groups = {"all": everything} | {f"kind {number}": kind == number for number in np.unique(kind).tolist()}
+    all_words = np.ones(len(truth), dtype=bool)
+    groups = {"all": all_words} | {f"kind {kind_index}": kind == kind_index for kind_index in np.unique(kind).tolist()}
     shares: list[Row] = []
-    for name, here in groups.items():
+    for name, in_group in groups.items():
         for level in LEVELS if name == "all" else (0.1,):
-            sides = {"true": here & truth, "once": here & once, "absent": here & absent}
+            sides = {"true": in_group & truth, "once": in_group & once, "absent": in_group & absent}
             below = shares_below(p_values, level, sides, image)
             shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **below})
     area = auc(prepare(p_values[~once], truth[~once].astype(float)))
@@ -213,8 +219,8 @@ def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
 def shares_below(values: Floats, level: float, sides: Mapping[str, Flags], images: Any) -> dict[str, Interval | None]:
     """Return the share of values below a level on each side, resampled by image; None for an empty side."""
     return {
-        side: bootstrap_share((values[own] < level).astype(float), clusters=images[own]) if own.any() else None
-        for side, own in sides.items()
+        side: bootstrap_share((values[mask] < level).astype(float), clusters=images[mask]) if mask.any() else None
+        for side, mask in sides.items()
     }
 
 
@@ -225,34 +231,38 @@ def _diagram(title: str, predictions: Predictions, label: str, **shared: Any) ->
 
 
 def _bins(predictions: Predictions) -> Iterator[Row]:
-    tenth, shares = _tenths(predictions.values), predictions.weights
-    for number in range(BINS):
-        here = tenth == number
-        if not here.any():
+    bin_of, all_weights = _bin_indices(predictions.values), predictions.weights
+    for index in range(BINS):
+        in_bin = bin_of == index
+        if not in_bin.any():
             continue
-        weights, truth, clusters = shares[here], predictions.truth[here], predictions.clusters[here]
+        weights, truth, clusters = all_weights[in_bin], predictions.truth[in_bin], predictions.clusters[in_bin]
 
-        def share(drawn: Floats, weights: Floats = weights, truth: Flags = truth) -> float:
-            return float((drawn * weights)[truth].sum() / max((drawn * weights).sum(), 1e-12))
+        def share(resample: Floats, weights: Floats = weights, truth: Flags = truth) -> float:
+            return float((resample * weights)[truth].sum() / max((resample * weights).sum(), 1e-12))
 
         yield {
-            "range": f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", "low": number / BINS,
-            "high": (number + 1) / BINS, "n": int(here.sum()),
-            "predicted": float(np.average(predictions.values[here], weights=weights)),
-            "observed": bootstrap(share, int(here.sum()), clusters=clusters),
+            "range": f"{index / BINS:.1f} to {(index + 1) / BINS:.1f}", "low": index / BINS,
+            "high": (index + 1) / BINS, "n": int(in_bin.sum()),
+            "predicted": float(np.average(predictions.values[in_bin], weights=weights)),
+            "observed": bootstrap(share, int(in_bin.sum()), clusters=clusters),
         }  # fmt: skip
 
 
 def calibration_error(predictions: Predictions) -> Interval:
-    """Return the expected calibration error over ten bins, weighted by their content."""
-    shares, tenth, gaps = predictions.weights, _tenths(predictions.values), predictions.values - predictions.truth
+    """Return the expected calibration error over ten bins."""
+    base_weights, bin_of, gaps = (
+        predictions.weights,
+        _bin_indices(predictions.values),
+        predictions.values - predictions.truth,
+    )
 
-    def error(drawn: Floats) -> float:
-        weights = drawn * shares
-        return float(np.abs(np.bincount(tenth, weights * gaps, minlength=BINS)).sum() / weights.sum())
+    def error(resample: Floats) -> float:
+        weights = resample * base_weights
+        return float(np.abs(np.bincount(bin_of, weights * gaps, minlength=BINS)).sum() / weights.sum())
 
     return bootstrap(error, len(gaps), clusters=predictions.clusters)
 
 
-def _tenths(values: Floats) -> npt.NDArray[np.int64]:
+def _bin_indices(values: Floats) -> npt.NDArray[np.int64]:
     return np.minimum((values * BINS).astype(np.int64), BINS - 1)

@@ -1,4 +1,4 @@
-"""References: agreement with people by their number, and calibration of word p-values that use them."""
+"""References: human agreement by number of references, and calibration of word p-values that use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,13 +27,13 @@ BENCHMARKS = ("flickr8k-expert", "composite", "pascal50s")
 COUNTS = (1, 2, 3, 5, 10, 48)
 SEEDS = 5
 SHAPES = tuple(0.05 * 1.2**step for step in range(25))  # grid for the Beta distributions of words, up to 4
-JudgedWord = tuple[int, bool, float, int, int]  # image, whether it is true, p-value, references with the word, and all
+JudgedWord = tuple[int, bool, float, int, int]  # image, is true, p-value, references with the word, all references
 
 
 def curve(
     study: Study, *, benchmark: Sequence[str] = BENCHMARKS, references: Path | None = None, seeds: int = SEEDS
 ) -> list[Table]:
-    """Agreement of `ref-msd` with people by the number of references, averaged over `seeds` draws of each number.
+    """Human agreement of `ref-msd` by number of references, averaged over `seeds` random draws of each number.
 
     `references` is a file for benchmarks whose items have none.
     """
@@ -41,16 +41,18 @@ def curve(
     for name in study.present(benchmark):
         has_own = any(item.references for item in study.items(name))
         plan = study.plan(name, ("ref-msd",), references=None if has_own else references, control=False)
-        most = max(len(item.references) for item in prepare_work(plan).item_set.items)
-        drawn = {
-            count: [f"ref-msd,most={count},seed={seed}" for seed in range(seeds)] for count in COUNTS if count < most
+        max_references = max(len(item.references) for item in prepare_work(plan).item_set.items)
+        drawn_labels = {
+            count: [f"ref-msd,most={count},seed={seed}" for seed in range(seeds)]
+            for count in COUNTS
+            if count < max_references
         }
-        labels = {0: ["msd"], **drawn, most: ["ref-msd"]}
+        labels = {0: ["msd"], **drawn_labels, max_references: ["ref-msd"]}
         plan = replace(plan, metrics=tuple(chain.from_iterable(labels.values())))
         result = run_once(study, plan, pipeline_for(name, study.pipeline(), study.spec)).result
-        for count, own in labels.items():
-            heads = [result.metric(label).figures[0] for label in own]
-            rows.append({"benchmark": f"{result.title}, {heads[0].name}", "count": count, **_mean(heads)})
+        for count, count_labels in labels.items():
+            headlines = [result.metric(label).figures[0] for label in count_labels]
+            rows.append({"benchmark": f"{result.title}, {headlines[0].name}", "count": count, **_mean(headlines)})
         signatures.append(result.metrics[-1].signature)
     columns = [Column("benchmark"), Column("count", "references"), Column("figure", "", ".1f"),
                Column("spread", "deviation of the draws", ".2f")]  # fmt: skip
@@ -69,12 +71,12 @@ def curve(
     )]  # fmt: skip
 
 
-def _mean(heads: Sequence[Figure]) -> Row:
-    """Return the mean figure of some draws, with the mean ends of their intervals, and their deviation."""
-    values = [head.value * head.scale for head in heads]
-    known = [(head.interval, head.scale) for head in heads if head.interval is not None]
-    low, high = (fmean(getattr(own, end) * scale for own, scale in known) for end in ("low", "high"))
-    figure = replace(known[0][0], value=fmean(values), low=low, high=high)
+def _mean(headlines: Sequence[Figure]) -> Row:
+    """Return the mean figure over draws, with the mean limits of their intervals, and their standard deviation."""
+    values = [headline.value * headline.scale for headline in headlines]
+    intervals = [(headline.interval, headline.scale) for headline in headlines if headline.interval is not None]
+    low, high = (fmean(getattr(interval, end) * scale for interval, scale in intervals) for end in ("low", "high"))
+    figure = replace(intervals[0][0], value=fmean(values), low=low, high=high)
     return {"figure": figure, "spread": stdev(values) if len(values) > 1 else None}
 
 
@@ -90,37 +92,37 @@ def word_reliability(study: Study) -> list[Table]:
 
 
 def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
-    """Return the judged words of one caption per image and of similar images' captions; the others are references."""
+    """Return the judged words of one caption per image and of similar images; the other captions are references."""
     texts, references = list[tuple[int, bool, str]](), list[Sequence[str]]()
-    for at, (number, _, (captions, similar, _)) in enumerate(shown):
+    for index, (number, _, (captions, similar, _)) in enumerate(shown):
         candidate = captions[number % len(captions)]
         others = [text for text in captions if text != candidate]
-        texts += [(at, True, candidate), *((at, False, text) for text in similar)]
+        texts += [(index, True, candidate), *((index, False, text) for text in similar)]
         references += [others] * (1 + len(similar))
-    pairs = [(at, row) for row, (at, _, _) in enumerate(texts)]
-    good, measured = measure_readable(pipeline, [image for _, image, _ in shown], [t for *_, t in texts], pairs)
+    pairs = [(index, row) for row, (index, _, _) in enumerate(texts)]
+    readable, measured = measure_readable(pipeline, [image for _, image, _ in shown], [t for *_, t in texts], pairs)
     if measured is None:
         return []
     compared = compare_texts(pipeline.embedder, [text for *_, text in texts], references)
-    known, rows = [stems_of(captions) for *_, (captions, _, _) in shown], list[JudgedWord]()
-    for pair, row in enumerate(good):
-        at, own, _ = texts[row]
+    own_stems, rows = [stems_of(captions) for *_, (captions, _, _) in shown], list[JudgedWord]()
+    for pair, row in enumerate(readable):
+        index, is_own, _ = texts[row]
         words = pipeline.config.words(measured, pair)
         counts = compared[row].count_words(words)
         for unit, word, count in zip(pipeline.config.units(measured, pair), words, counts, strict=True):
-            if unit.p_value is not None and count is not None and (own or word.stem not in known[at]):
-                rows.append((shown[at][0], own, unit.p_value, count, len(compared[row].references)))
+            if unit.p_value is not None and count is not None and (is_own or word.stem not in own_stems[index]):
+                rows.append((shown[index][0], is_own, unit.p_value, count, len(compared[row].references)))
     return rows
 
 
 def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
     """Return the shares of words with a p-value below each level, from the image only and with references."""
-    image, truth, alone, having, counts = (np.array(column) for column in zip(*rows, strict=True))
+    image, truth, image_p_values, with_word, counts = (np.array(column) for column in zip(*rows, strict=True))
     if truth.all() or not truth.any():
         raise InputError("expected words that are true of their images and words that are not")
-    cells = zip(alone.tolist(), having.tolist(), counts.tolist(), strict=True)
-    both = np.array([p_value_with_references(*cell) for cell in cells])
-    kinds = {"image": alone, "image and references": both}
+    cells = zip(image_p_values.tolist(), with_word.tolist(), counts.tolist(), strict=True)
+    combined_p_values = np.array([p_value_with_references(*cell) for cell in cells])
+    kinds = {"image": image_p_values, "image and references": combined_p_values}
     sides = {"true": truth, "absent": ~truth}
     shares: list[Row] = [
         {"evidence": name, "level": level, **shares_below(values, level, sides, image)}
@@ -128,7 +130,7 @@ def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
         for level in LEVELS
     ]
     areas = {name: auc(prepare(values, truth.astype(float))) for name, values in kinds.items()}
-    fitted = {name: fit_shares(having[own], counts[own]) for name, own in sides.items()}
+    fitted = {name: fit_shares(with_word[mask], counts[mask]) for name, mask in sides.items()}
     notes = [
         "the share of true words below a level should equal the level",
         "AUC of the p-value: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
@@ -148,9 +150,9 @@ def level_table(rows: Sequence[JudgedWord], signature: str) -> Table:
     )  # fmt: skip
 
 
-def fit_shares(having: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> tuple[float, float]:
-    """Return the shapes of the Beta distribution of the share of references that have a word, on a grid."""
-    cells, often = np.unique(np.stack([having, counts]), axis=1, return_counts=True)
-    k, n, weights = (torch.from_numpy(values) for values in (*cells, often))
+def fit_shares(with_word: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Fit the shapes of the Beta distribution of the share of references with a word, on a grid."""
+    cells, occurrences = np.unique(np.stack([with_word, counts]), axis=1, return_counts=True)
+    k, n, weights = (torch.from_numpy(values) for values in (*cells, occurrences))
     shapes = list(product(SHAPES, SHAPES))
     return max(shapes, key=lambda shape: float((weights * log_shares(k, n, shape)).sum()))

@@ -52,10 +52,10 @@ STUDIES = {
 def run_study(name: str, study: "Study", **options: Any) -> "list[Table]":
     """Run a study with its specific options and return its tables."""
     function = load_study(name)
-    known = list(inspect.signature(function).parameters)[1:]
+    parameters = list(inspect.signature(function).parameters)[1:]
     for option in options:
-        if option not in known:
-            names = ", ".join(f"--{other.replace('_', '-')}" for other in known) or "no specific options"
+        if option not in parameters:
+            names = ", ".join(f"--{other.replace('_', '-')}" for other in parameters) or "no specific options"
             raise ConfigError(f"study {name} has no option --{option.replace('_', '-')}; it has {names}")
     return function(study, **options)
 

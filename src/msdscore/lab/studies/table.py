@@ -23,9 +23,9 @@ Row = Mapping[str, Value]
 Line = tuple[str, list[Any], list[Value], float]  # label, x values, y values, scale of the y values
 # Okabe and Ito's palette without its yellow, which is too light for lines on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
-_WIDTH, _HEIGHT, _ACROSS = 4.2, 3.2, 2  # inches of a panel, panels per row
-_SHADED = 2  # up to this many lines have shaded intervals; more would cover each other
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_WIDTH, _HEIGHT, _PANELS_PER_ROW = 4.2, 3.2, 2  # inches of a panel
+_MAX_SHADED = 2  # with more lines, shaded intervals would cover each other
 _SPREAD = 0.5  # share of the width of a category over which the lines of a panel are spread
 
 
@@ -46,7 +46,7 @@ class Column:
 
 
 def per_cent(name: str, title: str = "", *, signed: bool = False) -> Column:
-    """Return a column of shares, printed in per cent with one digit."""
+    """Return a column of shares, printed in per cent with one decimal."""
     return Column(name, title, "+.1f" if signed else ".1f", 100)
 
 
@@ -64,7 +64,7 @@ class Plot:
     title: str = ""
     x_label: str = ""
     y_label: str = ""
-    level: float | None = None  # level of chance
+    level: float | None = None  # horizontal line, such as the chance level
     points: bool = False
     logarithmic: bool = False
     diagonal: bool = False
@@ -160,11 +160,13 @@ def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
             panels.append((plot, title, list(_lines(table, plot, rows))))
     if not panels:
         return None
-    across = min(_ACROSS, len(panels))
-    down = -(-len(panels) // across)
+    column_count = min(_PANELS_PER_ROW, len(panels))
+    row_count = -(-len(panels) // column_count)
     module: Any = require("matplotlib.figure", extra="figures")
-    figure = module.Figure(figsize=(_WIDTH * across, _HEIGHT * down), facecolor="white", layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    figure = module.Figure(
+        figsize=(_WIDTH * column_count, _HEIGHT * row_count), facecolor="white", layout="constrained"
+    )
+    axes = figure.subplots(row_count, column_count, squeeze=False).ravel().tolist()
     for axis, (plot, title, lines) in zip(axes, panels, strict=False):
         _draw(axis, plot, title, lines)
     for axis in axes[len(panels) :]:
@@ -174,16 +176,16 @@ def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
 
 def _lines(table: Table, plot: Plot, rows: Sequence[Row]) -> Iterator[Line]:
     for value in dict.fromkeys(row.get(plot.series) for row in rows):
-        chosen = [row for row in rows if row.get(plot.series) == value]
+        series_rows = [row for row in rows if row.get(plot.series) == value]
         if not plot.x:
             columns = [table.column(name) for name in plot.y]
             xs = [column.heading for column in columns]
-            yield str(value or ""), xs, [chosen[0][name] for name in plot.y], columns[0].scale
+            yield str(value or ""), xs, [series_rows[0][name] for name in plot.y], columns[0].scale
             continue
         for name in plot.y:
-            column, known = table.column(name), [row for row in chosen if row.get(name) is not None]
+            column, with_value = table.column(name), [row for row in series_rows if row.get(name) is not None]
             label = ", ".join([*([str(value)] if plot.series else []), *([column.heading] if len(plot.y) > 1 else [])])
-            yield label, [row[plot.x] for row in known], [row[name] for row in known], column.scale
+            yield label, [row[plot.x] for row in with_value], [row[name] for row in with_value], column.scale
 
 
 def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
@@ -197,33 +199,35 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
     if plot.diagonal:
         axis.plot((0, 1), (0, 1), color="#888888", linewidth=0.8, linestyle=":")
     names = list(dict.fromkeys(x for _, xs, _, _ in lines for x in xs if isinstance(x, str)))
-    for number, (line, colour, mark) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKS), strict=False)):
+    for index, (line, colour, marker) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKERS), strict=False)):
         label, xs, values, scale = line
         y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
         style = {"color": colour, "label": label}
         if plot.points:
             axis.plot(xs, y, ".", markersize=2.5, alpha=0.5, **style)
         elif names:
-            shift = _SPREAD * (number / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
-            at = [names.index(str(x)) + shift for x in xs]
-            axis.errorbar(at, y, yerr=_ends(values, scale), fmt=mark, markersize=4, capsize=2, linewidth=1, **style)
+            shift = _SPREAD * (index / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
+            positions = [names.index(str(x)) + shift for x in xs]
+            axis.errorbar(
+                positions, y, yerr=_error_bars(values, scale), fmt=marker, markersize=4, capsize=2, linewidth=1, **style
+            )
         else:
-            axis.plot(xs, y, marker=mark, markersize=3.5, linewidth=1.2, **style)
-            ends = _ends(values, scale)
-            if ends is not None and len(lines) <= _SHADED:
-                axis.fill_between(xs, y - ends[0], y + ends[1], color=colour, alpha=0.15, linewidth=0)
-            elif ends is not None:  # bands would cover each other
-                axis.errorbar(xs, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+            axis.plot(xs, y, marker=marker, markersize=3.5, linewidth=1.2, **style)
+            error_bars = _error_bars(values, scale)
+            if error_bars is not None and len(lines) <= _MAX_SHADED:
+                axis.fill_between(xs, y - error_bars[0], y + error_bars[1], color=colour, alpha=0.15, linewidth=0)
+            elif error_bars is not None:  # shaded bands would cover each other
+                axis.errorbar(xs, y, yerr=error_bars, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
     if names:
         axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
     if plot.logarithmic:
         axis.set_xscale("log")
     if len(lines) > 1:
-        # Set explicitly: with the default, Matplotlib warns if the search takes a second.
+        # Explicit, because with the default Matplotlib warns if the search takes a second.
         axis.legend(fontsize=7, frameon=False, loc="best")
 
 
-def _ends(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
-    """Return the distances of interval ends from their values, below and above; None if a value has no interval."""
-    known = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
-    return scale * np.array(known).T.clip(min=0.0) if len(known) == len(values) else None
+def _error_bars(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
+    """Return the error bars of values, below and above; None if a value has no interval."""
+    distances = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
+    return scale * np.array(distances).T.clip(min=0.0) if len(distances) == len(values) else None

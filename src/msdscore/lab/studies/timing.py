@@ -1,4 +1,4 @@
-"""Latency of one pair by stage and caption length, by itself and in a batch.
+"""Latency of a pair by stage and caption length, one pair at a time and in a batch.
 
 Columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
 17 to 126 and more tokens, and overall). The last column is the time per pair in a batch.
@@ -24,11 +24,11 @@ from msdscore.lab.studies.table import Column, Plot, Row, Table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers, soften
 
-MOST_IMAGES = 50
+DEFAULT_IMAGES = 50
 BUCKETS = {"up to 16": 16, "17 to 126": 126, "more than 126": math.inf}  # tokens, as in the paper's table
 STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
-# The paper's columns as sums of stages: CLIPScore is features and a product, Soft-MSD also the uncertainty.
-PAPERS = {
+# The paper's columns as sums of stages.
+PAPER_COLUMNS = {
     "features": STAGES[:3],
     "EM/KL": STAGES[3:4],
     "CLIPScore": (*STAGES[:3], "cosine"),
@@ -44,14 +44,14 @@ def timing(study: Study) -> list[Table]:
     """Milliseconds per pair by caption length, with one caption of each image and with all of them joined."""
     pairs = [
         (image_source(entry.image), text)
-        for entry in every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
+        for entry in every_nth(captioned_images(study.root), study.limit or DEFAULT_IMAGES)
         for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
     ]
     pipeline = replace(study.spec, cache=None).build()
     device = pipeline.encoder.device
     kind = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     machine = f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else kind}, torch {torch.__version__}"
-    stages = [Column(stage, "", ".2f") for stage in (*STAGES[:3], *PAPERS)]
+    stages = [Column(stage, "", ".2f") for stage in (*STAGES[:3], *PAPER_COLUMNS)]
     plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
                 x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
     with study.progress("timing") as show:
@@ -70,13 +70,15 @@ def timing(study: Study) -> list[Table]:
 
 
 def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
-    """Time every pair by itself, then the pairs of each bucket together; the first pair is also the warm-up."""
+    """Time every pair separately, then the pairs of each bucket in one batch; the first pair is also the warm-up."""
     buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
-    for number, pair in enumerate([pairs[0], *pairs]):
-        length, taken = _time(pipeline, pair)
-        if number:
-            buckets[next(name for name, most in BUCKETS.items() if length <= most)].append((pair, taken))
-        progress(number, len(pairs))
+    for index, pair in enumerate([pairs[0], *pairs]):
+        length, milliseconds = _time(pipeline, pair)
+        if index:
+            buckets[next(name for name, max_tokens in BUCKETS.items() if length <= max_tokens)].append(
+                (pair, milliseconds)
+            )
+        progress(index, len(pairs))
     buckets["overall"] = list(chain.from_iterable(buckets.values()))
     return [_row(pipeline, name, timed) for name, timed in buckets.items() if timed]
 
@@ -98,14 +100,14 @@ def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
     sources, captions = zip(*(pair for pair, _ in timed), strict=True)
     images = pipeline.embed_images(pipeline.decode(sources)).require()
     texts = pipeline.embed_texts(captions).require()
-    every = range(len(timed))
+    indices = range(len(timed))
     together = min(
-        _milliseconds(lambda: pipeline.measure(images, texts, every, every), pipeline.encoder.device)[0]
+        _milliseconds(lambda: pipeline.measure(images, texts, indices, indices), pipeline.encoder.device)[0]
         for _ in range(2)
     )
-    stages = {stage: [taken[at] for _, taken in timed] for at, stage in enumerate(STAGES)}
-    sums = {name: [sum(own) for own in zip(*(stages[stage] for stage in parts), strict=True)]
-            for name, parts in PAPERS.items()}  # fmt: skip
+    stages = {stage: [milliseconds[index] for _, milliseconds in timed] for index, stage in enumerate(STAGES)}
+    sums = {name: [sum(stage_times) for stage_times in zip(*(stages[stage] for stage in parts), strict=True)]
+            for name, parts in PAPER_COLUMNS.items()}  # fmt: skip
     return {
         "tokens": tokens,
         "pairs": len(timed),

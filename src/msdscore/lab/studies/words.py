@@ -1,4 +1,4 @@
-"""Detection of hallucinated words by their terms, on captions in which these are marked."""
+"""Detection of hallucinated words by their terms, on captions with marked hallucinations."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from msdscore.text.words import segment, stem
 
 Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
-Mention = tuple[Span, bool]  # span of a name in the caption, and whether the thing is hallucinated
+Mention = tuple[Span, bool]  # span in the caption, and whether it is hallucinated
 Synonyms = Mapping[str, tuple[str, ...]]  # all names of each object class
 MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
     "hat": read_hat_words,
@@ -34,11 +34,11 @@ MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
     "docent": read_docent_spans,
 }
 _IMAGES = 16  # per batch
-_LEAST = "least supported word is invented"
+_LEAST_SUPPORTED = "least supported word is invented"
 
 
 def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
-    """How well the doubt of a word (lack of support by the image) separates hallucinated words from the others.
+    """Measure how well the doubt of a word (lack of support by the image) separates hallucinated words from others.
 
     `marks` are words marked by people (`hat`), spans that experts marked as mistakes in long captions (`docent`), or
     names of absent objects (`chair`), with a file of `synonyms`, one line per class. `captions` reads rows of images
@@ -53,10 +53,10 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
         raise unknown_name("kind of marks", marks, [*MARKS, "captions", "changed"])
     captions = every_nth(MARKS[marks](study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
-    marked = [(caption, own) for caption in captions if (own := mentions_of(caption, names))]
+    marked = [(caption, caption_mentions) for caption in captions if (caption_mentions := mentions_of(caption, names))]
     items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
-    mentions = [own for _, own in marked]
-    if not any(invented for own in mentions for _, invented in own):
+    mentions = [caption_mentions for _, caption_mentions in marked]
+    if not any(hallucinated for caption_mentions in mentions for _, hallucinated in caption_mentions):
         raise InputError("expected captions with marked words, got none")
     pipeline = study.pipeline()
     batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
@@ -66,7 +66,7 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     )  # fmt: skip
     gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
     measured = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
-    labels = [np.array([float(invented) for _, invented in mentions[item]]) for item in measured]
+    labels = [np.array([float(hallucinated) for _, hallucinated in mentions[item]]) for item in measured]
     scores = {wrong: [gaps[item, wrong] for item in measured] for wrong in (False, True)}
     rows = _rows(labels, scores, clusters([items[item] for item in measured]))
     return [_table(rows, len(measured), len(captions) - len(measured), pipeline.signature)]
@@ -83,7 +83,7 @@ def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
-    """Return the content words of HAT's and DocENT's captions with people's marks, or the object names of CHAIR's.
+    """Return the content words of HAT and DocENT captions with human marks, or the object names of CHAIR captions.
 
     >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
     >>> [(cat.caption[slice(*span)], invented) for span, invented in mentions_of(cat, {})]
@@ -95,30 +95,30 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
         content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
         return tuple((span, any(span[0] < end and start < span[1] for start, end in caption.spans)) for span in content)
     named = [
-        (span, invented)
-        for names, invented in ((caption.present, False), (caption.absent, True))
+        (span, hallucinated)
+        for names, hallucinated in ((caption.present, False), (caption.absent, True))
         for name in names
         for span in _spans(caption.caption, (name, *synonyms.get(name, ())))
     ]
-    # "hot dog" is not a dog: of overlapping spans, the longest is used.
+    # Use the longest of overlapping spans: "hot dog" is not a dog.
     longest: list[Mention] = []
-    for span, invented in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
+    for span, hallucinated in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
         if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in longest):
-            longest.append((span, invented))
+            longest.append((span, hallucinated))
     return tuple(sorted(longest))
 
 
 def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:
-    """Find words, split at spaces, in the caption in order; words without a content word are ignored."""
+    """Return the spans of the marked words, in order; words without a content word are ignored."""
     content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
     mentions, end = [], 0
-    for word, invented in caption.words:
+    for word, hallucinated in caption.words:
         start = caption.caption.find(word, end)
         if start < 0:
             continue
         end = start + len(word)
         if any(start <= low and high <= end for low, high in content):
-            mentions.append(((start, end), invented))
+            mentions.append(((start, end), hallucinated))
     return tuple(mentions)
 
 
@@ -133,14 +133,14 @@ def _measure(
 ) -> list[tuple[int, bool, list[float]]]:
     """Return the doubt of every mention of a batch's captions, with the item and whether the image is wrong."""
     texts = [items[item].caption for item in batch.items]
-    shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.wrong)]
-    pairs = [(owner, number) for _, (number, owner) in shown]
+    cells = [(False, cell) for cell in enumerate(batch.owner)] + [(True, cell) for cell in enumerate(batch.wrong)]
+    pairs = [(owner, caption) for _, (caption, owner) in cells]
     readable, measured = measure_readable(pipeline, batch.images, texts, pairs)
     answers = []
-    for pair, (wrong, (number, _)) in enumerate(shown[at] for at in readable):
+    for pair, (wrong, (caption, _)) in enumerate(cells[index] for index in readable):
         assert measured is not None, "some pairs are readable"
         units = [unit for unit in pipeline.config.units(measured, pair) if unit.kind == "word"]
-        item = batch.items[number]
+        item = batch.items[caption]
         answers.append((item, wrong, _doubts(units, [span for span, _ in mentions[item]])))
     return answers
 
@@ -148,39 +148,43 @@ def _measure(
 def _doubts(units: Sequence[Unit], spans: Sequence[Span]) -> list[float]:
     """Return the mean doubt of the words inside each span; the median doubt if none of them is judged."""
     # A repeated word has the doubt of its first occurrence.
-    known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := rank_key(unit)) is not None}
-    neutral = float(np.median(list(known.values()))) if known else 0.0
+    doubt_by_stem = {
+        stem(unit.text.casefold()): value for unit in reversed(units) if (value := rank_key(unit)) is not None
+    }
+    neutral = float(np.median(list(doubt_by_stem.values()))) if doubt_by_stem else 0.0
     doubts = []
     for start, end in spans:
-        inside = [known.get(stem(unit.text.casefold())) for unit in units if start <= unit.start and unit.end <= end]
+        inside = [
+            doubt_by_stem.get(stem(unit.text.casefold())) for unit in units if start <= unit.start and unit.end <= end
+        ]
         judged = [value for value in inside if value is not None]
         doubts.append(float(np.mean(judged)) if judged else neutral)
     return doubts
 
 
 def _rows(labels: Sequence[Floats], scores: Mapping[bool, Sequence[Floats]], names: npt.NDArray[np.str_]) -> list[Row]:
-    both = [number for number, marks in enumerate(labels) if 0 < marks.sum() < len(marks)]
+    mixed = [caption for caption, marks in enumerate(labels) if 0 < marks.sum() < len(marks)]
     owner = np.repeat(np.arange(len(labels)), [len(marks) for marks in labels])
     marks = np.concatenate(labels)
 
-    def figures(own: Sequence[Floats]) -> dict[str, Interval]:
-        columns = prepare(np.concatenate(own), marks)
+    def figures(doubts: Sequence[Floats]) -> dict[str, Interval]:
+        columns = prepare(np.concatenate(doubts), marks)
         area = bootstrap(lambda weights: auc(columns, weights[owner]), len(labels), clusters=names)
-        if not both:
+        if not mixed:
             return {"AUC, all words": area}
-        areas = [auc(prepare(own[number], labels[number])) for number in both]
-        firsts = [labels[number][int(np.argmax(own[number]))] for number in both]
+        areas = [auc(prepare(doubts[caption], labels[caption])) for caption in mixed]
+        firsts = [labels[caption][int(np.argmax(doubts[caption]))] for caption in mixed]
         return {
             "AUC, all words": area,
-            "AUC within captions": bootstrap_mean(areas, clusters=names[both]),
-            _LEAST: bootstrap_mean(firsts, clusters=names[both]),
+            "AUC within captions": bootstrap_mean(areas, clusters=names[mixed]),
+            _LEAST_SUPPORTED: bootstrap_mean(firsts, clusters=names[mixed]),
         }
 
     true, wrong = figures(scores[False]), figures(scores[True])
     rows: list[Row] = []
     for name, figure in true.items():
-        level = float(np.mean([labels[number].mean() for number in both])) if name == _LEAST else 0.5
-        rows.append({"name": name, "n": len(both) if rows else len(marks), "true": figure, "wrong": wrong[name],
+        level = float(np.mean([labels[caption].mean() for caption in mixed])) if name == _LEAST_SUPPORTED else 0.5
+        rows.append({"name": name, "n": len(mixed) if rows else len(marks), "true": figure, "wrong": wrong[name],
                      "chance": level})  # fmt: skip
     return rows
 

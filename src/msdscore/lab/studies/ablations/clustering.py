@@ -208,7 +208,8 @@ def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
     shifts = (scores[:, :, 1:] - scores[:, :, :1]).mean(axis=(1, 2))
     return [
         {"figure": "accuracy, sample: mean over seeds", "value": float(sample_accuracy.mean()),
-         "deviation": float(sample_accuracy.std(ddof=1)), "least": float(sample_accuracy.min()), "most": float(sample_accuracy.max())},
+         "deviation": float(sample_accuracy.std(ddof=1)), "least": float(sample_accuracy.min()),
+         "most": float(sample_accuracy.max())},
         {"figure": "accuracy, spread", "value": bootstrap_mean(correct[:, 0], clusters=names)},
         {"figure": "standard deviation of a score over seeds", "value": bootstrap_mean(deviations, clusters=names)},
         {"figure": "mean difference of a score, sample − spread", "value": bootstrap_mean(shifts, clusters=names)},

@@ -29,7 +29,7 @@ from msdscore.lab.studies.table import Column, Plot, Row, Table
 from msdscore.scoring.pipeline import Pipeline
 
 PAIRS = ("sugarcrepe",)
-DIVERGENCE = "bi-kl"  # the metric that equals d
+DIVERGENCE = "bi-kl"  # the metric that is d itself
 # The paper's table of distributions: Euclidean Gaussians, adaptive and fixed concentration.
 MIXTURES = {
     "vMF, fixed kappa": "vmf",
@@ -62,7 +62,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """A variant's result and scores on one benchmark; `against` compares each headline with the baseline variant's."""
+    """Result and scores of a variant on one benchmark; `against` compares each headline with the baseline variant."""
 
     variant: Variant
     result: Result
@@ -79,9 +79,9 @@ class VariantResult:
         assert scores is not None, "the scores of a result contain all its metrics"
         return scores
 
-    def about(self, label: str, **more: Any) -> dict[str, Any]:
-        """Return the signature of a metric and the facts of the result, with more facts, as fields of a table."""
-        return {"signature": self.result.metric(label).signature, "facts": facts(self.result) | more}
+    def about(self, label: str, **extra: Any) -> dict[str, Any]:
+        """Return the signature of a metric and the facts of the result, with additional facts, as fields of `Table`."""
+        return {"signature": self.result.metric(label).signature, "facts": facts(self.result) | extra}
 
 
 def mixtures(
@@ -89,26 +89,26 @@ def mixtures(
 ) -> list[Table]:
     """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
 
-    Their divergences differ by a factor of up to a thousand, so that a common alpha is not a fair weight: in a second
-    table, alpha is such that alpha d has the same standard deviation over captions as with the first distribution.
+    Their divergences differ by a factor of up to a thousand, so a common alpha is not a fair weight. In a second
+    table, alpha is chosen so that alpha d has the same standard deviation over captions as in the first distribution.
     """
     pipeline = study.pipeline(PAPER)
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
     plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE)))) for name in benchmark]
     tables = []
     for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
-        swept = [
+        sweeps = [
             run_sweep(
                 study, plan, named_variants(choices, pipeline.encoder, study.form(pipeline, plan.name)),
                 under=name.replace("_", "-"),
             )
             for plan in plans
         ]  # fmt: skip
-        tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
-        # The alpha with which alpha d has the standard deviation of the first distribution.
-        spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
+        tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in sweeps]
+        # Choose alpha so that alpha d has the standard deviation of the first distribution.
+        spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in sweeps[0]}
         weight = paper_form(pipeline).alpha * next(iter(spreads.values()))
-        choices = {name: {**choice, "alpha": weight / spreads[name]} for name, choice in choices.items()}
+        choices = {name: {**changes, "alpha": weight / spreads[name]} for name, changes in choices.items()}
     return tables
 
 
@@ -126,9 +126,9 @@ def ablation(
     for name in benchmark:
         form = study.form(pipeline, name)
         form = form.changed(gate="fixed") if setting == "beta" else form
-        variants, own = value_variants(setting, values, pipeline.encoder, form)
-        results = run_sweep(study, study.plan(name, metric), variants, baseline=own)
-        tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
+        variants, current = value_variants(setting, values, pipeline.encoder, form)
+        results = run_sweep(study, study.plan(name, metric), variants, baseline=current)
+        tables.append(sweep_table(results, axis=axis, baseline=current, logarithmic=logarithmic))
     return tables
 
 
@@ -136,13 +136,15 @@ kappa, alpha, components, iterations, xi, l0, tau_l, beta = (partial(ablation, s
 
 
 def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
-    """Return one variant per value, and the name of the current one, which is added if it is missing."""
-    own = getattr(config, setting)
-    chosen = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
-    chosen = chosen if own in chosen else sorted([*chosen, own])
-    variants = named_variants({_spelled(setting, value): {setting: value} for value in chosen}, encoder, config)
-    numbers = [None if isinstance(value, tuple) else float(value) for value in chosen]
-    return [replace(each, value=number) for each, number in zip(variants, numbers, strict=True)], _spelled(setting, own)
+    """Return one variant per value, and the name of the current value, which is added if necessary."""
+    current = getattr(config, setting)
+    selected = [_read(type(current), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
+    selected = selected if current in selected else sorted([*selected, current])
+    variants = named_variants({_variant_name(setting, value): {setting: value} for value in selected}, encoder, config)
+    axis_values = [None if isinstance(value, tuple) else float(value) for value in selected]
+    return [
+        replace(variant, value=axis_value) for variant, axis_value in zip(variants, axis_values, strict=True)
+    ], _variant_name(setting, current)
 
 
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
@@ -160,25 +162,27 @@ def run_sweep(
     names = [variant.name for variant in variants]
     base = baseline or names[0]
     if base not in names or len(set(names)) < len(names):
-        raise ConfigError(f"expected different variants with {base} among them, got {', '.join(names)}")
+        raise ConfigError(f"expected distinct variants that include {base}, got {', '.join(names)}")
     rows: list[VariantResult] = []
     options = "".join(f"-{slug(str(value))}" for _, value in sorted(plan.options.items()))
     with study.runs() as folder, study.progress(plan.name) as show:
-        for number, choice in enumerate(variants):
+        for index, choice in enumerate(variants):
             output = folder / under / slug(choice.name) / f"{plan.name}{options}.json"
 
-            def part(done: int, total: int, number: int = number) -> None:
-                show(number * total + done, len(variants) * total)
+            def report(done: int, total: int, index: int = index) -> None:
+                show(index * total + done, len(variants) * total)
 
-            result = run_benchmark(plan, output, choice.pipeline, overwrite=study.overwrite, progress=part)
+            result = run_benchmark(plan, output, choice.pipeline, overwrite=study.overwrite, progress=report)
             if not any(metric.figures for metric in result.metrics):
-                reasons = f": {result.failures[0]}" if result.failures else ""
-                raise InputError(f"{plan.name}: none of the {result.items} items could be scored{reasons}")
+                detail = f": {result.failures[0]}" if result.failures else ""
+                raise InputError(f"{plan.name}: none of the {result.items} items could be scored{detail}")
             rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
     how = Resampling(samples=plan.samples, seed=plan.seed)
     differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
     return [
-        replace(row, against={label: own[name] for label, own in differences.items() if name in own})
+        replace(
+            row, against={label: by_variant[name] for label, by_variant in differences.items() if name in by_variant}
+        )
         for name, row in zip(names, rows, strict=True)
     ]
 
@@ -189,7 +193,7 @@ def run_once(study: Study, plan: BenchmarkPlan, pipeline: Pipeline) -> VariantRe
 
 
 def slug(name: str) -> str:
-    """Return a name that is valid for a folder.
+    """Convert a name to a valid folder name.
 
     >>> slug("K = (3, 2)")
     'k-3-2'
@@ -209,31 +213,34 @@ def sweep_table(
     """Return one row per metric and variant: all figures, the headline with wrong images, and the paired difference."""
     first, baseline = results[0].result, baseline or results[0].variant.name
     figures = first.metrics[0].figures
-    head = figures[0]
+    headline = figures[0]
     columns = [
         Column("metric"),
         Column("variant", axis),
-        *(Column(each.name, "", ".1f" if each.scale > 1 else ".2f", each.scale, each is head) for each in figures),
-        *([Column("wrong image", "", ".1f", head.scale)] if first.metrics[0].control else []),
-        *([Column("difference", f"difference from {baseline}", "+.1f", head.scale), Column("p_holm", "p, Holm", "p")]
+        *(Column(figure.name, "", ".1f" if figure.scale > 1 else ".2f", figure.scale, figure is headline)
+          for figure in figures),
+        *([Column("wrong image", "", ".1f", headline.scale)] if first.metrics[0].control else []),
+        *([Column("difference", f"difference from {baseline}", "+.1f", headline.scale),
+           Column("p_holm", "p, Holm", "p")]
           if len(results) > 1 else []),
     ]  # fmt: skip
     numeric = all(row.variant.value is not None for row in results)
     plot = Plot(
-        x="value" if numeric else "variant", y=[head.name], series="metric", x_label=axis, y_label=head.name,
-        title=": ".join(filter(None, (first.title, title))), logarithmic=logarithmic and numeric, level=chance(head),
+        x="value" if numeric else "variant", y=[headline.name], series="metric", x_label=axis, y_label=headline.name,
+        title=": ".join(filter(None, (first.title, title))), logarithmic=logarithmic and numeric,
+        level=chance(headline),
     )  # fmt: skip
     labels = [metric.label for metric in first.metrics]
-    shown = next((label for label in labels if label != "cosine"), labels[0])
-    notes = dict.fromkeys(f"{what}: {count}" for row in results for what, count in row.result.notes.items())
-    signatures = [f"{row.variant.name}: `{row.result.metric(shown).signature}`" for row in results]
+    signed_metric = next((label for label in labels if label != "cosine"), labels[0])
+    notes = dict.fromkeys(f"{note}: {count}" for row in results for note, count in row.result.notes.items())
+    signatures = [f"{row.variant.name}: `{row.result.metric(signed_metric).signature}`" for row in results]
     return Table(
         name=name or first.benchmark,
         title=f"{plot.title}: {axis} ({first.counted} items, {first.images} images)",
         columns=columns,
         rows=list(_rows(results)),
         notes=[*notes, *signatures],
-        facts=facts(first) | {"axis": axis, "baseline": baseline, "headline": head.name},
+        facts=facts(first) | {"axis": axis, "baseline": baseline, "headline": headline.name},
         plots=[plot],
     )
 
@@ -247,12 +254,12 @@ def facts(result: Result) -> dict[str, Any]:
 
 
 def chance(figure: Figure) -> float | None:
-    """Return the value of random choices, which is known for accuracies of pairs."""
+    """Return the chance level of a figure: 50 for accuracies of pairs, else None."""
     return 50.0 if figure.name.startswith("accuracy") else None
 
 
 def interval_of(figure: Figure) -> Interval:
-    """Return the interval of a figure; if it has none, the ends are NaN."""
+    """Return the interval of a figure, with NaN limits if it has none."""
     nan = float("nan")
     return figure.interval or Interval(figure.value, nan, nan, 0.95, "none", figure.n, 0)
 
@@ -282,12 +289,15 @@ def _differences(
 ) -> dict[str, Difference]:
     """Compare the headline of every variant with the baseline, with Holm's correction over the variants."""
     others = [row for row in rows if row is not base and row.result.metric(label).figures]
-    heads = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
-    adjusted = holm([head.tests[0].p_value for head in heads]).tolist() if heads else []
-    return {row.variant.name: replace(head, adjusted=p) for row, head, p in zip(others, heads, adjusted, strict=True)}
+    headlines = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
+    adjusted = holm([headline.tests[0].p_value for headline in headlines]).tolist() if headlines else []
+    return {
+        row.variant.name: replace(headline, adjusted=p)
+        for row, headline, p in zip(others, headlines, adjusted, strict=True)
+    }
 
 
-def _spelled(setting: str, value: Any) -> str:
+def _variant_name(setting: str, value: Any) -> str:
     return f"{setting}={','.join(map(str, value)) if isinstance(value, tuple) else f'{value:g}'}"
 
 
@@ -299,5 +309,5 @@ def _read(kind: type, text: str, name: str) -> Any:
         image, caption = map(int, text.split(","))
     except ValueError:
         expected = "two numbers (image, text)" if kind is tuple else "a number"
-        raise ConfigError(f"{name} should be {expected}, got {text!r}") from None
+        raise ConfigError(f"expected {name} as {expected}, got {text!r}") from None
     return image, caption

@@ -1,4 +1,4 @@
-"""Comparison of encoders on benchmarks: gains of the score over the cosine, in the domain and out of it."""
+"""Comparison of encoders on benchmarks: gains of the score over the cosine, in domain and out of domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -46,9 +46,9 @@ def ood(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = ("
     """Own against other captions in domains that an encoder was not trained on; easy and hard negatives."""
     plans = {}
     for name in study.present(benchmark):
-        hard = "negatives" in reader_options(name, study.folder(name))
-        for negatives in ("easy", "hard") if hard else ("easy",):
-            options = {"negatives": negatives} if hard else {}
+        has_hard = "negatives" in reader_options(name, study.folder(name))
+        for negatives in ("easy", "hard") if has_hard else ("easy",):
+            options = {"negatives": negatives} if has_hard else {}
             plans[f"{name}, {negatives} negatives"] = study.plan(name, TRANSFER_METRICS, options=options)
     return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
@@ -67,8 +67,8 @@ def reconstruction(
         raise ConfigError("reconstruction trains two aligners and needs captioned images: add --data ROWS.jsonl")
     plans = {name: study.plan(name, (*TRANSFER_METRICS, "clipscore")) for name in benchmark}
     with study.runs() as folder:
-        source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(Recipe, recipe, changes=recipe_set)
-        trained = train_both(study, chosen, source, folder)
+        source, base_recipe = DataSource(tuple(data), tuple(images)), load_recipe(Recipe, recipe, changes=recipe_set)
+        trained = train_both(study, base_recipe, source, folder)
         encoders = {PLAIN: study.spec.encoder, **{name: str(encoder) for name, (encoder, _) in trained.items()}}
         summary, *tables = compare_encoders(study, plans, encoders)
     reports = {name: asdict(report) for name, (_, report) in trained.items()}
@@ -78,27 +78,27 @@ def reconstruction(
 def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> dict[str, tuple[Path, RunReport]]:
     """Train and export both aligners with the same data, seed and steps; return encoder folders and reports by name.
 
-    A stopped run resumes, a finished one is only exported again.
+    An interrupted run resumes; a finished one is only exported again.
     """
     if not recipe.loss.reconstruction:
         raise ConfigError("the recipe has no reconstruction; set loss.reconstruction=1 and lm.source")
     trained = {}
     ablated = replace(recipe, loss=replace(recipe.loss, reconstruction=0.0))
-    for name, chosen in ((WITH, recipe), (WITHOUT, ablated)):
+    for name, variant in ((WITH, recipe), (WITHOUT, ablated)):
         run, encoder = folder / "training" / slug(name), folder / "encoders" / slug(name)
         with study.progress(f"training {name}") as show:
             options = TrainOptions(
                 device=study.spec.device, cache=str(folder / "features"), resume=True,
                 on_event=lambda event, show=show: show(event.done, event.of),  # type: ignore[misc]
             )  # fmt: skip
-            report = train(chosen, data, run, options=options)
+            report = train(variant, data, run, options=options)
         trained[name] = export(run, encoder, dtype="float32", overwrite=True), report
     return trained
 
 
 def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str]) -> list[Table]:
     """Return headlines and gains over the cosine of every encoder on every set, then all figures of each set."""
-    swept = {
+    sweeps = {
         dataset: run_sweep(
             study,
             plan,
@@ -107,24 +107,28 @@ def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders:
         for dataset, plan in plans.items()
     }
     labels = next(iter(plans.values())).metrics
-    rows = [row for dataset, results in swept.items() for row in _gains(dataset, results, plans[dataset])]
-    head = next(iter(swept.values()))[0].result.metrics[0].figures[0]
-    form = ".1f" if head.scale > 1 else ".2f"
-    columns = [Column("dataset"), Column("encoder"), *(Column(label, "", form, head.scale, False) for label in labels)]
+    rows = [row for dataset, results in sweeps.items() for row in _gains(dataset, results, plans[dataset])]
+    headline = next(iter(sweeps.values()))[0].result.metrics[0].figures[0]
+    number_format = ".1f" if headline.scale > 1 else ".2f"
+    columns = [
+        Column("dataset"),
+        Column("encoder"),
+        *(Column(label, "", number_format, headline.scale, False) for label in labels),
+    ]
     for label in ("msd", "soft-msd"):
-        columns += [Column(f"{label} − {BASELINE}", "", f"+{form}", head.scale),
+        columns += [Column(f"{label} − {BASELINE}", "", f"+{number_format}", headline.scale),
                     Column(f"{label} − {BASELINE}, p_holm", "p, Holm", "p")]  # fmt: skip
-    plot = Plot(x="encoder", y=labels, panel=["dataset"], y_label=head.name, level=chance(head))
-    summary = Table(name="encoders", title=f"{head.name}, by encoder", columns=columns, rows=rows, plots=[plot])
+    plot = Plot(x="encoder", y=labels, panel=["dataset"], y_label=headline.name, level=chance(headline))
+    summary = Table(name="encoders", title=f"{headline.name}, by encoder", columns=columns, rows=rows, plots=[plot])
     figures = [
-        replace(sweep_table(results, axis="encoder", title=dataset), plots=[]) for dataset, results in swept.items()
+        replace(sweep_table(results, axis="encoder", title=dataset), plots=[]) for dataset, results in sweeps.items()
     ]
     return [summary, *figures]
 
 
 def _pipeline(study: Study, encoder: str, benchmark: str) -> Pipeline:
     pipeline = study.pipeline(PAPER, encoder)
-    study.form(pipeline, benchmark)  # reports changed components
+    study.form(pipeline, benchmark)  # reports a change of components
     return pipeline_for(benchmark, pipeline, study.spec)
 
 
@@ -133,15 +137,15 @@ def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) 
     how = Resampling(samples=plan.samples, seed=plan.seed)
     rows: list[dict[str, Value]] = []
     p_values: dict[tuple[int, str], float] = {}
-    for number, row in enumerate(results):
+    for index, row in enumerate(results):
         values: dict[str, Value] = {"dataset": dataset, "encoder": row.variant.name, "signature": row.result.encoder}
         values |= {metric.label: interval_of(metric.figures[0]) for metric in row.result.metrics}
         for label in plan.metrics:
             if label != BASELINE:
                 gain = compare_sides(row.side(label), row.side(BASELINE), how=how).differences[0]
-                p_values[number, f"{label} − {BASELINE}, p"] = gain.tests[0].p_value
+                p_values[index, f"{label} − {BASELINE}, p"] = gain.tests[0].p_value
                 values[f"{label} − {BASELINE}"] = gain.interval
         rows.append(values)
-    for ((number, key), p), adjusted in zip(p_values.items(), holm(list(p_values.values())).tolist(), strict=True):
-        rows[number] |= {key: p, f"{key}_holm": adjusted}
+    for ((index, key), p), adjusted in zip(p_values.items(), holm(list(p_values.values())).tolist(), strict=True):
+        rows[index] |= {key: p, f"{key}_holm": adjusted}
     return rows

@@ -1,4 +1,4 @@
-"""The paper's tuning protocol: scalar settings are chosen once on held-out SugarCrepe pairs, then fixed.
+"""The paper's tuning protocol: scalar settings are selected once on held-out SugarCrepe pairs, then fixed.
 
 Similarity, both divergences and the length of every caption are measured once; the score for each choice of alpha, xi,
 L0 and tau_L is computed from them. Concentration and components are not tuned (`study kappa`, `study components`).
@@ -25,7 +25,7 @@ from msdscore.scoring.pipeline import Pipeline
 Floats = npt.NDArray[np.float64]
 Choice = tuple[float, ...]  # in the order of `GRID`
 HELD_OUT = 1000  # pairs, paper
-# The paper states the chosen values (0.1, 0.2, 20, 3), but not its grid.
+# The paper reports the selected values (0.1, 0.2, 20, 3), but not its grid.
 GRID: Mapping[str, tuple[float, ...]] = {
     "alpha": (0.02, 0.05, 0.1, 0.2, 0.5),
     "temperature": (0.05, 0.1, 0.2, 0.4, 0.8),
@@ -36,7 +36,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreParts:
-    """Components of Soft-MSD, (pairs, 2) each with the correct caption first."""
+    """Components of Soft-MSD, each of shape (pairs, 2) with the correct caption first."""
 
     similarity: Floats
     coverage: Floats
@@ -51,50 +51,54 @@ class ScoreParts:
         soft: Floats = self.similarity - alpha * uncertainties(self.similarity, temperature)[:, None] * divergence
         return soft
 
-    def right(self, choice: Choice) -> Floats:
+    def correct(self, choice: Choice) -> Floats:
         """Return 1 if the correct caption has the higher Soft-MSD with these settings, else 0."""
         soft = self.soft(choice)
-        right: Floats = (soft[:, 0] > soft[:, 1]).astype(np.float64)
-        return right
+        is_correct: Floats = (soft[:, 0] > soft[:, 1]).astype(np.float64)
+        return is_correct
 
 
 def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD_OUT) -> list[Table]:
-    """Choose alpha, xi, L0 and tau_L on `held_out` pairs drawn by the seed, and evaluate the choice on the others."""
+    """Select alpha, xi, L0 and tau_L on `held_out` random pairs, and evaluate the choice on the others."""
     name, pipeline = benchmark[-1], study.pipeline(PAPER)
-    own = paper_form(pipeline)
+    form = paper_form(pipeline)
     plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False)
-    row = run_once(study, plan, Pipeline(pipeline.encoder, own))
+    row = run_once(study, plan, Pipeline(pipeline.encoder, form))
     items = items_of(row.table, row.result.kind)
     if not all(isinstance(item, Pair) for item in items):
         raise ConfigError(f"tuning needs pairs of a right and a wrong caption; {name} has other items")
     parts = ScoreParts(*(row.scores(label) for label in plan.metrics))
-    known = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
-    if len(known) <= held_out:
+    scored = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
+    if len(scored) <= held_out:
         raise InputError(
-            f"{len(known)} pairs of {name} could be scored and {held_out} are held out: none is left for evaluation; "
+            f"{len(scored)} pairs of {name} could be scored and {held_out} are held out: none remains for evaluation; "
             "lower --held-out"
         )
-    drawn = np.random.default_rng(study.seed).permutation(known)
-    tuned_on, rest = np.sort(drawn[:held_out]), np.sort(drawn[held_out:])
-    paper: Choice = (own.alpha, own.temperature, own.gate_center, own.gate_width)
-    grid = (sorted({*values, used}) for values, used in zip(GRID.values(), paper, strict=True))
-    accuracy = {choice: float(parts.right(choice)[tuned_on].mean()) for choice in product(*grid)}
+    shuffled = np.random.default_rng(study.seed).permutation(scored)
+    tuned_on, rest = np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
+    paper: Choice = (form.alpha, form.temperature, form.gate_center, form.gate_width)
+    grid = (sorted({*values, current}) for values, current in zip(GRID.values(), paper, strict=True))
+    accuracy = {choice: float(parts.correct(choice)[tuned_on].mean()) for choice in product(*grid)}
     # Ties are broken in favour of the settings in use, then of the first in the grid.
     best = max(accuracy, key=lambda choice: (accuracy[choice], choice == paper))
     names, how = clusters(items), study.resampling
     rows: list[Row] = []
     for label, choice in (("chosen", best), ("in use", paper)):
-        right = parts.right(choice)
-        tuned, other = (bootstrap_mean(right[at], clusters=names[at], how=how) for at in (tuned_on, rest))
+        correct = parts.correct(choice)
+        tuned, other = (bootstrap_mean(correct[index], clusters=names[index], how=how) for index in (tuned_on, rest))
         rows.append({"settings": label, **dict(zip(GRID, choice, strict=True)), "tuned": tuned, "rest": other})
-    ours, theirs = parts.right(best)[rest], parts.right(paper)[rest]
-    gain = paired_difference(ours, theirs, clusters=names[rest], how=how)
-    p = permutation_test(ours, theirs, clusters=names[rest], how=how).p_value
+    best_correct, paper_correct = parts.correct(best)[rest], parts.correct(paper)[rest]
+    gain = paired_difference(best_correct, paper_correct, clusters=names[rest], how=how)
+    p = permutation_test(best_correct, paper_correct, clusters=names[rest], how=how).p_value
     rows[0] = {**rows[0], "difference": gain, "p": p}
     values: list[Row] = [
-        {"setting": setting, "value": value, "tuned": max(accuracy[c] for c in accuracy if c[at] == value)}
-        for at, setting in enumerate(GRID)
-        for value in sorted({choice[at] for choice in accuracy})
+        {
+            "setting": setting,
+            "value": value,
+            "tuned": max(accuracy[candidate] for candidate in accuracy if candidate[index] == value),
+        }
+        for index, setting in enumerate(GRID)
+        for value in sorted({choice[index] for choice in accuracy})
     ]
     shared = row.about("coverage", held_out=len(tuned_on), rest=len(rest), tried=len(accuracy))
     return [Table(
