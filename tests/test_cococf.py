@@ -247,7 +247,7 @@ def test_all_annotation_formats_are_equivalent(tmp_path: Path) -> None:
         ]
         assert image_number(found[0].name) == 7
     (tmp_path / "yolo" / "000000000007.txt").write_text("99 0 0 0 0\n")
-    with pytest.raises(InputError, match="past the 80 names"):
+    with pytest.raises(InputError, match="exceeds the 80 class names"):
         read_objects(tmp_path / "yolo")
 
 
@@ -378,7 +378,7 @@ def test_likelihoods_equal_the_loss_of_the_model(language_model) -> None:
 
 
 def test_interrupted_likelihoods_resume(language_model, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cococf_quality, "TURN", 4)
+    monkeypatch.setattr(cococf_quality, "PART_CAPTIONS", 4)
     texts, keep, shown = [f"a dog {number}" for number in range(10)], tmp_path / "reader.parquet", []
 
     def stop(done: int, total: int) -> None:

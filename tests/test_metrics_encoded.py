@@ -187,7 +187,7 @@ def test_longclipscore_rejects_windows(tmp_path):
     scorer = Scorer(str(make_tiny_clip(tmp_path / "clip")))
     long = "a cat and a dog and a mat and a cat and a dog"
     batch = with_vectors(make_batch([RED], [(0, (long, "a cat"))]), scorer)
-    with pytest.raises(ConfigError, match=r"reads a caption in one window, this one took \d; choose a LongCLIP"):
+    with pytest.raises(ConfigError, match=r"reads a caption in one window, this one used \d; choose a LongCLIP"):
         load_metric("longclipscore").score(batch)
 
 
