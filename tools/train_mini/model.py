@@ -55,7 +55,7 @@ class MiniAligner(Aligner):
         return features
 
     def scaled_parameters(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Return groups of parameters with their learning rate as a share of `train.lr`."""
+        """Return groups of parameters, each with its learning rate as a factor of `train.lr`."""
         trunk = [] if self.trunk is None else list(self.trunk.parameters())
         tuned = set(map(id, trunk))
         heads = [parameter for parameter in self.parameters() if id(parameter) not in tuned]
