@@ -15,12 +15,12 @@ from PIL import Image
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.errors import ImageError
 from msdscore.io import decoders
-from msdscore.io.decoders import NICENESS, TOGETHER, Decoders, DecodersLostError
+from msdscore.io.decoders import MESSAGE_FILES, NICENESS, Decoders, DecodersLostError
 from msdscore.io.images import ImageLimits
 
 STEPS = Preprocessing(16, (16, 16))
 READ = partial(read_pixels, steps=STEPS, limits=ImageLimits())
-CELL = TOGETHER * 3 * 16 * 16
+CELL = MESSAGE_FILES * 3 * 16 * 16
 PATIENCE = 120  # seconds, for a busy machine
 
 
@@ -93,14 +93,14 @@ def test_pixels_beyond_the_shared_memory_are_sent_through_the_pipe(files):
 
 def test_cells_are_released_with_their_pixels(two, files):
     found = decode(two, READ, files)
-    kept = found[-1]
+    last = found[-1]
     del found
     assert len(two._free) == 7
-    two.rest()  # not while an image is in use
-    check([kept], files[-1:])
-    del kept
+    two.free_memory()  # not while an image is in use
+    check([last], files[-1:])
+    del last
     assert len(two._free) == 8
-    two.rest()
+    two.free_memory()
     check(decode(two, READ, files), files)
 
 

@@ -760,7 +760,7 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
 
 
 def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.formats._EXPANDED", 1 << 20)
+    monkeypatch.setattr("msdscore.io.inputs.formats._MAX_BYTES", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
     with pytest.raises(InputError, match=r"rows\.jsonl\.gz: expands to more than 1,048,576 bytes, 100 times its size"):

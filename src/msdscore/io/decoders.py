@@ -35,9 +35,9 @@ Read: TypeAlias = Callable[[Any], tuple[Pixels, Any]]
 Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # reader (None: as before), sources, range of shared memory
 Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # offset of the pixels in that range, their shape, information
 Answer: TypeAlias = list[Placed | tuple[Pixels, Any] | RowError] | Exception
-Seen: TypeAlias = tuple[Pixels, Any] | RowError  # result of one file: pixels and information, or an error
-TOGETHER = 8  # files per message
-AHEAD = 2  # messages queued per process, so that it never waits for the next one
+Decoded: TypeAlias = tuple[Pixels, Any] | RowError  # result of one file: pixels and information, or an error
+MESSAGE_FILES = 8  # files per message
+MESSAGES_AHEAD = 2  # messages queued per process, so that it never waits for the next one
 READY = b"ready"
 # With one decoder per core, the process that feeds the GPU must be scheduled first.
 NICENESS = 10
@@ -52,7 +52,7 @@ class DecodersLostError(Exception):
 class _Job:
     read: Read
     sources: Sequence[Any]
-    answer: "Future[list[Seen]]" = field(default_factory=Future)
+    answer: "Future[list[Decoded]]" = field(default_factory=Future)
     deaths: int = 0  # number of processes that died with it
 
 
@@ -94,12 +94,12 @@ class Decoders:
         for _ in range(count):
             Thread(target=self._attend, name="msdscore-decoder", daemon=True).start()
 
-    def submit(self, read: Read, sources: Sequence[Any]) -> "list[Future[list[Seen]]]":
+    def submit(self, read: Read, sources: Sequence[Any]) -> "list[Future[list[Decoded]]]":
         """Submit files; return one future per message of several files, in order.
 
         Raises `DecodersLostError` here or in the futures if no process can be started.
         """
-        jobs = [_Job(read, sources[start : start + TOGETHER]) for start in range(0, len(sources), TOGETHER)]
+        jobs = [_Job(read, sources[start : start + MESSAGE_FILES]) for start in range(0, len(sources), MESSAGE_FILES)]
         with self._lock:
             if not self._threads:
                 raise DecodersLostError
@@ -107,7 +107,7 @@ class Decoders:
                 self._jobs.put(job)
         return [job.answer for job in jobs]
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Release the shared memory if no pixels are in use."""
         if len(self._free) == self._cells:
             os.ftruncate(self._file, 0)
@@ -139,10 +139,10 @@ class Decoders:
                 while self._fill(member, sent):
                     if sent:
                         answer = member.answers.recv()
-                        self._settle(sent.popleft(), answer)
+                        self._resolve(sent.popleft(), answer)
                 return
             except Exception:  # noqa: BLE001, the process has died
-                self._bury(member, sent)
+                self._recover(member, sent)
         with self._lock:
             self._threads -= 1
             if not self._threads:
@@ -155,13 +155,15 @@ class Decoders:
         if self._closed:
             return None
         (theirs, work), (answers, back) = Pipe(duplex=False), Pipe(duplex=False)
-        handed = (theirs.fileno(), back.fileno(), self._file)
+        descriptors = (theirs.fileno(), back.fileno(), self._file)
         # The same import paths; one core per process, whatever libraries assume.
         paths = os.pathsep.join(path for path in sys.path if path)
         environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", "msdscore.io.decoders", *map(str, handed), str(len(self._map))]
+        command = [sys.executable, "-P", "-m", "msdscore.io.decoders", *map(str, descriptors), str(len(self._map))]
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed, env=os.environ | environment)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=os.environ | environment
+            )
         except OSError:
             for pipe in (theirs, work, answers, back):
                 pipe.close()
@@ -182,7 +184,7 @@ class Decoders:
 
     def _fill(self, member: _Member, sent: "deque[_Sent]") -> bool:
         """Send queued jobs to a process, and wait for one if it has none. False at the end."""
-        while len(sent) < AHEAD:
+        while len(sent) < MESSAGES_AHEAD:
             try:
                 job = self._jobs.get(block=not sent)
             except Empty:
@@ -201,14 +203,15 @@ class Decoders:
                 raise
             except Exception as error:  # noqa: BLE001, pickling failed and nothing was sent
                 reason = f"cannot be sent to a decoding process: {type(error).__name__}: {error}"
-                self._settle(sent.pop(), RuntimeError(reason))
+                self._resolve(sent.pop(), RuntimeError(reason))
         return True
 
     def _room(self, cell: int | None) -> slice:
         return slice(0, 0) if cell is None else slice(cell * self._cell, (cell + 1) * self._cell)
 
-    def _settle(self, done: _Sent, answer: Answer) -> None:
-        (job, cell), room = done, None
+    def _resolve(self, sent: _Sent, answer: Answer) -> None:
+        """Set the result of a job; its cell is free again when nothing refers to the pixels."""
+        (job, cell), room = sent, None
         if cell is not None:
             # A separate array: views refer to it rather than to the whole map, so that it lives as long as they do.
             room = np.frombuffer(memoryview(self._map)[self._room(cell)], dtype=np.uint8)
@@ -216,17 +219,17 @@ class Decoders:
         if isinstance(answer, Exception):
             job.answer.set_exception(answer)
             return
-        images: list[Seen] = []
+        images: list[Decoded] = []
         for image in answer:
             if isinstance(image, RowError) or len(image) == 2:
                 images.append(image)
                 continue
             assert room is not None, "pixels need a cell"
-            begin, shape, more = image
-            images.append((room[begin : begin + int(np.prod(shape))].reshape(shape), more))
+            begin, shape, information = image
+            images.append((room[begin : begin + int(np.prod(shape))].reshape(shape), information))
         job.answer.set_result(images)
 
-    def _bury(self, member: _Member, sent: "deque[_Sent]") -> None:
+    def _recover(self, member: _Member, sent: "deque[_Sent]") -> None:
         """Requeue the jobs of a dead process; a file that has ended two processes becomes an error."""
         self._end(member)
         for number, (job, cell) in enumerate(sent):
@@ -247,14 +250,13 @@ class Decoders:
     def _one_by_one(self, job: _Job) -> None:
         """Retry the files of a job in separate jobs, to find the one that ended a process."""
         parts = [_Job(job.read, [source], deaths=1) for source in job.sources]
-        left = len(parts)
-        lock = Lock()
+        unfinished, lock = len(parts), Lock()
 
-        def arrived(_: "Future[list[Seen]]") -> None:
-            nonlocal left
+        def count(_: "Future[list[Decoded]]") -> None:
+            nonlocal unfinished
             with lock:
-                left -= 1
-                if left:
+                unfinished -= 1
+                if unfinished:
                     return
             try:
                 job.answer.set_result([image for part in parts for image in part.answer.result()])
@@ -262,7 +264,7 @@ class Decoders:
                 job.answer.set_exception(error)
 
         for part in parts:
-            part.answer.add_done_callback(arrived)
+            part.answer.add_done_callback(count)
             self._jobs.put(part)
 
     def _end(self, member: _Member) -> None:
@@ -327,17 +329,17 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
     used = 0
     for source in sources:
         try:
-            pixels, more = read(source)
+            pixels, information = read(source)
         except RowError as error:
             images.append(error)
         except Exception as error:  # noqa: BLE001, a bug is raised in the parent
             return RuntimeError(f"a decoding process failed on {str(source)[:200]}: {type(error).__name__}: {error}")
         else:
             if not pixels.size or used + pixels.size > room.size:
-                images.append((pixels, more))
+                images.append((pixels, information))
                 continue
             room[used : used + pixels.size] = pixels.reshape(-1)
-            images.append((used, pixels.shape, more))
+            images.append((used, pixels.shape, information))
             used += pixels.size
     return images
 
@@ -368,7 +370,7 @@ def give_back(decoders: Decoders) -> None:
     with _pools_lock:
         decoders.users -= 1
         if not decoders.users:
-            decoders.rest()
+            decoders.free_memory()
 
 
 def close_all() -> None:

@@ -31,11 +31,11 @@ _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _BLOCK = 1 << 16
 _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
-_WHOLE_OR_NONE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
+_ATOMIC_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
 _BRACES = re.compile(r"\{([^{}]*)\}")
-MOST_SHARDS = 1_000_000  # limit for one pattern
+MAX_SHARDS = 1_000_000  # limit for one pattern
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -62,7 +62,7 @@ def open_store(name: str) -> tuple[FileSystem, str]:
 
         try:
             # pyarrow raises for characters such as [ in a path, and decodes %5B.
-            base, query = parted(name)
+            base, query = split_query(name)
             arrow, path = ArrowFileSystem.from_uri(quote(base, safe=":/@%") + query)
         except (ValueError, OSError) as error:
             scheme = name.partition("://")[0]
@@ -81,14 +81,14 @@ def join(folder: str, name: str) -> str:
     >>> join("s3://bucket/scores", "a.parquet"), join("scores/", "a.parquet")
     ('s3://bucket/scores/a.parquet', 'scores/a.parquet')
     """
-    base, query = parted(folder)
+    base, query = split_query(folder)
     return f"{base.rstrip('/')}/{name}{query}" if is_address(folder) else str(Path(folder) / name)
 
 
-def parted(name: str) -> tuple[str, str]:
+def split_query(name: str) -> tuple[str, str]:
     """Split an address into its location and its query, which configures access to the store.
 
-    >>> parted("s3://bucket/a.tar?region=eu-west-1"), parted("what?.tar")
+    >>> split_query("s3://bucket/a.tar?region=eu-west-1"), split_query("what?.tar")
     (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
     """
     base, mark, query = name.rpartition("?")
@@ -101,7 +101,7 @@ def base_name(name: str) -> str:
     >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
     ('00000.tar', '00000.tar')
     """
-    return PurePosixPath(parted(name)[0]).name if is_address(name) else Path(name).name
+    return PurePosixPath(split_query(name)[0]).name if is_address(name) else Path(name).name
 
 
 def exists(name: str) -> bool:
@@ -119,7 +119,7 @@ def matching(pattern: str) -> list[str]:
         return sorted(glob(pattern, recursive=True))  # noqa: PTH207, several folders may have stars, and be absolute
     with _as_input_error(pattern):
         fs, path = open_store(pattern)
-        _, query = parted(pattern)  # missing from the paths that a store returns
+        _, query = split_query(pattern)  # missing from the paths that a store returns
         files = sorted(fs.glob(path))
         if not files:  # fsspec also returns this for an unreachable store; listing the folder raises then
             with suppress(FileNotFoundError):
@@ -143,10 +143,10 @@ def mark(name: str, *, verify: bool = False) -> str:
         if not is_address(name):
             return f"{digest.hexdigest()}@{Path(name).stat().st_mtime_ns}{whole}"
         fs, path = open_store(name)
-        facts = fs.info(path)
-        known = (facts.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
-        changed = next((str(value).strip('"').replace(" ", "T") for value in known if value), "-")
-        return f"{digest.hexdigest()}@{changed}{whole}"
+        info = fs.info(path)
+        versions = (info.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
+        version = next((str(value).strip('"').replace(" ", "T") for value in versions if value), "-")
+        return f"{digest.hexdigest()}@{version}{whole}"
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def fetched(name: str) -> Iterator[Path]:
 
 def metadata_table(shard: str) -> str | None:
     """Return the name of the Parquet table next to a tar, which may have metadata of its samples."""
-    base, query = parted(shard)
+    base, query = split_query(shard)
     table = f"{base.removesuffix(base[-4:])}.parquet{query}" if base.lower().endswith(".tar") else None
     return table if table is not None and exists(table) else None
 
@@ -206,7 +206,7 @@ def writing(name: str) -> Iterator[Any]:
         try:
             fs, target = open_store(name)
             parent = target.rpartition("/")[0]
-            if _WHOLE_OR_NONE & ({fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)):
+            if _ATOMIC_STORES & ({fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)):
                 fs.put_file(str(path), target)
                 return
             fs.makedirs(parent, exist_ok=True)
@@ -260,12 +260,12 @@ def expand(pattern: str) -> list[str]:
         numbers = range(int(bounds[1]), int(bounds[2]) + 1) if bounds else None
         choices.append(numbers or (text.split(",") if number % 2 else [text]))
     count = prod(map(len, choices))
-    if count > MOST_SHARDS:
-        raise ConfigError(f"{shortened(pattern)}: {count:,} names; expected at most {MOST_SHARDS:,} shards in one run")
+    if count > MAX_SHARDS:
+        raise ConfigError(f"{shortened(pattern)}: {count:,} names; expected at most {MAX_SHARDS:,} shards in one run")
     shards: list[str] = []
     for parts in product(*choices):
         name = "".join(str(part).zfill(width) for part, width in zip(parts, widths, strict=True))
-        is_glob = any(sign in parted(name)[0] for sign in "*?[")
+        is_glob = any(sign in split_query(name)[0] for sign in "*?[")
         shards += matching(name) or ([name] if exists(name) else []) if is_glob else [name]
     return shards
 
@@ -293,14 +293,14 @@ def score_names(shards: Sequence[str]) -> list[str]:
     >>> score_names(["s3://bucket/00000.tar", "rows.jsonl.gz"])
     ['00000.parquet', 'rows.parquet']
     """
-    owner: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for shard in shards:
         name = f"{stem(shard)}.parquet"
-        if (other := owner.setdefault(name, shard)) != shard:
+        if (other := shard_of.setdefault(name, shard)) != shard:
             raise ConfigError(
                 f"{shortened(other)} and {shortened(shard)} would both become {name}; score them into two folders"
             )
-    return list(owner)
+    return list(shard_of)
 
 
 def stem(shard: str) -> str:

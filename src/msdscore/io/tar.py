@@ -25,7 +25,7 @@ _OCTAL = b"01234567"
 _HEADER = Struct("100s24x12s12x8sc100x5s83xB")  # name, size, checksum, type, magic, first byte of the prefix
 _WINDOW = 1 << 13  # bytes read at once
 _TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # extended headers with nothing but times are skipped
-_CUT = "the tar is truncated; the samples after that are lost, download it again"
+_TRUNCATED = "the tar is truncated; the samples after that are lost, download it again"
 
 
 FileState: TypeAlias = tuple[int, int, int]
@@ -119,17 +119,17 @@ def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSampl
                 yield sample
             # tarfile stops at an unreadable header as it does at the end of the tar; after a real end only empty
             # blocks follow.
-            left = os.fstat(file.fileno()).st_size - walk.position
+            rest = os.fstat(file.fileno()).st_size - walk.position
             file.seek(walk.position)
-            while left >= tarfile.BLOCKSIZE and lost is None and (block := file.read(_BLOCK)):
+            while rest >= tarfile.BLOCKSIZE and lost is None and (block := file.read(_BLOCK)):
                 if block.count(0) < len(block):
                     damage = f"damaged at byte {walk.position}, or several tars in one"
                     lost = f"{damage}; the samples after that are lost, download it again"
-            lost = lost or (None if left >= _END else _CUT)
+            lost = lost or (None if rest >= _END else _TRUNCATED)
     except tarfile.TarError as error:
         if not has_samples:
             raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
-        lost = _CUT
+        lost = _TRUNCATED
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if lost is not None:
@@ -142,10 +142,10 @@ def sample_key(name: str) -> str:
     >>> sample_key("000000012.jpg"), sample_key("a/b.c.json")
     ('000000012', 'a/b')
     """
-    return _parted(name)[0]
+    return _key_and_name(name)[0]
 
 
-def _parted(name: str) -> tuple[str, str]:
+def _key_and_name(name: str) -> tuple[str, str]:
     """Split a name in a tar into its sample key and its base name."""
     if "/" not in name and name[:1] not in ("", "."):
         return name.partition(".")[0], name
@@ -217,8 +217,8 @@ class TarWalk:
     def content(self, start: int, size: int) -> bytes:
         """Read the content of the file that was yielded last."""
         if self._sparse is not None and self._rest is not None:
-            whole = self._rest.extractfile(self._sparse)
-            return b"" if whole is None else whole.read()
+            file = self._rest.extractfile(self._sparse)
+            return b"" if file is None else file.read()
         content = self._read(start, size)
         if len(content) < size:
             raise tarfile.ReadError("unexpected end of data")
@@ -251,7 +251,7 @@ class TarWalk:
 def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
     sample, endings, state = TarSample(""), set[str](), file_state(walk.file.fileno())
     for name, start, size in walk.files():
-        key, base = _parted(name)
+        key, base = _key_and_name(name)
         if base.startswith("."):
             continue
         ending = base.partition(".")[2].lower()

@@ -83,23 +83,17 @@ class RunOptions:
             raise ConfigError(f"a prefix must be printable, since column names start with it; got {self.prefix!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredFile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredFile(Summary):
     """Summary of a run; `scored` rows were scored by this call, `earlier` ones by an earlier call.
 
-    The other rows could not be scored at all. `reasons` are the first errors of failed rows, `warnings` the first of
-    the `warned` rows, `renamed` maps input columns to their names in the output, `cache` has the statistics of a cache
-    on disk.
+    The other rows could not be scored at all. `renamed` maps input columns to their names in the output, `cache` has
+    the statistics of a cache on disk.
     """
 
-    rows: int
-    failed: int
     scored: int
     earlier: int
     signature: str
-    reasons: tuple[str, ...]
-    warned: int
-    warnings: tuple[str, ...]
     renamed: Mapping[str, str]
     cache: CacheUse | None = None
 

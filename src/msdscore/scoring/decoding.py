@@ -13,7 +13,7 @@ from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.vision.canvas import Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
-from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
+from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, cores, give_back
 from msdscore.io.images import ImageLimits, ImageSource, Stamp, open_image, read_stamped, source_name
 from msdscore.io.tar import File
 
@@ -53,8 +53,8 @@ class DecodingProcesses:
     def __init__(self, count: int | None, read: Read, *, room: int, otherwise: Otherwise) -> None:
         count = count or min(cores(), MOST_PROCESSES)
         self._read, self._otherwise = read, otherwise
-        self._decoders = borrow(count, TOGETHER * room)
-        self._pending: set[Future[list[Seen]]] = set()
+        self._decoders = borrow(count, MESSAGE_FILES * room)
+        self._pending: set[Future[list[Decoded]]] = set()
         self._lock = Lock()
 
     def __enter__(self) -> "DecodingProcesses":

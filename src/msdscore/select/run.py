@@ -255,7 +255,7 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
                 f"{shortened(file.name)}: new shards are copied from scored ones, and this is a single scored file; "
                 f"{again} and select from that, {instead}"
             )
-        if not stores.parted(source)[0].lower().endswith((".tar", ".parquet")):
+        if not stores.split_query(source)[0].lower().endswith((".tar", ".parquet")):
             what = f"was scored from {shortened(source)}; new shards are copies of tars or Parquet files"
             raise InputError(f"{shortened(file.name)}: {what}, {instead.removeprefix('or ')}")
         if stores.base_name(source) in names:
@@ -269,7 +269,9 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
 
 
 def _parent(name: str) -> str:
-    return stores.parted(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
+    return (
+        stores.split_query(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
+    )
 
 
 def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, overwrite: bool) -> None:

@@ -159,4 +159,4 @@ def _run_metadata(name: str) -> tuple[str, str]:
 
 
 def _is_parquet(name: str) -> bool:
-    return stores.parted(name)[0].lower().endswith(".parquet")
+    return stores.split_query(name)[0].lower().endswith(".parquet")

@@ -34,7 +34,7 @@ _READERS = {
 INPUT_FORMATS = tuple(_READERS)  # all but `dataset`, which is a folder, are file suffixes
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
-_EXPANDED, _EXPANDS = 1 << 30, 100
+_MAX_BYTES, _MAX_RATIO = 1 << 30, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def require_distinct(names: Sequence[str], path: Path) -> None:
         raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -92,7 +92,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # Like `json.loads`, but raises for an object with a repeated name, of which one value would silently win.
-JSON = JSONDecoder(object_pairs_hook=_once)
+JSON = JSONDecoder(object_pairs_hook=_distinct)
 
 
 class RepeatedNameError(ValueError):
@@ -206,7 +206,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     if codec and not path.is_dir():
         try:
             with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
-                path = _spool(stream, until, most=max(_EXPANDED, _EXPANDS * path.stat().st_size))
+                path = _spool(stream, until, most=max(_MAX_BYTES, _MAX_RATIO * path.stat().st_size))
         except InputError as error:
             raise InputError(f"{shortened(name)}: {error}") from error
         except (OSError, pa.ArrowException) as error:
@@ -227,7 +227,7 @@ def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:
             file.write(block)
             if most is not None and file.tell() > most:
                 raise InputError(
-                    f"expands to more than {most:,} bytes, {_EXPANDS} times its size; "
+                    f"expands to more than {most:,} bytes, {_MAX_RATIO} times its size; "
                     "if that is intended, decompress it and score the result"
                 )
     return Path(file.name)

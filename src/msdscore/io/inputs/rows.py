@@ -43,7 +43,7 @@ _NO_ANSWER = "Failed to obtain answer"  # written by VLMEvalKit instead of a pre
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _DIGITS = re.compile(r"[0-9]{1,19}$")
-_SHAPES = 256  # sets of column names whose roles are cached
+_CACHED_ROLES = 256  # sets of column names whose roles are cached
 _Roles: TypeAlias = tuple[str | None, str | None, str | None, str | None]
 
 
@@ -247,13 +247,13 @@ class RowSource(ExitStack):
 
     def read(self) -> Iterator[Row]:
         """Iterate over the rows in order; an input row with a list of captions yields one row per caption."""
-        index, known = 0, dict[tuple[str, ...], _Roles]()
+        index, cached = 0, dict[tuple[str, ...], _Roles]()
         for number, record in enumerate(self._records.read()):
             names = tuple(record.values)
-            if (roles := known.get(names)) is None:
-                if len(known) >= _SHAPES:
-                    known.clear()
-                roles = known[names] = self._roles(names)
+            if (roles := cached.get(names)) is None:
+                if len(cached) >= _CACHED_ROLES:
+                    cached.clear()
+                roles = cached[names] = self._roles(names)
             row, name = self._row(number, index, record, roles), roles[0]
             captions = None if name is None else record.values[name]
             if name is None or not isinstance(captions, list):
@@ -329,10 +329,8 @@ class RowSource(ExitStack):
                 error = error or str(image_error)
         caption = None
         if caption_name is None:
-            error = (
-                error
-                or f"no caption; expected one of {listed(self.names.accepted('caption'))}; found: {listed(values)}"
-            )
+            accepted = listed(self.names.accepted("caption"))
+            error = error or f"no caption; expected one of {accepted}; found: {listed(values)}"
         elif not (isinstance(values[caption_name], list) and values[caption_name]):  # else each caption becomes a row
             caption, caption_error = _checked_caption(values[caption_name], caption_name)
             error = error or caption_error
@@ -375,9 +373,8 @@ class RowSource(ExitStack):
             is_plain = os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./"
             return path if is_plain else str(Path(path))
         if self._image_folder is None or key_name is None:
-            raise ImageError(
-                f"no image; expected one of {listed(self.names.accepted('image'))}; found: {listed(values)}"
-            )
+            accepted = listed(self.names.accepted("image"))
+            raise ImageError(f"no image; expected one of {accepted}; found: {listed(values)}")
         key = values[key_name]
         if isinstance(key, float) and key.is_integer():
             key = int(key)

@@ -278,14 +278,12 @@ def without_formulas(table: pa.Table | JsonRows) -> pa.Table | JsonRows:
     if isinstance(table, JsonRows):
         return table
     names = [f"'{name}" if name.startswith(_FORMULA) else name for name in table.column_names]
-    return pa.table([_plain_text(column) for column in table.columns], names=names)
-
-
-def _plain_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column
-    starts = pc.is_in(pc.utf8_slice_codeunits(column, 0, 1), pa.array(_FORMULA, column.type))
-    return pc.if_else(starts, pc.binary_join_element_wise("'", column, ""), column)
+    columns = table.columns
+    for number, column in enumerate(columns):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            is_formula = pc.is_in(pc.utf8_slice_codeunits(column, 0, 1), pa.array(_FORMULA, column.type))
+            columns[number] = pc.if_else(is_formula, pc.binary_join_element_wise("'", column, ""), column)
+    return pa.table(columns, names=names)
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import RunError, shortened
 from msdscore.io.outputs.files import ROW_GROUP
 from msdscore.io.outputs.targets import REMEDY, json_bytes
-from msdscore.io.stores import exists, is_address, parted, reading, writing
+from msdscore.io.stores import exists, is_address, reading, split_query, writing
 
 SIGNATURE_KEY = b"msdscore"  # key of the signature in the schema metadata of every Parquet output
 SHARD_KEY = b"msdscore.shard"  # key of the facts below
@@ -46,7 +46,7 @@ class ShardFacts:
     @property
     def is_of_tar(self) -> bool:
         """Whether the input is a tar."""
-        return parted(self.source)[0].lower().endswith(".tar")
+        return split_query(self.source)[0].lower().endswith(".tar")
 
     def metadata(self) -> dict[bytes, bytes]:
         """Serialise the facts as schema metadata, deterministically."""
