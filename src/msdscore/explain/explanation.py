@@ -135,8 +135,8 @@ def explain_pairs(
         decoded = pipeline.decode(images[chosen], keep=True)
         embedded = pipeline.embed_images(decoded)
         for number, (item, caption) in enumerate(zip(decoded, captions[chosen], strict=True)):
-            if number in embedded.reasons or isinstance(item, RowError):
-                yield embedded.reasons[number]
+            if number in embedded.errors or isinstance(item, RowError):
+                yield embedded.errors[number]
                 continue
             row = embedded.row(number)
             alone = Embedded(take(embedded.vectors, [row]), (0,), {}, embedded.keys[row : row + 1])

@@ -182,7 +182,7 @@ def _mentions(
     labelled: Sequence[LabelledText],
 ) -> _Mentions:
     """Return the mentions of judged words; words of similar images that a caption of the image has are omitted."""
-    readable = [item for item in range(len(labelled)) if item not in texts.reasons]
+    readable = [item for item in range(len(labelled)) if item not in texts.errors]
     words: WordMeasurement = pipeline.measure(images, texts, [labelled[item][1] for item in readable], readable).terms
     counts = [Counter(word for text in texts_of_image for word in stems_of([text])) for texts_of_image in captions]
     mentions = []
@@ -279,7 +279,7 @@ def _spread(background: Mixture, texts: Embedded) -> float:
 
 def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[LabelledText]) -> MatchRows:
     """Return the readable rows with their features: 1, score, log length, and the product of both."""
-    readable = [item for item in range(len(rows)) if item not in texts.reasons]
+    readable = [item for item in range(len(rows)) if item not in texts.errors]
     owner = [rows[item][1] for item in readable]
     measured = pipeline.measure(images, texts, owner, readable)
     scores = pipeline.config.numbers(measured)["msd"].numpy()

@@ -81,12 +81,12 @@ class Decoder:
 
         images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
         files = {number: item for number, item in images.items() if item.prepared.pixels.dim() == 1}
-        jpegs, usual = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)
+        jpegs, on_cpu = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)
         for (number, item), canvas in zip(files.items(), decode_jpegs(jpegs, steps, self.encoder.device), strict=True):
             try:
                 if canvas is None:
                     content = item.prepared.pixels.numpy().tobytes()
-                    canvas = self._prepare(content, steps=usual, name=source_name(sources[number]))
+                    canvas = self._prepare(content, steps=on_cpu, name=source_name(sources[number]))
                 ready[number] = replace(item, prepared=canvas)
             except RowError as error:
                 ready[number] = error
@@ -137,7 +137,7 @@ class Decoder:
     def _prepare_file(self, content: bytes, name: str) -> Prepared:
         assert isinstance(self.encoder, CachedEncoder), "files are looked up by content in a cache"
 
-        def make() -> Prepared:
+        def decode() -> Prepared:
             prepared = self._prepare(content, name=name)
             (ready,) = self.decode_on_device([name], [Decoded(prepared)])
             if isinstance(ready, RowError):
@@ -145,7 +145,7 @@ class Decoder:
             return ready.prepared
 
         # Everything that can change the pixels of a file, or reject it.
-        return self.encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", make)
+        return self.encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", decode)
 
     def _prepare(self, source: ImageSource, *, steps: Preprocessing | None = None, name: str | None = None) -> Prepared:
         """Decode and prepare an image; a file is read by `read_pixels` if the steps require it."""

@@ -14,16 +14,17 @@ from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")
 # The batch, the row of every item, and the errors of the items without a row.
-SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
-# Images per batch by kind of device: what fills it, halved when its memory runs out.
+EncodedItems = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
+# Images per batch by kind of device: enough to fill it; halved when its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
-# Texts per batch: short ones go with short ones, so that little is padded; to a GPU every batch is work for the host.
+# Texts per batch: texts of similar length together, so that little is padded; for a GPU larger batches, since each one
+# costs time on the host.
 MOST_TEXTS = {"cpu": 128, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embedded items: item i is row `rows[i]` of `batch`, or has an error in `reasons`; equal captions share a row.
+    """Embedded items: item i is row `rows[i]` of `batch`, or has an error in `errors`; equal captions share a row.
 
     `keys` has one key per row, `captions` one text per row (none for images). `batch` is None if no item could be
     embedded.
@@ -31,7 +32,7 @@ class Embedded:
 
     batch: Embeddings | None
     rows: tuple[int | None, ...]
-    reasons: Mapping[int, RowError]
+    errors: Mapping[int, RowError]
     keys: tuple[int, ...]
     captions: tuple[str, ...] = ()
 
@@ -47,13 +48,13 @@ class Embedded:
     def row(self, item: int) -> int:
         """Return the row of an item that was embedded."""
         row = self.rows[item]
-        assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
+        assert row is not None, f"item {item} was not embedded: {self.errors[item]}"
         return row
 
     def require(self) -> "Embedded":
         """Return itself, or raise the first error if an item could not be embedded."""
-        if self.reasons:
-            raise self.reasons[min(self.reasons)]
+        if self.errors:
+            raise self.errors[min(self.errors)]
         return self
 
 
@@ -101,12 +102,12 @@ class Embedder:
                 smaller=self.sizes.limit_images,
             )
 
-        batch, rows, reasons = sort_out(decoded, encode)
+        batch, rows, errors = _encode_items(decoded, encode)
         self._check(batch)
         keys = tuple(
             item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
         )
-        return Embedded(batch, rows, reasons, keys)
+        return Embedded(batch, rows, errors, keys)
 
     def texts(self, captions: Sequence[str]) -> Embedded:
         """Encode captions, each distinct one once; a caption without readable words gets an error."""
@@ -115,19 +116,19 @@ class Embedder:
             text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
             for text in captions
         ]
-        number_of = {text: number for number, text in enumerate(dict.fromkeys(checked))}
-        distinct, numbers = list(number_of), [number_of[text] for text in checked]
+        index_of = {text: index for index, text in enumerate(dict.fromkeys(checked))}
+        distinct, indices = list(index_of), [index_of[text] for text in checked]
         memory = self.memory
         encode = self.vectors if memory is None else lambda texts: memory.recall(texts, self.vectors)
-        batch, rows, reasons = sort_out(distinct, encode)
+        batch, rows, errors = _encode_items(distinct, encode)
         if batch is not None:
-            batch, rows, reasons = without_empty(distinct, batch, rows, reasons)
+            batch, rows, errors = _without_empty(distinct, batch, rows, errors)
         self._check(batch)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
-            tuple(rows[number] for number in numbers),
-            {item: reasons[number] for item, number in enumerate(numbers) if number in reasons},
+            tuple(rows[index] for index in indices),
+            {item: errors[index] for item, index in enumerate(indices) if index in errors},
             tuple(map(text_key, captions)),
             captions,
         )
@@ -149,40 +150,37 @@ class Embedder:
         return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
 
 
-def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> SortedOut:
-    """Embed items; return the batch, the row of every item, and an error for each item without a row.
+def _encode_items(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> EncodedItems:
+    """Encode items; return the batch, the row of every item, and an error for each item without a row.
 
     If the encoder rejects the batch, each item is encoded separately to find the invalid ones.
     """
-    reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
-    whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
+    errors = {index: item for index, item in enumerate(items) if isinstance(item, RowError)}
+    valid = {index: item for index, item in enumerate(items) if not isinstance(item, RowError)}
     batches: list[Embeddings] = []
     try:
-        batches += [encode(list(whole.values()))] if whole else []
+        batches += [encode(list(valid.values()))] if valid else []
     except RowError:
-        for number, item in whole.items():
+        for index, item in valid.items():
             try:
                 batches.append(encode([item]))
             except RowError as error:
-                reasons[number] = error
-    row_of = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
-    return join(batches) if batches else None, tuple(row_of.get(number) for number in range(len(items))), reasons
+                errors[index] = error
+    row_of = {index: row for row, index in enumerate(index for index in valid if index not in errors)}
+    return join(batches) if batches else None, tuple(map(row_of.get, range(len(items)))), errors
 
 
-def without_empty(
-    texts: Sequence[str | RowError], batch: Embeddings, rows: Sequence[int | None], reasons: Mapping[int, RowError]
-) -> SortedOut:
+def _without_empty(
+    texts: Sequence[str | RowError], batch: Embeddings, rows: tuple[int | None, ...], errors: dict[int, RowError]
+) -> EncodedItems:
     """Remove captions without tokens; each gets an error."""
-    filled = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
-    empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
-    if not empty:
-        return batch, tuple(rows), dict(reasons)
-    filled_items = [number for number, row in enumerate(rows) if row is not None and number not in empty]
-    row_of = {number: row for row, number in enumerate(filled_items)}
-    errors = {
-        number: CaptionError(f"the caption {str(texts[number])[:40]!r} has no words that the encoder can read")
-        for number in empty
-    }
-    chosen = [row for number in filled_items if (row := rows[number]) is not None]
-    rest = take(batch, chosen) if chosen else None
-    return rest, tuple(row_of.get(number) for number in range(len(rows))), {**reasons, **errors}
+    has_tokens = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
+    encoded = {index: row for index, row in enumerate(rows) if row is not None}
+    filled = {index: row for index, row in encoded.items() if has_tokens[row]}
+    if len(filled) == len(encoded):
+        return batch, rows, errors
+    for index in encoded.keys() - filled.keys():
+        text = str(texts[index])[:40]
+        errors[index] = CaptionError(f"the caption {text!r} has no words that the encoder can read")
+    row_of = {index: row for row, index in enumerate(filled)}
+    return take(batch, list(filled.values())) if filled else None, tuple(map(row_of.get, range(len(rows)))), errors

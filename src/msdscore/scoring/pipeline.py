@@ -174,22 +174,27 @@ class Pipeline:
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
-        seen, read = self._as_computed(images.vectors), self._as_computed(texts.vectors)
-        device, captions = seen.points.device, texts.captions
+        image_side, text_side = self._as_computed(images.vectors), self._as_computed(texts.vectors)
+        device, captions = image_side.points.device, texts.captions
         rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
         image_rows, text_rows, image_keys, text_keys = (
             sent(torch.tensor(values, dtype=torch.int64), device) for values in (*rows, images.keys, texts.keys)
         )
         sides = Sides(
-            replace(seen, keys=image_keys), replace(read, keys=text_keys), rows, image_rows, text_rows, captions
+            replace(image_side, keys=image_keys),
+            replace(text_side, keys=text_keys),
+            rows,
+            image_rows,
+            text_rows,
+            captions,
         )
         terms, layouts = self.config.measure(sides, self.placed_bank(device)), sides.layouts
         return Measurement(
-            total(seen.pooled[image_rows] * read.pooled[text_rows]),
-            read.mask.sum(dim=1)[text_rows],
+            total(image_side.pooled[image_rows] * text_side.pooled[text_rows]),
+            text_side.mask.sum(dim=1)[text_rows],
             image_rows,
             text_rows,
-            tuple(layout for layout in seen.layout if isinstance(layout, PatchLayout)),
+            tuple(layout for layout in image_side.layout if isinstance(layout, PatchLayout)),
             tuple(layouts[row] for row in rows[1]),
             tuple(captions[row] for row in rows[1]) if captions else (),
             terms,
@@ -217,16 +222,18 @@ class Pipeline:
                 with checked_late() if late else nullcontext():
                     texts, images = self.embed_texts(captions), self.embed_images(decoded)
                 results: list[Numbers | RowError | None] = [
-                    images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
+                    images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
                 ]
-                good = [item for item, reason in enumerate(results) if reason is None and owner[item] >= 0]
-                fetch = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
+                valid = [item for item, error in enumerate(results) if error is None and owner[item] >= 0]
+                fetch = (
+                    self.measure(images, texts, [owner[item] for item in valid], valid).fetching() if valid else None
+                )
             measured = None if fetch is None else fetch()
         if measured is not None:
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
             rows = numbers(measured, self.config, worst=worst)
-            for item, row in zip(good, rows, strict=True):
+            for item, row in zip(valid, rows, strict=True):
                 results[item] = row
         if references or -1 in owner:
             self._add_references(results, texts, captions, references)

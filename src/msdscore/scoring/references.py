@@ -32,7 +32,7 @@ _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and dev
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """A caption compared with its references; `values` is None if there was none to compare it with.
+    """A caption compared with its references; `values` is None if there was no reference to compare it with.
 
     `meant` is True for the tokens of the caption that a reference means.
     """
@@ -78,47 +78,40 @@ def compare_texts(
     embedder: Embedder, captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[ReferenceComparison]:
     """Compare every caption with its references; a caption is never compared with itself."""
-    split = [split_references(str(caption), own) for caption, own in zip(captions, references, strict=True)]
-    wanted = [index for index, (own, _) in enumerate(split) if own]
-    if not wanted:
+    split = [split_references(str(caption), listed) for caption, listed in zip(captions, references, strict=True)]
+    compared = [index for index, (others, _) in enumerate(split) if others]
+    if not compared:
         return [ReferenceComparison(warnings=warnings) for _, warnings in split]
-    texts = list(dict.fromkeys(text for index in wanted for text in (captions[index], *split[index][0])))
-    embedded, number = embedder.texts(texts), {text: item for item, text in enumerate(texts)}
-    comparisons, pairs, chosen = list[ReferenceComparison](), list[tuple[int, list[int]]](), list[int]()
-    for index, (own, warnings) in enumerate(split):
-        readable = tuple(text for text in own if number[text] not in embedded.reasons)
-        notes = [*warnings, *_notes(embedded, [number[text] for text in readable])]
-        if len(readable) < len(own):
-            notes.append(f"{len(own) - len(readable)} of {len(own)} references ignored: the encoder cannot read them")
-        usable = bool(readable) and number[captions[index]] not in embedded.reasons
-        if own and not readable:
+    texts = list(dict.fromkeys(text for index in compared for text in (captions[index], *split[index][0])))
+    embedded = embedder.texts(texts)
+    row_of = {text: row for text, row in zip(texts, embedded.rows, strict=True) if row is not None}
+    comparisons, pairs = list[ReferenceComparison](), dict[int, tuple[int, list[int]]]()
+    for index, (others, warnings) in enumerate(split):
+        readable = tuple(text for text in others if text in row_of)
+        rows = [row_of[text] for text in readable]
+        layouts = [layout for row in rows if isinstance(layout := embedded.vectors.layout[row], TokenLayout)]
+        notes = [*warnings, *dict.fromkeys(f"references: {note}" for layout in layouts for note in layout.warnings)]
+        if ignored := len(others) - len(readable):
+            notes.append(f"{ignored} of {len(others)} references ignored: the encoder cannot read them")
+        if others and not readable:
             notes.append(NO_REFERENCES)
+        usable = bool(readable) and captions[index] in row_of
         comparisons.append(ReferenceComparison(readable if usable else (), None, tuple(notes)))
         if usable:
-            chosen.append(index)
-            rows = [embedded.row(number[text]) for text in readable]
-            pairs.append((embedded.row(number[captions[index]]), rows))
+            pairs[index] = row_of[captions[index]], rows
     if pairs:
-        vectors = embedded.vectors
         sentences = _sentences(embedder.encoder, embedded)
-        columns, meant = measure_references(vectors, sentences, pairs, _background(embedder))
-        for pair, index in enumerate(chosen):
+        columns, meant = measure_references(embedded.vectors, sentences, list(pairs.values()), _background(embedder))
+        for pair, index in enumerate(pairs):
             values = {name: column[pair] for name, column in columns.items()}
             comparisons[index] = replace(comparisons[index], values=values, meant=meant[pair])
     return comparisons
 
 
-def _notes(embedded: Embedded, numbers: Sequence[int]) -> list[str]:
-    """Return the encoder's warnings about the references, without duplicates."""
-    layouts = [embedded.vectors.layout[embedded.row(number)] for number in numbers]
-    remarks = [remark for layout in layouts if isinstance(layout, TokenLayout) for remark in layout.warnings]
-    return [f"references: {remark}" for remark in dict.fromkeys(remarks)]
-
-
 def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
     """Return sentence vectors of embedded texts: the encoder's, else its pooled vectors."""
     encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
-    # Like all texts of an encoder, without invisible characters and those of about one length together.
+    # As for all texts of an encoder: without invisible characters, and texts of similar length together.
     plain = [text if (cleaned := clean(text)) is None else cleaned.text for text in texts.captions]
     distinct, vectors = sorted(set(plain), key=len), dict[str, Tensor]()
     for start in range(0, len(distinct), _TEXTS):

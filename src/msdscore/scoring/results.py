@@ -278,25 +278,24 @@ class Scores:
         signature: str,
     ) -> "Scores":
         """Build scores from numbers or errors; captions with equal numbers in `sets` are one candidate set."""
-        good = [number for number, row in enumerate(scored) if isinstance(row, Numbers)]
+        valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
         rows = [row.values for row in scored if isinstance(row, Numbers)]
         added = references.NAMES if any(references.NAMES[0] in row for row in rows) else ()
         names = ("similarity", *form.columns, *added, "msd", *COUNTS, "match")
         values: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names}
-        chosen = [sets[number] for number in good]
         # A caption that was compared with references only has no score with an image.
         similarity, msd = (
             [np.nan if value is None else value for value in values[name]] for name in ("similarity", "msd")
         )
-        values["uncertainty"], values["soft_msd"] = soften(similarity, msd, chosen, form)
+        values["uncertainty"], values["soft_msd"] = soften(similarity, msd, [sets[index] for index in valid], form)
         columns = {}
         for name, known_values in values.items():
             # Captions without a number have 0 as counts, else NaN.
             column = np.zeros(len(scored), dtype=np.int64) if name in COUNTS else np.full(len(scored), np.nan)
-            column[good] = [np.nan if value is None else value for value in known_values]
+            column[valid] = [np.nan if value is None else value for value in known_values]
             columns[name] = column
-        names_of_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
-        counts = np.bincount(inverse[good], minlength=len(names_of_sets))
+        distinct_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
+        counts = np.bincount(inverse[valid], minlength=len(distinct_sets))
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
         texts = tuple(text if isinstance(text, str) else "" for text in captions)
@@ -394,9 +393,9 @@ class Scores:
 
         By Ref-MSD if there are references, by the reference score without an image, else by Soft-MSD.
         """
-        named = (name for name in ("ref_msd", "reference_score") if name in self.columns)
-        by = next((name for name in named if not np.isnan(self.columns[name]).all()), "soft_msd")
-        return tuple(np.argsort(-self.columns[by], kind="stable").tolist())
+        preferred = (name for name in ("ref_msd", "reference_score") if name in self.columns)
+        column = next((name for name in preferred if not np.isnan(self.columns[name]).all()), "soft_msd")
+        return tuple(np.argsort(-self.columns[column], kind="stable").tolist())
 
     @property
     def best(self) -> str:
@@ -418,9 +417,9 @@ class Scores:
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
-        bad = np.array([error is not None for error in self.errors], dtype=bool)
+        failed = np.array([error is not None for error in self.errors], dtype=bool)
         names = columns_of(form_columns(self.columns))
-        columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
+        columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
         columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}

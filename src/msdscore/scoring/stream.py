@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch(Batch):
-    """Captions of some rows; `rows[i]` is the index of the row of caption i."""
+    """The captions of a batch of rows; `rows[i]` is the index of the row of caption i."""
 
     rows: Sequence[int] = ()
 
@@ -142,11 +142,11 @@ def split_pairs(
         sets.setdefault(image, []).append(caption)
     order, batches = list(sets), []
     for start in range(0, len(order), size):
-        own = order[start : start + size]
-        rows = [caption for image in own for caption in sets[image]]
-        position = {image: number for number, image in enumerate(image for image in own if image >= 0)} | {-1: -1}
+        rows = [caption for image in order[start : start + size] for caption in sets[image]]
+        batch_images = [image for image in order[start : start + size] if image >= 0]
+        position = {image: index for index, image in enumerate(batch_images)} | {-1: -1}
         batch = Batch(
-            [images[image] for image in own if image >= 0],
+            [images[image] for image in batch_images],
             [captions[caption] for caption in rows],
             [position[owner[caption]] for caption in rows],
             [references[caption] for caption in rows] if references else (),
@@ -165,13 +165,13 @@ def row_batches(rows: Iterable[ImageAndCaption], size: int) -> Iterator[RowBatch
     while chosen := list(islice(pairs, size)):
         images, captions, owner = list[ImageSource](), list[str](), list[int]()
         references, numbers = list[Sequence[str] | None](), list[int]()
-        for number, (image, texts, own) in enumerate(chosen):
+        for number, (image, texts, row_references) in enumerate(chosen):
             images += [] if image is None else [image]
             captions += texts
             owner += [-1 if image is None else len(images) - 1] * len(texts)
-            references += [own] * len(texts)
+            references += [row_references] * len(texts)
             numbers += [number] * len(texts)
-        has_references = any(own is not None for own in references)
+        has_references = any(row_references is not None for row_references in references)
         yield RowBatch(images, captions, owner, references if has_references else (), numbers)
 
 

@@ -63,27 +63,31 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
     """
     columns = _names(table)
     names.check(columns, "the table", folder=False, lists=True)
+    image_name, caption_name, reference_name = (
+        names.find(role, columns) for role in ("image", "caption", "references")
+    )
     group_name = first_of(columns, ("group",))
-    for name in (names.find("image", columns), names.find("caption", columns), group_name):
+    for name in (image_name, caption_name, group_name):
         if columns.count(str(name)) > 1:
             raise ConfigError(f"the table has {columns.count(str(name))} columns {name!r}; rename or drop all but one")
-    groups = [None] * len(table) if group_name is None else _cells(table, group_name)
-    images, texts, lists = (
+    images, texts, groups, lists = (
         [None] * len(table) if name is None else _cells(table, name)
-        for name in (names.find("image", columns), names.find("caption", columns), names.find("references", columns))
+        for name in (image_name, caption_name, group_name, reference_name)
     )
-    for row, (cell, caption, group, own) in enumerate(zip(images, texts, groups, lists, strict=True)):
-        references = read_references(own)
+    for row, (cell, caption, group, reference_cell) in enumerate(zip(images, texts, groups, lists, strict=True)):
+        references = read_references(reference_cell)
         source = None if cell is None and references else from_cell(cell)
         source = folder / source if folder is not None and isinstance(source, str | Path) else source
         key: Hashable = source_key(source) if isinstance(source, str | Path | bytes) else id(cell)
         key = ("row", row) if source is None else key
         several = isinstance(caption, list | tuple | np.ndarray)
-        captions = [caption] if not several else list(caption) or [""]
-        own = ("image", key) if not several else ("row", row)
-        together = own if group is None or group != group else ("group", group)
+        captions = (list(caption) or [""]) if several else [caption]
+        if group is None or group != group:  # missing, or NaN
+            candidate_set: Hashable = ("row", row) if several else ("image", key)
+        else:
+            candidate_set = ("group", group)
         for text in captions:
-            yield TablePair(row, source, key, text, together, len(caption) if several else None, references)
+            yield TablePair(row, source, key, text, candidate_set, len(caption) if several else None, references)
 
 
 def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: ColumnNames, prefix: str) -> Any:
@@ -121,5 +125,5 @@ def _names(table: Any) -> list[str]:
     return [str(name) for name in (table.columns if _is_pandas(table) else table.column_names)]
 
 
-def _cells(table: Any, name: str | None) -> list[Any]:
+def _cells(table: Any, name: str) -> list[Any]:
     return list(table[name]) if _is_pandas(table) else list(table[name].to_pylist())

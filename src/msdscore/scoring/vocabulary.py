@@ -125,15 +125,15 @@ class Namer:
         """Yield, for each word in doubt, a word of its class that is likely under the image, if there is one."""
         stems = {word.stem for word in words}
         for number in doubtful:
-            own = self._number.get(words[number].stem)
-            if own is None:
+            doubted = self._number.get(words[number].stem)
+            if doubted is None:
                 continue
             text = words[number].text.lower()
             likely = [
                 other
-                for other in self._vocabulary.alike[own, :NEAREST].tolist()
+                for other in self._vocabulary.alike[doubted, :NEAREST].tolist()
                 if other >= 0
-                and probabilities[other] >= max(LIKELIER, float(probabilities[own]))
+                and probabilities[other] >= max(LIKELIER, float(probabilities[doubted]))
                 and self._vocabulary.stems[other] not in stems
                 and is_exchange(text, self._vocabulary.words[other])
             ]

@@ -249,7 +249,7 @@ class Service:
         try:
             with _one_thread() if item.name in self._latest else nullcontext():
                 image, embedded = self._embedded(item)
-                errors = self._pipeline.embed_texts(job.captions).reasons
+                errors = self._pipeline.embed_texts(job.captions).errors
                 good = [caption for number, caption in enumerate(job.captions) if number not in errors]
                 sets = [good] if job.together and good else [[caption] for caption in good]
                 known = item.references or None

@@ -209,7 +209,7 @@ def make_vectors(
         pipeline.config,
         None if bank is None else bank.images.means,
     )
-    return vectors, {item: str(error) for item, error in texts.reasons.items()}
+    return vectors, {item: str(error) for item, error in texts.errors.items()}
 
 
 def _cached_compare(compare: Compare) -> Compare:
