@@ -126,8 +126,10 @@ class Measurement(Generic[T]):
 
         def arrived() -> Measurement[T]:
             similarity, lengths, image_of, text_of, *local = fetch()
-            here = replace(self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of)
-            return replace(here, terms=self.terms.with_tensors(local))
+            terms = self.terms.with_tensors(local)
+            return replace(
+                self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of, terms=terms
+            )
 
         return arrived
 

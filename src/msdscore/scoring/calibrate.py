@@ -216,14 +216,14 @@ def word_calibration(
     kinds: list[WordKind] = []
     upper = np.inf
     for least in reversed(KINDS):
-        here = (true | ~present) & (values >= least) & (values < upper)
-        if min((here & true).sum(), (here & ~true).sum()) < _FEWEST:
+        chosen = (true | ~present) & (values >= least) & (values < upper)
+        if min((chosen & true).sum(), (chosen & ~true).sum()) < _FEWEST:
             if least > KINDS[0]:
                 continue  # too few: they join the next kind
-            here = true | ~present  # the last kind: as all words together
-        features = np.stack([np.ones(here.sum()), evidence[here]], axis=1)
-        intercept, slope = fit_logistic(features, true[here])
-        levels = np.quantile(evidence[here & true], np.linspace(0, 1, STEPS + 1))
+            chosen = true | ~present  # the last kind: as all words together
+        features = np.stack([np.ones(chosen.sum()), evidence[chosen]], axis=1)
+        intercept, slope = fit_logistic(features, true[chosen])
+        levels = np.quantile(evidence[chosen & true], np.linspace(0, 1, STEPS + 1))
         kinds.append(WordKind(least, tuple(np.round(levels, 4).tolist()), max(slope, 0.0), intercept))
         upper = least
     return WordCalibration(reliability, other, tuple(reversed(kinds)), spread)
