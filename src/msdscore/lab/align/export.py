@@ -95,8 +95,8 @@ def _write(
         if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
             raise ConfigError(f"the trained weights overflow {dtype}; export them with dtype='float32'")
         files[name] = save(stored)
-    known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
-    others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
+    own_files = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
+    others = (path for path in folder.iterdir() if path.name not in own_files) if folder.is_dir() else iter(())
     if not all(path.match(BRANCHES) for path in others):
         raise RunError(f"{folder}: contains other files; choose an empty or new folder")
     refuse_existing([] if overwrite else [folder / "config.json"])
@@ -155,11 +155,11 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
         raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
     # Read all members before removing files, so that a damaged member does not destroy an earlier export.
     heads, trunks = dict[str, Tensor](), dict[str, Mapping[str, Tensor]]()
-    for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
+    for index, (folder, config) in enumerate(zip(members, configs, strict=True)):
         tensors = widened(read_tensors([folder / "model.safetensors"]))
-        heads |= {f"members.{number}.{name}": tensor for name, tensor in tensors.items()}
+        heads |= {f"members.{index}.{name}": tensor for name, tensor in tensors.items()}
         if tuned := _tuned_weights(config):
-            trunks[f"trunk-{number}.safetensors"] = widened(read_tensors([folder / tuned]))
+            trunks[f"trunk-{index}.safetensors"] = widened(read_tensors([folder / tuned]))
     first = configs[0]
     config = {
         "model_type": MODEL_TYPE,

@@ -44,7 +44,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """Frozen features of a step's samples, and further inputs of the terms of the loss.
+    """Frozen features of a step's samples, and other inputs of the loss terms.
 
     Captions are ordered by image, the same number per image.
     """

@@ -123,12 +123,12 @@ def word_loss(
     is ignored, since the word may be visible there.
     """
     logits = table * scale
-    own = logits.gather(1, owner.unsqueeze(1))
-    over_images = torch.cat([own, logits.masked_fill(~absent, _MASKED)], dim=1)
-    to_images = over_images.logsumexp(dim=1) - own.squeeze(1)
+    own_logits = logits.gather(1, owner.unsqueeze(1))
+    over_images = torch.cat([own_logits, logits.masked_fill(~absent, _MASKED)], dim=1)
+    to_images = over_images.logsumexp(dim=1) - own_logits.squeeze(1)
     # The absent words of an image are the same for all its words, so that one sum is sufficient.
     rest = logits.masked_fill(~absent, _MASKED).logsumexp(dim=0)[owner]
-    to_words = torch.logaddexp(own.squeeze(1), rest) - own.squeeze(1)
+    to_words = torch.logaddexp(own_logits.squeeze(1), rest) - own_logits.squeeze(1)
     return (to_images.mean() + to_words.mean()) / 2
 
 
@@ -184,10 +184,10 @@ def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[T
     return logits.unflatten(1, (count, components)).logsumexp(dim=2)
 
 
-def _divergences(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
+def _divergences(side: Embeddings, own_mixtures: Mixture, other_mixtures: Mixture) -> Float[Tensor, "own others"]:
     """Return the KL divergence of every item's mixture from all mixtures of the other side, on the item's points."""
     owner = side.mask.nonzero()[:, 0]
-    other_density = densities(side.points[side.mask], others)
-    own_density = log_density(own, side.points)[side.mask].unsqueeze(1)
-    sums = other_density.new_zeros(len(side), len(others)).index_add(0, owner, own_density - other_density)
+    other_density = densities(side.points[side.mask], other_mixtures)
+    own_density = log_density(own_mixtures, side.points)[side.mask].unsqueeze(1)
+    sums = other_density.new_zeros(len(side), len(other_mixtures)).index_add(0, owner, own_density - other_density)
     return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)

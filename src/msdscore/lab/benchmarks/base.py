@@ -42,7 +42,7 @@ class Pair:
 class Rated:
     """An image with one caption and its human ratings, one per judge.
 
-    `system` wrote the caption; `scales` are further ratings by name, such as precision and recall. Items of one
+    `system` wrote the caption; `scales` are other ratings by name, such as precision and recall. Items of one
     `group`, such as the images generated from one prompt, are compared with each other and resampled together.
     """
 
@@ -64,9 +64,9 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Battle:
-    """An image with captions of two systems and people's choice between them.
+    """An image with captions of two systems and the human choice between them.
 
-    `winner` is None without a judgement; `verdict` is the label in the file; `aspects` are further questions with
+    `winner` is None without a judgement; `verdict` is the label in the file; `aspects` are other questions with
     their answers: 2 (first much better), 1, 0 (equal), −1, −2.
     """
 

@@ -53,9 +53,9 @@ def wins(contest: Contest, captioner: str, count: int) -> list[tuple[float, int,
     for start, end in pairwise(bounds):
         captions = np.arange(start, end)
         is_own = contest.captioner_of[captions] == captioner_index
-        own, other = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
-        if values[own] > values[other]:
-            leads.append((float(values[own] - values[other]), own, other))
+        best, best_other = (int(side[values[side].argmax()]) for side in (captions[is_own], captions[~is_own]))
+        if values[best] > values[best_other]:
+            leads.append((float(values[best] - values[best_other]), best, best_other))
     return sorted(leads, key=lambda win: -win[0])[:count]
 
 
@@ -67,20 +67,20 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     parts = [metric.metric for metric in ranking.metrics if metric.metric not in RANKED_BY]
     leads_of = {row.captioner: wins(contest, row.captioner, show) for row in ranking.metrics[0].placed}
     thumbs = _thumbs(
-        contest, [contest.origins[own] for leads in leads_of.values() for _, own, _ in leads], images, rows
+        contest, [contest.origins[caption] for leads in leads_of.values() for _, caption, _ in leads], images, rows
     )
     msd = contest.numbers["msd"]
     cards = {
         captioner: [
             {
-                "image": thumbs.get(contest.origins[own]),
-                "caption": contest.captions[own],
-                "other": contest.captioners[contest.captioner_of[other]],
-                "beaten": contest.captions[other],
-                "msd": msd[own],
-                "less": msd[other],
+                "image": thumbs.get(contest.origins[caption]),
+                "caption": contest.captions[caption],
+                "other": contest.captioners[contest.captioner_of[other_caption]],
+                "beaten": contest.captions[other_caption],
+                "msd": msd[caption],
+                "less": msd[other_caption],
             }
-            for _, own, other in leads
+            for _, caption, other_caption in leads
         ]
         for captioner, leads in leads_of.items()
         if leads

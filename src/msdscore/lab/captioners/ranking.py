@@ -59,7 +59,7 @@ class MetricRanking:
 
 @dataclass(frozen=True, slots=True)
 class PeopleAgreement:
-    """Agreement between the ranking by a metric and the ranking by another column, such as people's ratings."""
+    """Agreement between the ranking by a metric and the ranking by another column, such as human ratings."""
 
     metric: str
     column: str

@@ -103,14 +103,14 @@ def caption_images(
 
     with open_run(output, manifest, again=done is not None) as run:
         finished_tables = _finished_parts(output, notes, about.part) if done else {}
-        for number, key, batch in run.missing(zip(keys, parts, strict=True)):
+        for part_index, key, batch in run.missing(zip(keys, parts, strict=True)):
             table = finished_tables.get(key)
             if table is None:
                 writer = writer or load()
-                table = _table(batch, writer, settings, about.system, first=number == 0)
+                table = _table(batch, writer, settings, about.system, first=part_index == 0)
                 described += len(batch)
-            run.write(number, table, key=key)
-            progress(number * about.part + len(batch), len(images))
+            run.write(part_index, table, key=key)
+            progress(part_index * about.part + len(batch), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         earlier_model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
         written = run.finish(
@@ -149,22 +149,22 @@ def _table(
 ) -> pa.Table:
     opened: dict[int, Any] = {}
     texts: dict[int, str | RowError] = {}
-    for number, image in enumerate(batch):
+    for index, image in enumerate(batch):
         try:
             if isinstance(image.source, RowError):
                 raise image.source
-            opened[number] = open_image(image.source)
+            opened[index] = open_image(image.source)
         except RowError as error:
-            texts[number] = error
-    seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
+            texts[index] = error
+    seeds = [text_key(f"{settings.seed}/{batch[index].name}") % 2**32 for index in opened]
     written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
     rejected = [text for text in written.values() if isinstance(text, RowError)]
     if first and len(rejected) == len(opened) > 1:
         raise RunError(str(rejected[0]))  # all images failed, so the request itself is wrong
     texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
     rows = []
-    for number, image in enumerate(batch):
-        text = texts[number]
+    for index, image in enumerate(batch):
+        text = texts[index]
         caption = None if isinstance(text, RowError) else text or None
         message = None if caption else str(text) or _EMPTY
         rows.append({"image": image.name, "caption": caption, "system": system, "error": message})
@@ -173,20 +173,20 @@ def _table(
 
 def _images_in_rows(path: Path) -> Iterator[NamedImage]:
     with ExitStack() as stack:
-        for number, record in enumerate(open_records(path, format=None, until=stack).read()):
+        for row_index, record in enumerate(open_records(path, format=None, until=stack).read()):
             values = record.values
             column = first_of(values, IMAGE_NAMES)
             if record.error is not None:
-                yield NamedImage(f"row {number}", RowError(record.error))
+                yield NamedImage(f"row {row_index}", RowError(record.error))
                 continue
             if column is None:
-                raise InputError(f"{path} row {number}: no image; expected one of {listed(IMAGE_NAMES)}")
+                raise InputError(f"{path} row {row_index}: no image; expected one of {listed(IMAGE_NAMES)}")
             content = values[column]
             image = from_cell(content)
             if not image or not isinstance(image, bytes | str):
-                yield NamedImage(f"row {number}", RowError("no image; expected a path or bytes"))
+                yield NamedImage(f"row {row_index}", RowError("no image; expected a path or bytes"))
             elif isinstance(image, bytes):
                 name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
-                yield NamedImage(str(name or number), image)
+                yield NamedImage(str(name or row_index), image)
             else:
                 yield NamedImage(str(image), path.parent / str(image))

@@ -1,8 +1,8 @@
 """COCO-CF from annotated images: at most one easy and one hard counterfactual per image and source of captions.
 
-Changes are chosen so that the text alone does not reveal the true caption. For each split and type of change, three
-sums are balanced near zero: how often each word was inserted rather than removed, how often the wrong caption is the
-longer one, and how often a language model finds it less likely (weakly, moderately or strongly, since a few strong
+Changes are selected so that the true caption cannot be recognised from the text. For each split and type of change,
+three sums are balanced near zero: how often each word was inserted rather than removed, how often the wrong caption is
+the longer one, and how often a language model finds it less likely (weakly, moderately or strongly, since a few strong
 preferences can hide among many weak ones). A change that would move a sum out of its bounds is rejected, as SugarCrepe
 removes pairs that a text model separates.
 
@@ -203,19 +203,19 @@ def build(
     texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
     knowledge, reads_well = learn(usable), collocation_test(texts)
     models = [quarter_model(usable, part) for part in (*CHOOSING, CONTROL)]
-    chosen = Random(settings.seed).sample(usable, min(settings.images or len(usable), len(usable)))
+    selected = Random(settings.seed).sample(usable, min(settings.images or len(usable), len(usable)))
     balances: Balances = defaultdict(Balance)
-    sources = sorted({caption.source for image in chosen for caption in image.captions})
+    sources = sorted({caption.source for image in selected for caption in image.captions})
     keys = [(split, source if settings.per_source else "") for split in SPLITS for source in sources]
     pairs = list[Counterfactual]()
-    for number, image in enumerate(chosen, start=1):
+    for index, image in enumerate(selected, start=1):
         if not any(_wanted(balances[key], settings) for key in keys):
             break
         pairs += _pairs_of(image, knowledge, reads_well, models, balances, settings)
-        progress(number, len(chosen))
-    progress(len(chosen), len(chosen))
+        progress(index, len(selected))
+    progress(len(selected), len(selected))
     if not pairs:
-        raise InputError(f"none of {len(chosen)} images has a caption that can be changed; pass more images")
+        raise InputError(f"none of {len(selected)} images has a caption that can be changed; pass more images")
     return sorted(pairs, key=lambda pair: (pair.image, pair.source, pair.split))
 
 
@@ -233,12 +233,12 @@ def _pairs_of(
     for source, split in product(sources, SPLITS):
         rng = Random(f"{settings.seed}/{image.name}/{source}/{split}")
         balance = balances[split, source if settings.per_source else ""]
-        absent, texts = list(facts.absent), [each.text for each in image.captions if each.source == source]
+        absent, texts = list(facts.absent), [other.text for other in image.captions if other.source == source]
         rng.shuffle(absent)
         rng.shuffle(texts)
         shuffled = replace(facts, absent=tuple(absent))
         subjects = [
-            Subject(words, shuffled, knowledge, [each.text for each in image.captions if each.text != words.caption])
+            Subject(words, shuffled, knowledge, [other.text for other in image.captions if other.text != words.caption])
             for words in map(read_caption, texts)
             if _SHORTEST <= len(words.words) <= _LONGEST and is_clean(words)
         ]
@@ -292,14 +292,14 @@ def refine(
     """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
     control = quarter_model(images, CONTROL)
     balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
-    rng, chosen = Random(settings.seed), list[Counterfactual]()
+    rng, selected = Random(settings.seed), list[Counterfactual]()
     for pair in rng.sample(pool, len(pool)):
         balance = balances[pair.split, pair.source if settings.per_source else ""]
         if log_likelihoods[pair.positive] - log_likelihoods[pair.negative] > _MAX_GAP:
             continue
         if balance.counts[pair.subset] < settings.max_per_subset:
             readers = (log_likelihoods.__getitem__, partial(control, pair.image))
-            chosen += [pair] if balance.choose([pair], readers, rng) else []
-    if not chosen:
+            selected += [pair] if balance.choose([pair], readers, rng) else []
+    if not selected:
         raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
-    return sorted(chosen, key=lambda pair: (pair.image, pair.source, pair.split))
+    return sorted(selected, key=lambda pair: (pair.image, pair.source, pair.split))

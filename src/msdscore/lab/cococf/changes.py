@@ -166,8 +166,8 @@ def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
             if not _are_exclusive(first, second, about.facts):
                 continue
             crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
-            alike = first.concept.family == second.concept.family or first.concept.slot == "number"
-            if (crossed or alike) == (split == "hard"):
+            same_family = first.concept.family == second.concept.family or first.concept.slot == "number"
+            if (crossed or same_family) == (split == "hard"):
                 yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap_att")
 
 

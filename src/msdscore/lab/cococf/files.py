@@ -71,7 +71,7 @@ def _document(
     }
     data = [
         {
-            "id": f"{split}/{number}",
+            "id": f"{split}/{index}",
             "image_id": image_number(pair.image),
             "image_path": pair.image,
             "caption": pair.positive,
@@ -87,7 +87,7 @@ def _document(
                 "negative_spans": pair.negative_spans,
             },
         }
-        for number, pair in enumerate(split_pairs)
+        for index, pair in enumerate(split_pairs)
     ]
     return {"meta": meta, "data": data}
 

@@ -29,8 +29,8 @@ def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
     """Count unigrams, bigrams and trigrams, and their contexts, which have an empty last word."""
     counts: dict[Gram, int] = {}
     for text in texts:
-        for one, two, three in _triples(text):
-            for gram in ((three,), (two, three), (one, two, three), (two, ""), (one, two, "")):
+        for first, second, third in _triples(text):
+            for gram in ((third,), (second, third), (first, second, third), (second, ""), (first, second, "")):
                 counts[gram] = counts.get(gram, 0) + 1
     return counts
 
@@ -56,10 +56,10 @@ def caption_model(captions: Mapping[str, Sequence[str]]) -> TextReader:
 
     def log_probability(image: str, text: str) -> float:
         count, own_count, log_probabilities = counts.get, counts_of(image).get, list[float]()
-        for three in _triples(text):
-            one = three[2:]
-            probability = _WEIGHTS[2] * (max(0, count(one, 0) - own_count(one, 0)) + 1) / (total + words + 1)
-            for weight, gram in ((_WEIGHTS[0], three), (_WEIGHTS[1], three[1:])):
+        for trigram in _triples(text):
+            unigram = trigram[2:]
+            probability = _WEIGHTS[2] * (max(0, count(unigram, 0) - own_count(unigram, 0)) + 1) / (total + words + 1)
+            for weight, gram in ((_WEIGHTS[0], trigram), (_WEIGHTS[1], trigram[1:])):
                 context = (*gram[:-1], "")
                 context_count = count(context, 0) - own_count(context, 0)
                 if context_count > 0:
@@ -139,18 +139,18 @@ def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
     class_counts, pair_counts = Counter[str](), Counter[tuple[str, str]]()
     usual: dict[str, Counter[str]] = defaultdict(Counter)
     for image in images:
-        shown = sorted(image.objects or ())
-        class_counts.update(shown)
-        pair_counts.update((one, two) for one in shown for two in shown if one != two)
+        classes = sorted(image.objects or ())
+        class_counts.update(classes)
+        pair_counts.update((first, second) for first in classes for second in classes if first != second)
         for caption in image.captions:
             words = read_caption(caption.text)
             for site in (*attribute_sites(words), *relation_sites(words)):
                 if site.head:
                     usual[site.head][site.text] += 1
     companions: dict[str, set[str]] = defaultdict(set)
-    for (one, two), count in pair_counts.items():
-        if count >= _COMPANION_SHARE * class_counts[one]:
-            companions[one].add(two)
+    for (first, second), count in pair_counts.items():
+        if count >= _COMPANION_SHARE * class_counts[first]:
+            companions[first].add(second)
     return Knowledge(
         {name: frozenset(names) for name, names in companions.items()},
         {head: frozenset(word for word, n in counts.items() if n >= _USUAL_COUNT) for head, counts in usual.items()},
@@ -160,9 +160,9 @@ def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
 def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
     """Collect the facts about one image."""
     objects, said = vocabulary().objects, words_said([caption.text for caption in image.captions])
-    named = {name for name, words in vocabulary().shown_by.items() if words & said}
-    shown = (image.objects or frozenset()) | named
+    mentioned = {name for name, words in vocabulary().shown_by.items() if words & said}
+    present = (image.objects or frozenset()) | mentioned
     companions = frozenset(other for name in image.objects or () for other in knowledge.companions.get(name, ()))
-    families = frozenset(objects[name].family for name in shown if name in objects)
-    absent = [] if image.objects is None else [concept for name, concept in objects.items() if name not in shown]
+    families = frozenset(objects[name].family for name in present if name in objects)
+    absent = [] if image.objects is None else [concept for name, concept in objects.items() if name not in present]
     return ImageFacts(image.objects, tuple(absent), said, families, companions)

@@ -229,9 +229,9 @@ def _has_other_changes(pair: Counterfactual) -> bool:
 
 
 _FAULTS: dict[str, Callable[[Counterfactual], bool]] = {
-    "same captions": lambda one: one.positive.casefold() == one.negative.casefold(),
+    "same captions": lambda pair: pair.positive.casefold() == pair.negative.casefold(),
     "wrong article": _has_wrong_article,
-    "word twice in a row": lambda one: re.search(r"\b(\w+) \1\b", one.negative, re.IGNORECASE) is not None,
+    "word twice in a row": lambda pair: re.search(r"\b(\w+) \1\b", pair.negative, re.IGNORECASE) is not None,
     "changes outside of the recorded spans": _has_other_changes,
 }
 

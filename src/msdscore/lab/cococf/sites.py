@@ -146,13 +146,13 @@ def things_and_words(caption: str) -> tuple[str, ...]:
 @lru_cache(_CACHE_SIZE)
 def attribute_sites(text: CaptionWords) -> list[Site]:
     """Return attributes directly before their noun."""
-    known, sites = vocabulary().qualities, []
+    qualities, sites = vocabulary().qualities, []
     for index, word in enumerate(text.words):
         head = text.after(index)
         is_listed = "and" in (text.word(index - 1), text.word(index + 1))
-        if word in known and _is_head(head) and not is_listed and _fits_noun(known[word], head):
+        if word in qualities and _is_head(head) and not is_listed and _fits_noun(qualities[word], head):
             start, end = text.spans[index]
-            sites.append(Site(start, end, word, known[word], _is_many(head), head))
+            sites.append(Site(start, end, word, qualities[word], _is_many(head), head))
     return sites
 
 

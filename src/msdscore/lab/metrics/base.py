@@ -30,7 +30,7 @@ class Vectors:
     Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
     case c and candidate j, −1 if there is none. `numbers` has columns over the pairs: similarity, and with mixtures
-    coverage, support, beta, divergence and msd. `embed` encodes further texts, `compare` compares captions with lists
+    coverage, support, beta, divergence and msd. `embed` encodes other texts, `compare` compares captions with lists
     of references. `background` has the means (items, components, dim) of the background images, if the scorer is
     calibrated.
     """

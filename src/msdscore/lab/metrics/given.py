@@ -78,24 +78,26 @@ def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _
     """Read the rows of a file: by item id, or a list of image, caption and row."""
     by_id: dict[str, _Row] = {}
     pairs: list[tuple[PurePosixPath, str, _Row]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
+            raise InputError(f"{path} line {line_number} is not valid JSON: {error}") from error
         if not isinstance(row, dict) or not ("id" in row or {"image", "caption"} <= row.keys()):
-            raise InputError(f"{path} line {number}: expected an object with the field id, or with image and caption")
+            raise InputError(
+                f"{path} line {line_number}: expected an object with the field id, or with image and caption"
+            )
         if "id" not in row:
             pairs.append((PurePosixPath(str(row["image"])), _tidy(str(row["caption"])), row))
         elif by_id.setdefault(str(row["id"]), row) is not row:
             raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
     if by_id and pairs:
         raise InputError(f"{path}: some rows have an id and some do not; expected one form for all rows")
-    seen: dict[tuple[str, str], Any] = {}  # an image and caption may be repeated with the same score
+    scores: dict[tuple[str, str], Any] = {}  # an image and caption may be repeated with the same score
     for image, caption, row in pairs:
-        if seen.setdefault((str(image), caption), row.get("score")) != row.get("score"):
+        if scores.setdefault((str(image), caption), row.get("score")) != row.get("score"):
             raise InputError(f"{path}: {image} with {caption[:40]!r} has two different scores; expected one")
     return by_id, pairs
 

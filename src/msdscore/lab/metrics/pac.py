@@ -82,7 +82,7 @@ class PacTowers:
     def score(self, batch: Cases) -> tuple[Floats, Floats]:
         """Return PAC-S of every candidate, NaN without an image, and the unit vectors of the candidates."""
         captions: Floats = self.texts(batch.texts)[batch.captions]
-        readable = {number: image for number, image in enumerate(batch.images) if image is not None}
+        readable = {index: image for index, image in enumerate(batch.images) if image is not None}
         images = np.full((len(batch.images), captions.shape[2]), np.nan)
         if readable:
             images[list(readable)] = self.images(list(readable.values()))

@@ -127,7 +127,7 @@ def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entr
     labels = [checked.label for checked in metrics]
     answers = study.run(
         "behaviours", split(range(len(usable)), BATCH),
-        lambda number, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}")),
+        lambda batch_index, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{batch_index}")),
         pipeline, metrics=labels,
     )  # fmt: skip
     gaps = {label: [row for answer in answers for row in answer[index]] for index, label in enumerate(labels)}
@@ -147,19 +147,19 @@ def _measure(
 ) -> list[list[CheckedGap]]:
     """Score the checks of a batch of images, one list per metric."""
     images: dict[tuple[int, str], Image.Image] = {}
-    for number in dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]):
-        decoded = _decoded(pipeline, entries[number])
+    for index in dict.fromkeys([*batch, *((index + 1) % len(entries) for index in batch)]):
+        decoded = _decoded(pipeline, entries[index])
         if not isinstance(decoded, RowError) and decoded.image is not None:
-            images |= {(number, name): image for name, image in variants(decoded.image).items()}
+            images |= {(index, name): image for name, image in variants(decoded.image).items()}
     pending: list[tuple[int, Check]] = []
-    for number in batch:
-        wrong = (number + 1) % len(entries)
-        if (number, ORIGINAL) in images and (wrong, ORIGINAL) in images:
-            images[number, WRONG] = images[wrong, ORIGINAL]
-            for check in checks_of(entries[number].captions, entries[wrong].captions, rng):
-                pending += [(number, test) for test in (check, check.with_wrong_image()) if test is not None]
+    for index in batch:
+        wrong = (index + 1) % len(entries)
+        if (index, ORIGINAL) in images and (wrong, ORIGINAL) in images:
+            images[index, WRONG] = images[wrong, ORIGINAL]
+            for check in checks_of(entries[index].captions, entries[wrong].captions, rng):
+                pending += [(index, test) for test in (check, check.with_wrong_image()) if test is not None]
     image_captions = list(
-        dict.fromkeys((number, side) for number, check in pending for side in (check.first, check.second))
+        dict.fromkeys((index, side) for index, check in pending for side in (check.first, check.second))
     )
     if not image_captions:
         return [[] for _ in metrics]
@@ -168,9 +168,9 @@ def _measure(
         values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
         score = dict(zip(image_captions, values.tolist(), strict=True))
         answers.append([
-            (entries[number].id, check.family, check.expects, check.first[0] == WRONG,
-             score[number, check.first] - score[number, check.second])
-            for number, check in pending
+            (entries[index].id, check.family, check.expects, check.first[0] == WRONG,
+             score[index, check.first] - score[index, check.second])
+            for index, check in pending
         ])  # fmt: skip
     return answers
 
@@ -188,7 +188,7 @@ def _cases(
     image_captions: Sequence[tuple[int, ImageCaption]],
 ) -> Cases:
     """Return one case per image variant and caption."""
-    used = list(dict.fromkeys((number, variant) for number, (variant, _) in image_captions))
+    used = list(dict.fromkeys((image_index, variant) for image_index, (variant, _) in image_captions))
     texts = tuple(dict.fromkeys(caption for _, (_, caption) in image_captions))
     owner_of, text_of = ({key: index for index, key in enumerate(keys)} for keys in (used, texts))
     images = tuple(variants_of[key] for key in used)
@@ -197,7 +197,9 @@ def _cases(
         texts=texts,
         captions=np.array([[text_of[caption]] for _, (_, caption) in image_captions], dtype=np.int64),
         images=images,
-        owner=np.array([owner_of[number, variant] for number, (variant, _) in image_captions], dtype=np.int64),
+        owner=np.array(
+            [owner_of[image_index, variant] for image_index, (variant, _) in image_captions], dtype=np.int64
+        ),
         group=np.arange(len(image_captions)),
         control=np.zeros(len(image_captions), dtype=bool),
         references=((),) * len(image_captions),

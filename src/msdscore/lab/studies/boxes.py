@@ -67,8 +67,8 @@ def read_boxed(path: Path) -> tuple[list[tuple[CaptionedImage, Boxes]], list[str
         row = json.loads(line)
         for class_index, *box in row["objects"]:
             boxes_of.setdefault(row["image"], {}).setdefault(class_names[int(class_index)], []).append((*box,))
-    named = ((entry, Path(str(getattr(entry.image, "name", entry.image))).name) for entry in captioned_images(path))
-    return [(entry, boxes_of[name]) for entry, name in named if name in boxes_of], class_names
+    entries = ((entry, Path(str(getattr(entry.image, "name", entry.image))).name) for entry in captioned_images(path))
+    return [(entry, boxes_of[name]) for entry, name in entries if name in boxes_of], class_names
 
 
 def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Mapping[str, str]) -> list[MapFigures]:
@@ -80,14 +80,14 @@ def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Map
     rows, columns = measured.patches[0].grid
     results: list[MapFigures] = []
     for caption, terms in enumerate(terms_of(pipeline.config, images, texts, measured)):
-        named: dict[str, Unit] = {}
+        unit_of_class: dict[str, Unit] = {}
         for unit in pipeline.config.units(measured, caption):
             label = names.get(stem(unit.text.casefold()))
             if label is not None and unit.judged and unit.tokens and label in boxed:
-                named.setdefault(label, unit)
-        covers = [coverage_of(boxed[label], rows, columns) for label in named]
+                unit_of_class.setdefault(label, unit)
+        covers = [coverage_of(boxed[label], rows, columns) for label in unit_of_class]
         levels: list[tuple[str, Mapping[str, Floats], Floats]] = [
-            ("word", word_maps(terms, unit), cover) for unit, cover in zip(named.values(), covers, strict=True)
+            ("word", word_maps(terms, unit), cover) for unit, cover in zip(unit_of_class.values(), covers, strict=True)
         ]
         if covers:
             caption_maps = {name: project(terms).support for name, project in PROJECTIONS.items()}

@@ -93,7 +93,7 @@ def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projec
     batches = pair_batches(pairs)
     answers = study.run(
         f"masking-{projection}", batches,
-        lambda number, batch: _effects(pipeline, batch, projection, np.random.default_rng((study.seed, number))),
+        lambda index, batch: _effects(pipeline, batch, projection, np.random.default_rng((study.seed, index))),
         pipeline, share=SHARE,
     )  # fmt: skip
     effects = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
@@ -120,7 +120,7 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
     batches = pair_batches(pairs)
     answers = study.run(
         "curves", batches,
-        lambda number, batch: _curve_values(pipeline, batch, np.random.default_rng((study.seed, number))),
+        lambda index, batch: _curve_values(pipeline, batch, np.random.default_rng((study.seed, index))),
         pipeline,
     )  # fmt: skip
     curves = {

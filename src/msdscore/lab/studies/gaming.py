@@ -73,7 +73,7 @@ def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedIm
         raise InputError(f"expected at least 2 images with captions, got {len(entries)}")
     answers = study.run(
         "gaming", split(range(len(entries)), BATCH),
-        lambda number, batch: list(_results(pipeline, entries, batch, Random(f"{study.seed}-{number}"))),
+        lambda batch_index, batch: list(_results(pipeline, entries, batch, Random(f"{study.seed}-{batch_index}"))),
         pipeline, kinds=list(KINDS), guard=GUARD,
     )  # fmt: skip
     rows = list(chain.from_iterable(answers))
@@ -108,27 +108,27 @@ def _results(
     pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], rng: Random
 ) -> Iterator[GamingResult]:
     """Score the texts of a batch of images, with the image and with the next image."""
-    image_entries = list(dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]))
-    sources = [image_source(entries[number].image) for number in image_entries]
+    image_entries = list(dict.fromkeys([*batch, *((index + 1) % len(entries) for index in batch)]))
+    sources = [image_source(entries[index].image) for index in image_entries]
     ranked = _ranked_words(pipeline, sources)
     cells = list[tuple[int, str, bool, str, int]]()  # entry, kind, whether the image is wrong, text, index of the image
-    for number in batch:
-        right, wrong = image_entries.index(number), image_entries.index((number + 1) % len(entries))
+    for index in batch:
+        right, wrong = image_entries.index(index), image_entries.index((index + 1) % len(entries))
         if right not in ranked or wrong not in ranked:
             continue
-        for kind, text in gaming_texts(entries[number].captions[0], *ranked[right], rng).items():
-            cells += [(number, kind, image == wrong, text, image) for image in (right, wrong)]
+        for kind, text in gaming_texts(entries[index].captions[0], *ranked[right], rng).items():
+            cells += [(index, kind, image == wrong, text, image) for image in (right, wrong)]
     if not cells:
         return
     *_, texts, owner = (list(column) for column in zip(*cells, strict=True))
     (scored,) = score_batches(pipeline, [Batch(sources, texts, owner)])
     caption_numbers: dict[bool, Numbers] = {}
-    for (number, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
+    for (index, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
         if not isinstance(numbers, Numbers):
             continue
         if kind == KINDS[0]:
             caption_numbers[wrong] = numbers
-        yield (entries[number].id, kind, wrong, *_comparison(text, numbers, caption_numbers[wrong]))
+        yield (entries[index].id, kind, wrong, *_comparison(text, numbers, caption_numbers[wrong]))
 
 
 def _comparison(text: str, numbers: Numbers, caption_numbers: Numbers) -> tuple[bool, bool, bool, bool]:

@@ -133,8 +133,10 @@ def rank_words(pipeline: Pipeline, item: WrongCaption, wrong_image: Image) -> Ra
         doubts = {unit.start: rank_key(unit) for unit in pipeline.config.units(measured, pair)}
         values = [doubts.get(word.start) for word in item.words]
         columns.append([-np.inf if value is None else value for value in values])
-    occlusion, own, other = (np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns)
-    return [own, occlusion, other]
+    occlusion, doubt_order, wrong_image_order = (
+        np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns
+    )
+    return [doubt_order, occlusion, wrong_image_order]
 
 
 def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]]) -> Row:
@@ -256,7 +258,7 @@ def suggestions(study: Study) -> list[Table]:
     require_bank(pipeline, "vocabulary")
     chosen, words = replacements(study)
     values = np.array(study.rows(
-        "suggestions", chosen, lambda batch: [_suggested(pipeline, each, *words[each.id]) for each in batch], pipeline
+        "suggestions", chosen, lambda batch: [_suggested(pipeline, item, *words[item.id]) for item in batch], pipeline
     ))  # fmt: skip
     names, subsets = clusters(chosen), np.array([pair.subset for pair in chosen])
     rows: list[Row] = []
@@ -314,9 +316,11 @@ def missing(study: Study) -> list[Table]:
     pipeline = study.pipeline()
     vocabulary = require_bank(pipeline, "vocabulary")
     frequent = [vocabulary.stems[index] for index in vocabulary.frequency.argsort(descending=True).tolist()]
-    chosen = every_nth(study.captioned(captions=2), study.limit)
+    entries = every_nth(study.captioned(captions=2), study.limit)
     values = np.array(
-        study.rows("missing", chosen, lambda batch: [_confirmed(pipeline, each, frequent) for each in batch], pipeline)
+        study.rows(
+            "missing", entries, lambda batch: [_confirmed(pipeline, entry, frequent) for entry in batch], pipeline
+        )
     )
     values = values[~np.isnan(values[:, 0])]
     with_missing = values[values[:, 0] > 0]

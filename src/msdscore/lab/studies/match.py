@@ -94,36 +94,36 @@ def over_images(
     return rows
 
 
-def _matches(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Matched]:
+def _matches(pipeline: Pipeline, inputs: Sequence[ShownImage]) -> list[Matched]:
     """Return image, kind of caption, number of joined captions and match of every text that could be scored."""
     cells = [
         (index, kind, size, text)
-        for index, (*_, kinds) in enumerate(shown)
+        for index, (*_, kinds) in enumerate(inputs)
         for kind, texts in enumerate(kinds)
         for size in PARAGRAPHS
         for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
     ]
-    decoded = pipeline.decode([image_source(image) for _, image, _ in shown])
+    decoded = pipeline.decode([image_source(image) for _, image, _ in inputs])
     scores = pipeline.score(decoded, [text for *_, text in cells], [index for index, *_ in cells])
     return [
-        (shown[index][0], kind, size, score.match)
+        (inputs[index][0], kind, size, score.match)
         for (index, kind, size, _), score in zip(cells, scores, strict=True)
         if not isinstance(score, RowError) and score.match is not None
     ]
 
 
-def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
-    """Return the judged words of the image's captions, and those of similar images that the image's captions lack."""
+def _judged_words(pipeline: Pipeline, inputs: Sequence[ShownImage]) -> list[JudgedWord]:
+    """Return the judged words of the image's captions, and those that only captions of similar images have."""
     texts = [
-        (index, kind == 0, text) for index, (*_, kinds) in enumerate(shown) for kind in (0, 1) for text in kinds[kind]
+        (index, kind == 0, text) for index, (*_, kinds) in enumerate(inputs) for kind in (0, 1) for text in kinds[kind]
     ]
     pairs = [(index, row) for row, (index, _, _) in enumerate(texts)]
-    images = [image for _, image, _ in shown]
+    images = [image for _, image, _ in inputs]
     readable, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
     if measured is None:
         return []
     words: WordMeasurement = measured.terms
-    stem_counts = [Counter(word for text in kinds[0] for word in stems_of([text])) for *_, kinds in shown]
+    stem_counts = [Counter(word for text in kinds[0] for word in stems_of([text])) for *_, kinds in inputs]
     rows: list[JudgedWord] = []
     for pair, (index, is_own, _) in enumerate(texts[row] for row in readable):
         for unit, word in zip(pipeline.config.units(measured, pair), words.spoken[pair], strict=True):
@@ -133,7 +133,7 @@ def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[Judge
                 and (is_own or word.stem not in stem_counts[index])
             ):
                 kind = words.calibration.kind_of(word.stem) or 0
-                rows.append((shown[index][0], kind, stem_counts[index][word.stem], unit.p_value, unit.probability))
+                rows.append((inputs[index][0], kind, stem_counts[index][word.stem], unit.p_value, unit.probability))
     return rows
 
 
@@ -142,11 +142,14 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     if not rows:
         raise ConfigError("no caption has a match; use the settings that the bank was fitted with")
     image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
-    own = kind == 0
-    if own.all() or not own.any():
+    is_own = kind == 0
+    if is_own.all() or not is_own.any():
         raise InputError("expected captions that belong to their images and captions that do not")
-    predictions = Predictions(values.astype(np.float64), own, image)
-    areas = {KINDS[other]: auc(prepare(values[own | (kind == other)], own[own | (kind == other)])) for other in (1, 2)}
+    predictions = Predictions(values.astype(np.float64), is_own, image)
+    areas = {
+        KINDS[other]: auc(prepare(values[is_own | (kind == other)], is_own[is_own | (kind == other)]))
+        for other in (1, 2)
+    }
     medians = {name: float(np.median(values[kind == index])) for index, name in enumerate(KINDS)}
     error = calibration_error(predictions)
     notes = [

@@ -91,27 +91,27 @@ def word_reliability(study: Study) -> list[Table]:
     return [level_table(rows, pipeline.signature)]
 
 
-def _judged_words(pipeline: Pipeline, shown: Sequence[ShownImage]) -> list[JudgedWord]:
+def _judged_words(pipeline: Pipeline, inputs: Sequence[ShownImage]) -> list[JudgedWord]:
     """Return the judged words of one caption per image and of similar images; the other captions are references."""
     texts, references = list[tuple[int, bool, str]](), list[Sequence[str]]()
-    for index, (number, _, (captions, similar, _)) in enumerate(shown):
+    for index, (number, _, (captions, similar, _)) in enumerate(inputs):
         candidate = captions[number % len(captions)]
         others = [text for text in captions if text != candidate]
         texts += [(index, True, candidate), *((index, False, text) for text in similar)]
         references += [others] * (1 + len(similar))
     pairs = [(index, row) for row, (index, _, _) in enumerate(texts)]
-    readable, measured = measure_readable(pipeline, [image for _, image, _ in shown], [t for *_, t in texts], pairs)
+    readable, measured = measure_readable(pipeline, [image for _, image, _ in inputs], [t for *_, t in texts], pairs)
     if measured is None:
         return []
     compared = compare_texts(pipeline.embedder, [text for *_, text in texts], references)
-    own_stems, rows = [stems_of(captions) for *_, (captions, _, _) in shown], list[JudgedWord]()
+    own_stems, rows = [stems_of(captions) for *_, (captions, _, _) in inputs], list[JudgedWord]()
     for pair, row in enumerate(readable):
         index, is_own, _ = texts[row]
         words = pipeline.config.words(measured, pair)
         counts = compared[row].count_words(words)
         for unit, word, count in zip(pipeline.config.units(measured, pair), words, counts, strict=True):
             if unit.p_value is not None and count is not None and (is_own or word.stem not in own_stems[index]):
-                rows.append((shown[index][0], is_own, unit.p_value, count, len(compared[row].references)))
+                rows.append((inputs[index][0], is_own, unit.p_value, count, len(compared[row].references)))
     return rows
 
 

@@ -94,7 +94,7 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
     if caption.spans is not None:
         content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
         return tuple((span, any(span[0] < end and start < span[1] for start, end in caption.spans)) for span in content)
-    named = [
+    mentions = [
         (span, hallucinated)
         for names, hallucinated in ((caption.present, False), (caption.absent, True))
         for name in names
@@ -102,7 +102,7 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
     ]
     # Use the longest of overlapping spans: "hot dog" is not a dog.
     longest: list[Mention] = []
-    for span, hallucinated in sorted(named, key=lambda mention: mention[0][0] - mention[0][1]):
+    for span, hallucinated in sorted(mentions, key=lambda mention: mention[0][0] - mention[0][1]):
         if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in longest):
             longest.append((span, hallucinated))
     return tuple(sorted(longest))

@@ -77,8 +77,8 @@ class SampleReader:
             raise InputError(f"{_MAX_FAILURES} consecutive images cannot be read, the last one: {self.bad[index]}")
         pair = self.pairs.items[index]
         positions = range(len(pair.captions))
-        drawn = stream(seed, "caption", epoch, index).sample(positions, min(spec.captions, len(positions)))
-        choices = tuple(drawn[offset % len(drawn)] for offset in range(spec.captions))
+        distinct_choices = stream(seed, "caption", epoch, index).sample(positions, min(spec.captions, len(positions)))
+        choices = tuple(distinct_choices[offset % len(distinct_choices)] for offset in range(spec.captions))
         captions = tuple(pair.captions[choice] for choice in choices)
         negatives = tuple(
             self._negatives(pair, caption, stream(seed, "negatives", epoch, index, offset))

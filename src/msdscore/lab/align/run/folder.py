@@ -75,7 +75,7 @@ def _environment(data: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "libraries": libraries,
         "cuda": torch.version.cuda,
-        "devices": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "data": data,

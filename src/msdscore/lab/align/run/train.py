@@ -123,12 +123,12 @@ class Session:
         self.recipe, self.pairs, self.out, self.options = recipe, pairs, out, options
         self.world, self.device, self.towers = world, device, open_towers(recipe, device)
         hashes = (files_sha256(tower.files) for tower in self.towers)
-        known = KnownTowers(*tower_dims(*self.towers), *hashes)
-        if (out / TOWERS).is_file() and read_known_towers(out) != known:
+        towers = KnownTowers(*tower_dims(*self.towers), *hashes)
+        if (out / TOWERS).is_file() and read_known_towers(out) != towers:
             raise RunError(f"{out}: was started with other backbones; resume it with the same weights")
         wait(world)
         if world.is_first:
-            write_text(out / TOWERS, json.dumps(plain(known), indent=2))
+            write_text(out / TOWERS, json.dumps(plain(towers), indent=2))
         spec, self.parts = recipe.train, assemble(recipe, pairs, self.towers, options, world)
         aligner = self.parts.aligner.to(device)
         self.average, self.optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
@@ -163,8 +163,8 @@ class Session:
             group["lr"] = rate * group["lr_factor"]
         aligner.train()
         sums: dict[str, Tensor] = {}
-        for number, batch in enumerate(batches):
-            with seeded(draw(self.recipe.seed, "step", step, number, self.world.rank), self.device):
+        for index, batch in enumerate(batches):
+            with seeded(draw(self.recipe.seed, "step", step, index, self.world.rank), self.device):
                 loss, terms = objective(self.parts, batch)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():

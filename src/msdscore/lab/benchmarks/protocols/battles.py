@@ -37,21 +37,21 @@ class Decided:
 def caparena(sheet: Sheet[Battle]) -> Figures:
     """CapArena: agreement, overall and by level, then rank correlation of the systems.
 
-    official: without battles of the human writer, three-way agreement with the number of ties of people, bootstrap
-    Elo against the human order of the CapArena paper. posh: the same against the Elo of people's choices in the file.
+    official: without battles of the human writer, three-way agreement with the number of human ties, bootstrap
+    Elo against the human order of the CapArena paper. posh: the same against the Elo of the human choices in the file.
     bradley-terry: the same with Bradley–Terry on both sides. paper (MSD-Score's): a tie if scores differ by 1e-4 or
-    less, people's ties count, without the human writer; `with human/...` are the same figures with that writer.
-    authors: without people's ties, with the human writer, a fixed tie threshold, Elo with K 32.
+    less, human ties count, without the human writer; `with human/...` are the same figures with that writer.
+    authors: without human ties, with the human writer, a fixed tie threshold, Elo with K 32.
     """
     figures = [*(credit.figure() for credit in caparena_credits(sheet)), *_system_figures(_decide_by_protocol(sheet))]
     if sheet.protocol == "paper":
-        both = caparena_credits(sheet, human_writer=True)
-        figures += [replace(credit.figure(), name=f"with human/{credit.name}") for credit in both]
+        with_human = caparena_credits(sheet, human_writer=True)
+        figures += [replace(credit.figure(), name=f"with human/{credit.name}") for credit in with_human]
     return tuple(figures)
 
 
 def caparena_credits(sheet: Sheet[Battle], *, human_writer: bool = False) -> list[Credit[Battle]]:
-    """Return the agreement with people in each battle that counts, over all and by level."""
+    """Return the agreement with human choices in each evaluated battle, over all and by level."""
     decided = _decide_by_protocol(sheet, human_writer=human_writer)
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
     agrees, tied = (decided.human == decided.metric).astype(np.float64), decided.metric == 0
@@ -90,7 +90,7 @@ def _margin(decided: Decided, selected: Flags, name: str, opponents: int) -> Fig
 
 
 def _winners(sheet: Sheet[Battle]) -> Ints:
-    """Return people's choices; 0 for a tie, or without a judgement."""
+    """Return the human choices; 0 for a tie, or without a judgement."""
     return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
 
 
@@ -106,7 +106,7 @@ def _decide_by_protocol(sheet: Sheet[Battle], *, human_writer: bool = False) -> 
 
 
 def _decide(sheet: Sheet[Battle], human: Ints, eligible: Flags | None, epsilon: float | None) -> Decided:
-    """Return the metric's choices, with ties up to `epsilon`, or (None) as many ties as people have."""
+    """Return the metric's choices, with ties up to `epsilon`, or (None) with as many ties as the human choices."""
     difference = sheet.scores[:, 0] - sheet.scores[:, 1]
     included = np.ones(len(human), dtype=bool) if eligible is None else eligible
     valid = included & ~np.isnan(difference)
@@ -141,7 +141,7 @@ def _system_figures(decided: Decided) -> Figures:
 
 
 def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
-    """Return the metric's ratings of the systems, and people's."""
+    """Return the metric's and the human ratings of the systems."""
     battles, protocol = decided.sheet.items, decided.sheet.protocol
     systems = [battle.system_a for battle in battles], [battle.system_b for battle in battles]
     metric, human = (games(*systems, (outcome + 1) / 2) for outcome in (decided.metric, decided.human))
@@ -169,7 +169,7 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
 def docent(sheet: Sheet[Battle]) -> Figures:
     """DocENT: each aspect, overall quality first, against one score; use e.g. coverage for omissions.
 
-    official: three-way accuracy with the number of ties of people, and correlation of score differences with
+    official: three-way accuracy with the number of human ties, and correlation of score differences with
     the preference −2 … 2. paper (MSD-Score's): two-way accuracy on every aspect without the pairs that people tied,
     then the same three-way with a tie up to 1e-4, and the correlations. authors: overall quality only, two-way
     accuracy without the pairs that people tied, in which equal scores count for the second caption.
@@ -192,7 +192,7 @@ def docent(sheet: Sheet[Battle]) -> Figures:
 
 
 def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
-    """Return the agreement with people on each aspect of the protocol, overall quality first."""
+    """Return the agreement with human choices on each aspect of the protocol, overall quality first."""
     if sheet.protocol == "authors":
         return [_without_ties(sheet, ASPECTS[-1])]
     if sheet.protocol == "paper":
@@ -205,12 +205,12 @@ def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
 
 
 def _without_ties(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
-    """Return two-way accuracy over pairs without people's ties; equal scores count for the second caption."""
+    """Return two-way accuracy over pairs without human ties; equal scores count for the second caption."""
     preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
-    known, decided = ~np.isnan(difference), preference != 0
-    correct = ((preference > 0) == (difference > 0)).astype(np.float64)[known & decided]
-    counts = int((difference[decided] == 0).sum()), int((~known).sum()), int((known & ~decided).sum())
-    return Credit(f"{aspect}/binary accuracy", sheet.take(known & decided), correct, *counts)
+    scored, decided = ~np.isnan(difference), preference != 0
+    correct = ((preference > 0) == (difference > 0)).astype(np.float64)[scored & decided]
+    counts = int((difference[decided] == 0).sum()), int((~scored).sum()), int((scored & ~decided).sum())
+    return Credit(f"{aspect}/binary accuracy", sheet.take(scored & decided), correct, *counts)
 
 
 def _three_way(

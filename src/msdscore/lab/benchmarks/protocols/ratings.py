@@ -43,10 +43,10 @@ def composite(items: Items) -> list[Statistic]:
 
 
 def thumb(items: Items) -> list[Statistic]:
-    """THumB: Pearson's correlation with total, precision and recall, with and without people's captions.
+    """THumB: Pearson's correlation with total, precision and recall, with and without human captions.
 
-    `place of Human` is the rank of people's captions among the systems by mean score, 1 for the best; `mean/SYSTEM` are
-    the means themselves, in standard deviations over all captions.
+    `place of Human` is the rank of the human captions among the systems by mean score, 1 for the best; `mean/SYSTEM`
+    are the means themselves, in standard deviations over all captions.
     """
     values = {"total": np.array([item.ratings[0] for item in items])}
     for name in ("precision", "recall"):
@@ -148,8 +148,8 @@ def _correlation(name: str, method: str, ratings: Floats, owner: Ints, *, compar
         if np.isnan(judged_scores).any():
             columns = prepare(judged_scores, prepared.second)
         else:  # reuse the prepared ratings
-            groups, every = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
-            columns = replace(prepared, first=judged_scores, first_groups=groups, valid=every, missing=0)
+            groups, all_valid = rank_groups(scores)[judged], np.ones(len(judged), dtype=np.bool_)
+            columns = replace(prepared, first=judged_scores, first_groups=groups, valid=all_valid, missing=0)
         valid = judged[columns.valid]
         return Measured(lambda weights: statistic(columns, weights[valid]), len(columns), columns.missing)
 

@@ -37,8 +37,8 @@ def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> Ite
         first, second, verdict, image = map(row.get, ("source1", "source2", "winner", "img"))
         winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
         if verdict not in winners:
-            known = ", ".join((first, second, *_TIES))
-            raise InputError(f"{row.where}: expected winner to be one of {known}, got {verdict!r}")
+            expected = ", ".join((first, second, *_TIES))
+            raise InputError(f"{row.where}: expected winner to be one of {expected}, got {verdict!r}")
         captions, fields = (row.get("caption1"), row.get("caption2")), row.fields
         battles.append(Battle(
             f"{row.key}:{image}", images / image, *captions, winners[verdict], first, second,
@@ -94,12 +94,12 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
     stored, images, seen, battles = _docent_images(root), folder(root, "images"), Counter[str](), []
     for file in _docent_tables(root, (split,) if split else ("test", "coarse"), locations, get=_GET_DOCENT):
         table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
-        for number, cells in enumerate(zip(*table.values(), strict=True)):
+        for row_index, cells in enumerate(zip(*table.values(), strict=True)):
             row = dict(zip(table, cells, strict=True))
             for name in ASPECTS:
                 if row[name] not in _PREFERENCES:
-                    known = ", ".join(_PREFERENCES)
-                    raise InputError(f"{file} row {number} {name}: expected one of {known}, got {row[name]!r}")
+                    expected = ", ".join(_PREFERENCES)
+                    raise InputError(f"{file} row {row_index} {name}: expected one of {expected}, got {row[name]!r}")
             uuid, preference = str(row["uuid"]).strip(), _PREFERENCES[row["overall_quality"]]
             winner: Winner = "tie" if preference == 0 else "a" if preference > 0 else "b"
             battles.append(Battle(
@@ -126,11 +126,11 @@ def read_docent_spans(root: Path, *, split: str = "test") -> list[MarkedCaption]
     for file in _docent_tables(root, names, locations, get=_GET_SPANS):
         embedded = stored_images([file], "uuid") if "image" in pq.read_schema(file).names else {}
         table = read_columns(file, ("uuid", "model", "generation", "mistakes"))
-        for number, (uuid, model, text, marks) in enumerate(zip(*table.values(), strict=True)):
+        for row_index, (uuid, model, text, marks) in enumerate(zip(*table.values(), strict=True)):
             key = str(uuid).strip()
             image = embedded.get(key) or stored.get(key) or images / f"{key}.jpg"
             captions.append(MarkedCaption(
-                f"{key}:{model}", image, str(text), spans=_spans(marks, len(str(text)), f"{file} row {number}")
+                f"{key}:{model}", image, str(text), spans=_spans(marks, len(str(text)), f"{file} row {row_index}")
             ))  # fmt: skip
     return captions
 

@@ -89,24 +89,24 @@ def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSON Lines file."""
-    for number, line in _lines(path):
+    for line_number, line in _lines(path):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
+            raise InputError(f"{path} line {line_number} is not valid JSON: {error}") from error
         if not isinstance(row, dict):
             raise InputError(
-                f"{path} line {number}: expected a JSON object, got {_TYPE_NAMES.get(type(row), 'a value')}"
+                f"{path} line {line_number}: expected a JSON object, got {_TYPE_NAMES.get(type(row), 'a value')}"
             )
         yield row
 
 
 def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a tab-separated file without header, checking the number of columns."""
-    for number, line in _lines(path):
+    for line_number, line in _lines(path):
         cells = tuple(line.strip().split("\t"))
         if len(cells) != columns:
-            raise InputError(f"{path} line {number}: expected {columns} tab-separated columns, got {len(cells)}")
+            raise InputError(f"{path} line {line_number}: expected {columns} tab-separated columns, got {len(cells)}")
         yield cells
 
 
@@ -147,15 +147,15 @@ class RawRow:
         for name in names:
             if name in self.fields:
                 return self.fields[name]
-        known = ", ".join(map(str, self.fields))
-        raise InputError(f"{self.where}: expected the field {' or '.join(names)}, got {known}")
+        existing = ", ".join(map(str, self.fields))
+        raise InputError(f"{self.where}: expected the field {' or '.join(names)}, got {existing}")
 
 
 def records(content: Any, where: object, *, first: int = 0) -> Iterator[RawRow]:
     """Return the rows of a JSON object by key, or of a list by number."""
     if isinstance(content, dict):
         return (RawRow(str(key), row, f"{where} key {key}") for key, row in content.items())
-    return (RawRow(str(number), row, f"{where} row {number}") for number, row in enumerate(content, start=first))
+    return (RawRow(str(index), row, f"{where} row {index}") for index, row in enumerate(content, start=first))
 
 
 def numbered(key: str, seen: Counter[str]) -> str:

@@ -175,20 +175,20 @@ def _pascal_from_mat(root: Path, seed: int, count: int) -> ItemSet[Pair]:
         raise InputError(f"{votes_path}: expected {_VOTES} votes for each of {len(inputs)} pairs")
     rng, images = np.random.default_rng(seed), files.folder(root, *_PASCAL_FOLDERS)
     pairs, draws = [], 0
-    for number, entry in enumerate(inputs):
-        category = _CATEGORIES[int(categories[number])]
+    for index, entry in enumerate(inputs):
+        category = _CATEGORIES[int(categories[index])]
         image, first, second = (_text(cell) for cell in list(entry)[:3])
-        votes = triplets[_VOTES * number : _VOTES * (number + 1)]
+        votes = triplets[_VOTES * index : _VOTES * (index + 1)]
         preferred = [_text(row[1]) if float(_text(row[3])) == 1 else _text(row[2]) for row in votes]
         if not {*preferred} <= {first, second}:
-            raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
+            raise InputError(f"pair {index}: the votes are for other captions than {first!r} and {second!r}")
         counts = (preferred.count(first), _VOTES - preferred.count(first))
         coin, reference_rows = rng.integers(2), rng.choice(_VOTES, count, replace=False)
         draws += counts[0] == counts[1]
         if counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1):
             first, second, counts = second, first, counts[::-1]
-        references = tuple(_text(votes[index][0]) for index in sorted(reference_rows))
-        pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
+        references = tuple(_text(votes[vote][0]) for vote in sorted(reference_rows))
+        pairs.append(Pair(f"{category}/{index}", images / image, first, second, category, references, counts))
     notes = {"pairs whose votes are a draw, decided by seed": draws}
     return ItemSet(tuple(pairs), notes, draws=_DRAWS if count < _VOTES else 1)
 

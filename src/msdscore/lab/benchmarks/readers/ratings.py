@@ -123,7 +123,7 @@ def read_composite(root: Path) -> ItemSet[Rated]:
     """
     packed = files.find_optional(root, "composite.json")
     rows, unusable = (_composite_json(packed), 0) if packed else _composite_exports(root)
-    references = {f"coco/COCO_val2014_{number:012d}": texts for number, texts in files.coco_captions(root).items()}
+    references = {f"coco/COCO_val2014_{image_id:012d}": texts for image_id, texts in files.coco_captions(root).items()}
     for source, name in (("flickr8k", "Flickr8k.token.txt"), ("flickr30k", "results_20130124.token")):
         if path := files.find_optional(root, name, f"*/{name}"):
             references |= {
@@ -208,9 +208,11 @@ def _thumb_rated(key: str, image: Image, row: RawRow, references: tuple[str, ...
     precision, recall = (rating(scale, where=row.where) for scale in scales)
     penalties = sum(rating(fields.get(short, fields.get(name, 0.0)), where=row.where) for short, name in _PENALTIES)
     total = fields.get("human_score", fields.get("human", (precision + recall) / 2 + penalties))
-    named = {"precision": precision, "recall": recall}
+    scale_ratings = {"precision": precision, "recall": recall}
     caption, system = tidy(row.get("hyp", "caption")), str(row.get("SYS", "system"))
-    return Rated(key, image, caption, (rating(total, where=row.where),), references, system=system, scales=named)
+    return Rated(
+        key, image, caption, (rating(total, where=row.where),), references, system=system, scales=scale_ratings
+    )
 
 
 _GET_HAT = "https://github.com/DavidMChan/aloha (data/hat-trainval.json)"

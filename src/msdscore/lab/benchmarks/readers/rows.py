@@ -83,8 +83,8 @@ def _finder(path: Path) -> Callable[[str], Image]:
 def read_images(path: Path) -> ItemSet[Rated]:
     """Read rows with one caption and several images, e.g. generated from a prompt: one item per image."""
     find, items = _finder(path), list[Rated]()
-    for number, record in enumerate(records(files.read_jsonl(path), path, first=1)):
-        names, key = record.get("images"), str(record.fields.get("id", record.fields.get("key", number)))
+    for row_index, record in enumerate(records(files.read_jsonl(path), path, first=1)):
+        names, key = record.get("images"), str(record.fields.get("id", record.fields.get("key", row_index)))
         if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
             raise InputError(f"{record.where}: expected images, a list of at least 2 names, got {names!r}")
         subset, text = str(record.fields.get("subset", "")), files.caption(record.get("caption"), record.where)
@@ -123,8 +123,8 @@ def read_ratings(path: Path) -> ItemSet[Rated]:
     """Read rows with one caption and one or more ratings."""
     items = []
     for row, item in read_items(path):
-        given = row.get("expert", "ratings", "human", "rating")
-        ratings = tuple(rating(value, where=row.where) for value in (given if isinstance(given, list) else [given]))
+        field = row.get("expert", "ratings", "human", "rating")
+        ratings = tuple(rating(value, where=row.where) for value in (field if isinstance(field, list) else [field]))
         items.append(Rated(caption=tidy(row.get("caption")), ratings=ratings, **item))
     return _unique(items, path)
 
@@ -182,11 +182,11 @@ def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -
 def captioned_images(path: Path) -> list[CaptionedImage]:
     """Read images with all their captions: rows with a list `captions`, or with one `caption` each, as for `score`."""
     entries: dict[str | int, CaptionedImage] = {}
-    for number, (row, item) in enumerate(read_items(path)):
+    for row_index, (row, item) in enumerate(read_items(path)):
         captions = row.get("captions", "caption")
         is_list = isinstance(captions, list)
         texts = all_tidy(captions if is_list else [captions])
-        key = number if is_list else image_key(item["image"])
+        key = row_index if is_list else image_key(item["image"])
         first = entries.get(key, CaptionedImage(item["id"], item["image"], ()))
         entries[key] = replace(first, captions=(*first.captions, *texts))
     return list(entries.values())
@@ -254,11 +254,11 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
     return ItemSet(tuple(pairs), notes)
 
 
-def _draw_negative(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:
-    own_captions = {caption.lower() for caption in own.captions}
+def _draw_negative(pool: Sequence[CaptionedImage], entry: CaptionedImage, rng: np.random.Generator) -> str | None:
+    own_captions = {caption.lower() for caption in entry.captions}
     for _ in range(_TRIES):
         other = pool[int(rng.integers(len(pool)))]
         caption = other.captions[int(rng.integers(len(other.captions)))]
-        if other.id != own.id and caption.lower() not in own_captions:
+        if other.id != entry.id and caption.lower() not in own_captions:
             return caption
     return None

@@ -106,9 +106,9 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:
     """Return paired differences of two sides of one benchmark and protocol."""
     for name in ("benchmark", "protocol"):
-        ours, theirs = getattr(first.result, name), getattr(second.result, name)
-        if ours != theirs:
-            raise InputError(f"expected two results of one {name}, got {ours} and {theirs}")
+        first_value, second_value = getattr(first.result, name), getattr(second.result, name)
+        if first_value != second_value:
+            raise InputError(f"expected two results of one {name}, got {first_value} and {second_value}")
     row, rows = benchmark(first.result.benchmark), _common(first, second)
     items = items_of(first.table.take(pa.array(rows[0])), row.kind)
     scores = []
@@ -156,43 +156,43 @@ def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
     """Return the rows of the common items, in the first's order; items of the same id must have the same captions."""
     row_of = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
     ids = first.table.column("id").to_pylist()
-    ours = [row for row, key in enumerate(ids) if key in row_of]
-    if not ours:
+    first_rows = [row for row, key in enumerate(ids) if key in row_of]
+    if not first_rows:
         raise InputError("the two results have no common item")
-    theirs = [row_of[ids[row]] for row in ours]
+    second_rows = [row_of[ids[row]] for row in first_rows]
     for name in ("image", "captions"):
-        if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
+        if first.table.column(name).take(pa.array(first_rows)) != second.table.column(name).take(pa.array(second_rows)):
             raise InputError(f"items of the same id differ in {name} between the two results; they cannot be paired")
-    return ours, theirs
+    return first_rows, second_rows
 
 
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
     """Compare means of one value per item, with an interval and two tests; for pairs, the mean over subsets first."""
     credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
-    both = list(zip(credits_of(first), credits_of(second), strict=True))
+    credit_pairs = list(zip(credits_of(first), credits_of(second), strict=True))
     differences = []
-    if row.kind == "pairs" and len(both) > 1:
-        overall, other = both[-1]
+    if row.kind == "pairs" and len(credit_pairs) > 1:
+        overall, other = credit_pairs[-1]
         differences.append(
             _difference(MEAN, subset_mean(overall), subset_mean(other), overall.sheet, len(overall.values))
         )
-    for credit, against in both:
-        ours, theirs, cluster_names = credit.values, against.values, clusters(credit.sheet.items)
-        if not len(ours):
+    for credit, against in credit_pairs:
+        first_values, second_values, cluster_names = credit.values, against.values, clusters(credit.sheet.items)
+        if not len(first_values):
             continue
         # Permutations are cheap, and Holm's correction needs precise small p-values.
         permutations = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
-        permuted = permutation_test(ours, theirs, clusters=cluster_names, how=permutations)
-        correct, other_correct = ours == 1, theirs == 1
+        permuted = permutation_test(first_values, second_values, clusters=cluster_names, how=permutations)
+        correct, other_correct = first_values == 1, second_values == 1
         if len(np.unique(cluster_names)) < len(cluster_names):
             discordance = mcnemar(correct, other_correct, cluster_names)
         else:
             exact = int((correct != other_correct).sum()) < _EXACT_BELOW
             discordance = (mcnemar_exact if exact else mcnemar)(correct, other_correct)
-        interval = paired_difference(ours, theirs, clusters=cluster_names, how=first.how)
-        means = float(ours.mean()), float(theirs.mean())
+        interval = paired_difference(first_values, second_values, clusters=cluster_names, how=first.how)
+        means = float(first_values.mean()), float(second_values.mean())
         tests = (permuted, discordance)
-        differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(ours)))
+        differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(first_values)))
     return differences
 
 
@@ -203,8 +203,8 @@ def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> l
     ]
     differences = []
     for statistic in statistics:
-        ours, theirs = (statistic.measure(sheet.scores[:, 0]) for sheet in (first, second))
-        difference = _difference(statistic.name, ours.value, theirs.value, first, ours.n)
+        first_measured, second_measured = (statistic.measure(sheet.scores[:, 0]) for sheet in (first, second))
+        difference = _difference(statistic.name, first_measured.value, second_measured.value, first, first_measured.n)
         differences.append(replace(difference, scale=statistic.scale))
     headline, ones = statistics[0], np.ones(len(first.items))
     swapped = swap_test(

@@ -257,28 +257,30 @@ def overview(
             differing = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
             marked[result.benchmark] = {result.metric(label).title for label in differing}
     rows = []
-    for name, ((label, _), own) in zip(_names(cells), cells.items(), strict=True):
+    for name, ((label, _), row_cells) in zip(_names(cells), cells.items(), strict=True):
         marks = [MARK if label in marked.get(benchmark, ()) else "" for benchmark, _ in columns]
-        texts = (number(own[c]) + mark if c in own else NONE for c, mark in zip(columns, marks, strict=True))
+        texts = (
+            number(row_cells[c]) + mark if c in row_cells else NONE for c, mark in zip(columns, marks, strict=True)
+        )
         rows.append((name, *texts))
     best = set()
-    for at, column in enumerate(columns, start=1):
-        values = {row: own[column].value for row, own in enumerate(cells.values()) if column in own}
-        most = max((value for value in values.values() if value == value), default=None)
-        best |= {(row, at) for row, value in values.items() if value == most}
+    for column_index, column in enumerate(columns, start=1):
+        values = {row: row_cells[column].value for row, row_cells in enumerate(cells.values()) if column in row_cells}
+        highest = max((value for value in values.values() if value == value), default=None)
+        best |= {(row, column_index) for row, value in values.items() if value == highest}
     lengths = {_column(result): result.length for result in results if result.length is not None}
     if lengths:
-        ways = {alone.label for alone in lengths.values()}
-        label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
+        directions = {baseline.label for baseline in lengths.values()}
+        label = directions.pop() if len(directions) == 1 else "length alone (better direction)"
         rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
     notes += [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
     if quoted:
-        known = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
-        rows += _quoted_rows(known, columns)
+        published = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
+        rows += _quoted_rows(published, columns)
         notes += ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
-        for source in dict.fromkeys(entry.source for entry in known):
-            names = dict.fromkeys(entry.metric for entry in known if entry.source == source)
+        for source in dict.fromkeys(entry.source for entry in published):
+            names = dict.fromkeys(entry.metric for entry in published if entry.source == source)
             notes.append(f"{', '.join(names)}: {source}")
     titles = [_title(next(result for result in results if _column(result) == column)) for column in columns]
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), frozenset(best))

@@ -119,8 +119,8 @@ class Result:
         for metric in self.metrics:
             if label in (metric.label, metric.title):
                 return metric
-        known = ", ".join(metric.label for metric in self.metrics)
-        raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {known}")
+        labels = ", ".join(metric.label for metric in self.metrics)
+        raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {labels}")
 
 
 def to_json(result: Result) -> str:

@@ -37,8 +37,8 @@ def latex(grid: Grid) -> str:
     """Return a `tabular` for booktabs, with title and notes as comments."""
     comments = [f"% {line}" for line in (grid.title, *grid.notes)]
     rows = [
-        _row(row, {column for row_index, column in grid.best if row_index == number})
-        for number, row in enumerate(grid.rows)
+        _row(row, {column for row_index, column in grid.best if row_index == index})
+        for index, row in enumerate(grid.rows)
     ]
     spec = "l" + "r" * (len(grid.columns) - 1)
     begin, end = f"\\begin{{tabular}}{{{spec}}}", "\\end{tabular}"
@@ -115,10 +115,10 @@ def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
     for name in names:
         if name not in headings:
             raise unknown_name("column", name, headings[1:])
-    chosen = [0, *(headings.index(name) for name in names)]
-    best = frozenset((row, chosen.index(column)) for row, column in grid.best if column in chosen)
-    rows = tuple(tuple(row[column] for column in chosen) for row in grid.rows)
-    return replace(grid, columns=tuple(grid.columns[column] for column in chosen), rows=rows, best=best)
+    selected = [0, *(headings.index(name) for name in names)]
+    best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
+    rows = tuple(tuple(row[column] for column in selected) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[column] for column in selected), rows=rows, best=best)
 
 
 def draw(results: Sequence[Result], kind: str) -> bytes:

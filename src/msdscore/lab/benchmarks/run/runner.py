@@ -93,9 +93,9 @@ def run_benchmark(
     return result
 
 
-def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
+def _check_free(path: Path, is_own_file: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
     """Raise `RunError` for a file that was not written by a run; with `overwrite`, only among the benchmark's files."""
-    if not path.exists() or ours(path):
+    if not path.exists() or is_own_file(path):
         return
     if path.resolve().is_relative_to(root.resolve()):
         raise RunError(f"{path}: is one of the benchmark's files and was not written by a run; choose another -o")
@@ -230,19 +230,19 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     errors = [error for error in table.column("error").to_pylist() if error]
     columns = {metric.label: _scores(metric, table) for metric in work.metrics}
     common, exclusions = _common_items(columns)
-    chosen, notes = list(compress(items, common)), {**work.item_set.notes, **exclusions}
+    common_items, notes = list(compress(items, common)), {**work.item_set.notes, **exclusions}
     name = scorer.encoder.partition("@")[0] if scorer else ""
     encoder = built_in_row(name)
     if row.domain and scorer and (encoder is None or row.domain not in encoder.domains):
         source = f"items from {row.domain}, which encoder {name} is not known to be trained for"
-        notes[f"{source}: match and colours are not calibrated for it"] = len(chosen)
+        notes[f"{source}: match and colours are not calibrated for it"] = len(common_items)
     how = Resampling(samples=plan.samples, seed=plan.seed)
-    sheet = partial(counting.make_sheet, row, chosen, protocol=plan.protocol, how=how)
+    sheet = partial(counting.make_sheet, row, common_items, protocol=plan.protocol, how=how)
     # All benchmark settings that can change a figure, including the reader's options.
-    bench_facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(chosen)}", f"seed:{plan.seed}"]
+    bench_facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(common_items)}", f"seed:{plan.seed}"]
     bench_facts += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
     bench_facts += [] if plan.limit is None else [f"limit:{plan.limit}"]
-    reference_facts = [count_fact(len(item.references) for item in chosen)]
+    reference_facts = [count_fact(len(item.references) for item in common_items)]
     metrics = []
     for metric in work.metrics:
         sides = columns[metric.label]
@@ -259,15 +259,15 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         result = MetricResult(
             metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing, facts=facts or None
         )
-        if chosen and missing < len(items):
+        if common_items and missing < len(items):
             sheets = [sheet(side[common], judged=metric.judged) for side in sides]
             figures, *control = (counting.figures(row, side) for side in sheets)
             matched = counting.matched_length(row, sheets[0])
             result = replace(result, figures=figures, control=control[0] if control else (), matched=matched)
         metrics.append(result)
     length = None
-    if chosen:
-        direction, figures = counting.length_baseline(row, sheet(counting.lengths(chosen), judged=False))
+    if common_items:
+        direction, figures = counting.length_baseline(row, sheet(counting.lengths(common_items), judged=False))
         length = MetricResult(f"length alone ({direction} wins)", "", True, False, figures)
     return Result(
         benchmark=row.name,
@@ -276,8 +276,8 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         protocol=plan.protocol,
         encoder=scorer.encoder if scorer else "",
         items=len(items),
-        counted=len(chosen),
-        images=len({image_key(item.image) for item in chosen}),
+        counted=len(common_items),
+        images=len({image_key(item.image) for item in common_items}),
         failed=len(errors),
         failures=tuple(dict.fromkeys(errors))[:_MAX_FAILURES],
         seed=plan.seed,

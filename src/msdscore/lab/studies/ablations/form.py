@@ -137,11 +137,11 @@ def _scores(
 ) -> dict[str, list[list[float]]]:
     """Return the scores of every form: one list per item of a benchmark run, with one score per caption."""
     items = {item.id: item for item in study.items(name)}
-    chosen = [items[key] for key in run.table["id"].to_pylist()]
-    batches = list(item_batches(chosen, seed=study.seed, control=False, size=_IMAGES))
-    scores = {label: [[np.nan] * len(item.captions) for item in chosen] for label in forms}
+    run_items = [items[key] for key in run.table["id"].to_pylist()]
+    batches = list(item_batches(run_items, seed=study.seed, control=False, size=_IMAGES))
+    scores = {label: [[np.nan] * len(item.captions) for item in run_items] for label in forms}
     answers = study.run(
-        f"forms-{name}", batches, lambda _, batch: _measure(pipeline, chosen, batch), pipeline, benchmark=name
+        f"forms-{name}", batches, lambda _, batch: _measure(pipeline, run_items, batch), pipeline, benchmark=name
     )
     for item, caption, similarity, share, *word_values in chain.from_iterable(answers):
         words = Words(similarity, share, *map(np.array, word_values))
