@@ -98,7 +98,7 @@ def _check_free(path: Path, is_own_file: Callable[[Path], bool], root: Path, *, 
     if not path.exists() or is_own_file(path):
         return
     if path.resolve().is_relative_to(root.resolve()):
-        raise RunError(f"{path}: is one of the benchmark's files and was not written by a run; choose another -o")
+        raise RunError(f"{path}: is a file of the benchmark, not a result of a run; choose another -o")
     if not overwrite:
         raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
 
