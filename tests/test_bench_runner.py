@@ -240,7 +240,7 @@ def test_foreign_files_are_not_replaced(tmp_path):
     for suffix in (".json", ".parquet"):  # the annotations, which `bench composite --root data -o data` would replace
         (root / f"composite{suffix}").write_text("mine")
         for overwrite in (False, True):
-            with pytest.raises(RunError, match=rf"composite{suffix}: is one of the benchmark's files and was not"):
+            with pytest.raises(RunError, match=rf"composite{suffix}: is a file of the benchmark, not a result"):
                 attempt(root / "composite.json", overwrite=overwrite)
         (root / f"composite{suffix}").unlink()
 
