@@ -21,7 +21,7 @@ from msdscore.encoders.mini.minilm import MiniLM
 from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average
 from msdscore.lab.align.objective import Parts, objective
 from msdscore.lab.align.processes import World
-from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
+from msdscore.lab.align.repeatable import deterministic_kernels, draw, seeded
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
@@ -117,7 +117,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
     resident = (batches.batches, batches.per_epoch, batches.bad)
     parts = Parts(recipe, World(), *resident, aligner, TERMS, step_type=MiniStep)
     times = []
-    with ordered_sums(device) if fixed_order else nullcontext():
+    with deterministic_kernels(device) if fixed_order else nullcontext():
         for step, batch in enumerate(batches.batches(0, steps)):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(step, steps=steps, spec=recipe.train) * group["share"]

@@ -15,7 +15,7 @@ from msdscore.io.atomic import in_turn
 from msdscore.lab.align.data.samples import make_view
 from msdscore.lab.align.features import MatrixStore, MatrixWriter
 from msdscore.lab.align.recipe import SampleSpec
-from msdscore.lab.align.repeatable import ordered_sums
+from msdscore.lab.align.repeatable import deterministic_kernels
 from msdscore.lab.align.run.parts import TrainOptions
 from msdscore.lab.align.run.train import train
 
@@ -102,7 +102,7 @@ def test_brightness_and_contrast_change_mean_and_spread():
 
 
 def test_cpu_does_not_select_deterministic_kernels():
-    with ordered_sums(torch.device("cpu")):
+    with deterministic_kernels(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -9,7 +9,7 @@ import torch
 from align_data import projected
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.lab.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
-from msdscore.lab.align.losses import fitted, info_nce, kl_tables, same_images
+from msdscore.lab.align.losses import fit_mixtures, info_nce, kl_tables, same_images
 from msdscore.lab.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms
@@ -86,7 +86,7 @@ def test_each_direction_has_a_table_and_coverage_may_skip_patches():
     images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
     of_images = FitSettings(components=3, iterations=3)
     of_texts = FitSettings(components=2, iterations=3)
-    support, coverage = kl_tables(images, texts, fitted(images, of_images), of_texts, direction="each", stride=2)
+    support, coverage = kl_tables(images, texts, fit_mixtures(images, of_images), of_texts, direction="each", stride=2)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(2):
         for j in range(4):

@@ -18,7 +18,7 @@ from msdscore.lab.benchmarks.registry import load
 from msdscore.lab.cococf import quality as cococf_quality
 from msdscore.lab.cococf.build import Balance, BuildSettings, build, refine
 from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
-from msdscore.lab.cococf.files import read_written
+from msdscore.lab.cococf.files import read_cococf
 from msdscore.lab.cococf.knowledge import Knowledge, collocation_test, image_facts, learn
 from msdscore.lab.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
 from msdscore.lab.cococf.sites import object_sites, read_caption
@@ -284,7 +284,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(out), "--pairs", "28", "--json"]
     done = runner.invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_written([out]))
+    assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_cococf([out]))
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     assert set(first) == {"coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md"}
     assert "exists" in str(runner.invoke(app, command).exception)
@@ -294,7 +294,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     assert checked.exit_code == 0
     assert "language model" in checked.stdout
     items = load("coco-cf", out, images=str(tmp_path / "images"), by="change").items
-    assert len(items) == len(read_written([out]))
+    assert len(items) == len(read_cococf([out]))
     assert all(isinstance(item.image, Path) and item.image.is_file() for item in items)
     assert {item.subset.partition("/")[0] for item in items} == {"easy", "hard"}
     document = json.loads((out / "coco_cf_easy.json").read_text())
@@ -441,7 +441,7 @@ def test_refinement_removes_text_only_accuracy_and_reports_the_original(tmp_path
 def test_other_json_is_rejected_in_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "other.json").write_text(content)
     with pytest.raises(InputError, match=r"other\.json") as caught:
-        read_written([tmp_path / "other.json"])
+        read_cococf([tmp_path / "other.json"])
     assert "\n" not in str(caught.value)
 
 

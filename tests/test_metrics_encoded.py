@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.paper import Paper
 from msdscore.forms.references import WEIGHTS
 from msdscore.io.hashing import pixel_key
-from msdscore.lab.metrics.encoded import drawn, nearest_reference
+from msdscore.lab.metrics.encoded import nearest_reference, shuffled
 from msdscore.lab.metrics.registry import load_metric
 from msdscore.scorer import Scorer
 
@@ -151,9 +151,9 @@ def test_references_are_sampled_by_seed(scorer):
     references = tuple(f"{number} red balls" for number in range(9))
     batch = with_vectors(make_batch([RED], [(0, PAIR)], references=[references]), scorer)
     for most in (1, 4):
-        expected = scorer.rank(RED, PAIR, drawn(references, "1")[:most]).ref_msd
+        expected = scorer.rank(RED, PAIR, shuffled(references, "1")[:most]).ref_msd
         np.testing.assert_allclose(score(f"ref-msd,most={most},seed=1", batch)[0], expected, atol=1e-6)
-    assert len({tuple(drawn(references, str(seed))) for seed in range(5)}) == 5
+    assert len({tuple(shuffled(references, str(seed))) for seed in range(5)}) == 5
     assert load_metric("ref-msd,most=4,seed=1").choices == f"ref:{WEIGHTS}|most:4|drawn:1"
     with pytest.raises(ConfigError, match="seed must be a whole number and needs most, got '1'"):
         load_metric("ref-msd,seed=1")

@@ -18,9 +18,9 @@ from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore.lab.studies.ablations.combine import logistic_weights
 from msdscore.lab.studies.ablations.pairs import (
     DecidedPairs,
+    concatenate,
     decided_pairs,
     gain_rows,
-    joined,
     length_table,
     margin_rows,
     quantile_bins,
@@ -128,7 +128,7 @@ def test_gains_are_largest_for_small_margins():
 
 
 def test_length_buckets_contain_all_pairs():
-    table = length_table(pairs := joined([by_hand(), by_hand()]), ["a"], quantile_bins(pairs.length, 5))
+    table = length_table(pairs := concatenate([by_hand(), by_hand()]), ["a"], quantile_bins(pairs.length, 5))
     assert sum(row["pairs"] for row in table.rows) == 20
     assert table.rows[0]["coverage"].value == 1.0
     assert table.rows[0]["support"].value == 0.0

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import MIDDLE, STAGES, Lite2
-from msdscore.lab.align.aligner import Aligner, scalars
+from msdscore.lab.align.aligner import Aligner, scalar_parameters
 from msdscore.lab.align.features import TrainingBatch
 from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
@@ -40,7 +40,7 @@ class MiniAligner(Aligner):
         super().__init__(recipe, image, text)
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
-        self.lines = scalars(lines | ({"local_relevance": 1.0} if recipe.loss.local_relevance else {}))
+        self.lines = scalar_parameters(lines | ({"local_relevance": 1.0} if recipe.loss.local_relevance else {}))
         self._trunk_rate = recipe.train.tune_lr / recipe.train.lr
         self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
         self.word_zeros = nn.Parameter(torch.zeros(words)) if recipe.loss.evidence else None

@@ -66,7 +66,7 @@ def build(
     """
     from msdscore.lab.cococf.build import BuildSettings
     from msdscore.lab.cococf.changes import MAKERS
-    from msdscore.lab.cococf.files import publish
+    from msdscore.lab.cococf.files import build_files
 
     passed: dict[str, Any] = {"images": changes.limit, "add": changes.add}
     make = BuildSettings.paper if changes.paper else BuildSettings
@@ -75,7 +75,7 @@ def build(
         **{name: value for name, value in passed.items() if value is not None},
     )  # fmt: skip
     with bar("counterfactuals") as show:
-        quality = publish(
+        quality = build_files(
             captions, changes.objects, changes.classes, output, settings, overwrite=overwrite, progress=show
         )
     _show(quality, as_json=json)
@@ -88,10 +88,10 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Check COCO-CF files: the accuracy without the image, and defects of the text."""
-    from msdscore.lab.cococf.files import read_written
+    from msdscore.lab.cococf.files import read_cococf
     from msdscore.lab.cococf.quality import judge_quality, read_likelihoods
 
-    pairs = read_written(files)
+    pairs = read_cococf(files)
     with bar("captions") as show:
         texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
         known = read_likelihoods(texts, reader, progress=show) if reader else None

@@ -31,7 +31,7 @@ class Aligner(nn.Module):
         # The term of the hard negatives uses the temperature of the contrastive term.
         used = loss.weights | {"contrastive": loss.contrastive or loss.uses_negatives}
         initial_scales = {name: initial or 1 / loss.temperature for name, initial in self.SCALES.items() if used[name]}
-        self.log_scales = scalars({name: math.log(initial) for name, initial in initial_scales.items()})
+        self.log_scales = scalar_parameters({name: math.log(initial) for name, initial in initial_scales.items()})
         self.prefix: nn.Linear | None = None
         if language_width and recipe.lm.prefix == "linear":
             self.prefix = nn.Linear(recipe.heads.dim, language_width)
@@ -62,7 +62,7 @@ class Aligner(nn.Module):
             parameter.clamp_(max=math.log(self._max_scale))
 
 
-def scalars(values: Mapping[str, float]) -> nn.ParameterDict:
+def scalar_parameters(values: Mapping[str, float]) -> nn.ParameterDict:
     """Return trainable scalars with these initial values."""
     return nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in values.items()})
 

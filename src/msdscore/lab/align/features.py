@@ -29,7 +29,7 @@ from msdscore.errors import ConfigError, ImageError, RunError
 from msdscore.io.atomic import in_turn, write_bytes
 from msdscore.io.hashing import text_key
 from msdscore.lab.align.data.formats import Pairs
-from msdscore.lab.align.data.samples import Sample, SampleReader, in_order, make_view
+from msdscore.lab.align.data.samples import Sample, SampleReader, make_view, ordered_results
 from msdscore.lab.align.recipe import Recipe
 from msdscore.text.words import WORD, Span, stem
 
@@ -260,7 +260,7 @@ def _write_features(
     bad, start = dict[int, str](), 0
     jobs = [partial(_decode, reader, item) for item in range(len(reader.pairs))]
     with ThreadPoolExecutor(workers) as pool:
-        for decoded in in_order(pool, chunks(jobs, live.chunk), ahead=1):
+        for decoded in ordered_results(pool, chunks(jobs, live.chunk), ahead=1):
             bad |= {item: error for item, (_, error) in enumerate(decoded, start) if error}
             for part in chunks([view for views, _ in decoded for view in views], live.chunk):
                 write("image", live.image.features(prepare_all(live.image.prepare, part)))

@@ -145,7 +145,7 @@ def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch word
     return ~is_present[:, word_index[: len(tokens)]].mT
 
 
-def fitted(side: Embeddings, settings: FitSettings) -> Mixture:
+def fit_mixtures(side: Embeddings, settings: FitSettings) -> Mixture:
     """Fit one mixture per item, differentiable through all EM iterations."""
     # The keys seed random initialisation; farthest-first initialisation does not use them.
     keys = torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
@@ -165,7 +165,7 @@ def kl_tables(
 
     `both` returns the mean of support and coverage, `each` one table for each; coverage uses every `stride`-th patch.
     """
-    text_mix = fitted(texts, fit_texts)
+    text_mix = fit_mixtures(texts, fit_texts)
     parts = []
     if direction != "coverage":
         parts.append(-_divergences(texts, text_mix, image_mix).mT)

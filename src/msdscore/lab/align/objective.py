@@ -68,7 +68,7 @@ class TrainingStep:
     @cached_property
     def mixtures(self) -> Mixture:
         """One mixture per image."""
-        return losses.fitted(self.images, self.fit_settings(0))
+        return losses.fit_mixtures(self.images, self.fit_settings(0))
 
     @cached_property
     def negatives(self) -> Float[Tensor, "negatives dim"]:

@@ -54,7 +54,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def ordered_sums(device: torch.device) -> Iterator[None]:
+def deterministic_kernels(device: torch.device) -> Iterator[None]:
     """Use deterministic GPU kernels, which sum in a fixed order; those of a CPU always do.
 
     An operation without a deterministic kernel runs with a warning. Attention only uses the flash and math kernels.

@@ -12,7 +12,7 @@ from msdscore.errors import InputError, unknown_name
 from msdscore.forms.registry import LOWER_IS_BETTER, heading
 from msdscore.intervals import DEFAULT, Interval, Resampling, bootstrap_mean
 from msdscore.lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
-from msdscore.lab.benchmarks.results.result import plain, restored
+from msdscore.lab.benchmarks.results.result import from_plain, plain
 from msdscore.lab.captioners.contest import Contest
 from msdscore.lab.stats.ranks import kendall_b, prepare, spearman
 from msdscore.lab.stats.resample import bootstrap, holm, paired_difference
@@ -114,9 +114,9 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
             tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
             ("",) * values["images"], values["left_out"], empty, empty, (), (), {},
         )  # fmt: skip
-        metrics = restored(tuple[MetricRanking, ...], values["metrics"])
-        people = restored(MetricRanking | None, values["people"])
-        return Ranking(contest, metrics, people, restored(tuple[PeopleAgreement, ...], values["agreements"]))
+        metrics = from_plain(tuple[MetricRanking, ...], values["metrics"])
+        people = from_plain(MetricRanking | None, values["people"])
+        return Ranking(contest, metrics, people, from_plain(tuple[PeopleAgreement, ...], values["agreements"]))
     except (KeyError, TypeError) as error:
         raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
 

@@ -18,11 +18,11 @@ from msdscore.lab.cococf.sites import (
     Site,
     attribute_sites,
     bare_heads,
-    directed,
+    is_directed,
     object_sites,
     read_caption,
     relation_sites,
-    words_said,
+    words_and_bigrams,
 )
 from msdscore.lab.cococf.vocabulary import WORKED_AT, Concept, vocabulary
 from msdscore.lab.edits import apply_edits, article, with_articles
@@ -111,7 +111,7 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
 def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Add an absent object to one caption and a present one to the other: both are equally long and fluent."""
     caption, objects, shown = about.words.caption, vocabulary().objects, vocabulary().shown_by
-    said, stem = words_said([caption]), caption.rstrip(" .")
+    said, stem = words_and_bigrams([caption]), caption.rstrip(" .")
     present = [
         objects[name] for name in sorted(about.facts.objects or ()) if name in objects and not shown[name] & said
     ]
@@ -150,7 +150,7 @@ def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
                 and _are_exclusive(first_quality, second_quality, about.facts)
             )
             # A completed caption is used only for the quality that it was completed with.
-            if not is_distinct and not (words is about.words and directed(words, first, second)):
+            if not is_distinct and not (words is about.words and is_directed(words, first, second)):
                 continue
             same_family = first.concept.family == second.concept.family
             close = same_family or second.concept.name in about.knowledge.companions.get(first.concept.name, ())

@@ -23,7 +23,7 @@ _LIKELIHOODS = "reader.parquet"
 _KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
-def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
+def read_cococf(paths: Sequence[Path]) -> list[Counterfactual]:
     """Read COCO-CF files of msdscore or of the authors; for a folder, the files of both splits."""
     files = [
         file for path in paths for file in ([path / name for name in _NAMES.values()] if path.is_dir() else [path])
@@ -92,7 +92,7 @@ def _document(
     return {"meta": meta, "data": data}
 
 
-def publish(
+def build_files(
     captions: Sequence[str],
     objects: Path | None,
     classes: Path | None,

@@ -12,8 +12,8 @@ from msdscore.lab.cococf.sites import (
     attribute_sites,
     read_caption,
     relation_sites,
-    things_and_words,
-    words_said,
+    words_and_bigrams,
+    words_with_classes,
 )
 from msdscore.lab.cococf.sources import AnnotatedImage
 from msdscore.lab.cococf.vocabulary import Concept, vocabulary
@@ -80,7 +80,7 @@ def collocation_test(captions: Iterable[str]) -> Callable[[str, str], bool]:
     count as their family.
     """
     texts = list(captions)
-    names = Counter(name for text in texts for name in things_and_words(text))
+    names = Counter(name for text in texts for name in words_with_classes(text))
     rare = frozenset(name for name in vocabulary().objects if names[name] < _MINIMUM_COUNT)
     counts = Counter(gram for text in texts for gram in collocations(text, rare))
 
@@ -101,7 +101,7 @@ def collocations(text: str, rare: Collection[str] = ()) -> set[Gram]:
     [('dog', 'on'), ('dog', 'on', 'couch'), ('large', 'couch'), ('on', 'couch')]
     """
     grams, after = set[Gram](), Gram()
-    for word in reversed(things_and_words(text)):
+    for word in reversed(words_with_classes(text)):
         quality = vocabulary().qualities.get(word) if after and after[0] not in STOP_WORDS else None
         if word in DETERMINERS or (quality and quality.slot == "number"):
             continue
@@ -159,7 +159,7 @@ def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
 
 def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
     """Collect the facts about one image."""
-    objects, said = vocabulary().objects, words_said([caption.text for caption in image.captions])
+    objects, said = vocabulary().objects, words_and_bigrams([caption.text for caption in image.captions])
     mentioned = {name for name, words in vocabulary().shown_by.items() if words & said}
     present = (image.objects or frozenset()) | mentioned
     companions = frozenset(other for name in image.objects or () for other in knowledge.companions.get(name, ()))

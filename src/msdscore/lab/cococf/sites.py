@@ -90,7 +90,7 @@ def read_caption(caption: str) -> CaptionWords:
     )
 
 
-def words_said(texts: Collection[str]) -> frozenset[str]:
+def words_and_bigrams(texts: Collection[str]) -> frozenset[str]:
     """Return all words and pairs of adjacent words of captions, in lower case."""
     said: set[str] = set()
     for text in texts:
@@ -136,7 +136,7 @@ def object_sites(text: CaptionWords) -> list[Site]:
 
 
 @lru_cache(_CACHE_SIZE)
-def things_and_words(caption: str) -> tuple[str, ...]:
+def words_with_classes(caption: str) -> tuple[str, ...]:
     """Return the words of a caption in order; names of COCO's classes are replaced by the class."""
     forms = _noun_forms()
     names = (name for _, _, name in _names(read_caption(caption).words, forms))
@@ -196,7 +196,7 @@ def relation_sites(text: CaptionWords) -> list[Site]:
     return sites
 
 
-def directed(text: CaptionWords, first: Site, second: Site) -> bool:
+def is_directed(text: CaptionWords, first: Site, second: Site) -> bool:
     """Return whether swapping two objects makes the words between them false."""
     between = text.caption[first.end : second.start]
     words = set(read_caption(between).words)

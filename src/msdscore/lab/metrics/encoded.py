@@ -101,7 +101,7 @@ def _reference_loader(name: str) -> Callable[..., Loaded]:
         choices = "|".join(f"{fact}:{value}" for fact, value in parts.items() if value)
 
         def choose(references: Sequence[str]) -> Sequence[str]:
-            return drawn(references, seed)[: int(most)] if most else references
+            return shuffled(references, seed)[: int(most)] if most else references
 
         return Loaded(lambda batch: CaseScores(_with_references(batch, name, choose, wrong)), choices)
 
@@ -115,10 +115,10 @@ load_reference_score = _reference_loader("reference_score")  # without the image
 load_ref_msd = _reference_loader("ref_msd")
 
 
-def drawn(references: Sequence[str], seed: str) -> Sequence[str]:
+def shuffled(references: Sequence[str], seed: str) -> Sequence[str]:
     """Return references in a random order given by the seed; unchanged without a seed.
 
-    >>> drawn(["a dog", "a cat"], "1"), drawn(["a dog", "a cat"], "4")
+    >>> shuffled(["a dog", "a cat"], "1"), shuffled(["a dog", "a cat"], "4")
     (['a dog', 'a cat'], ['a cat', 'a dog'])
     """
     return sorted(references, key=lambda text: blake2b(f"{seed} {text}".encode()).digest()) if seed else references

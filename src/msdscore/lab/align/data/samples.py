@@ -188,12 +188,12 @@ def read_batches(
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
-            yield from in_order(pool, map(jobs, range(start, stop)), ahead=_PREFETCH)
+            yield from ordered_results(pool, map(jobs, range(start, stop)), ahead=_PREFETCH)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def in_order(
+def ordered_results(
     pool: ThreadPoolExecutor, groups: Iterable[Iterable[Callable[[], T]]], *, ahead: int
 ) -> Generator[list[T], None, None]:
     """Yield the results of groups of jobs, group by group, while threads work on the next `ahead` groups."""

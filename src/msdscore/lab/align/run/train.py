@@ -24,7 +24,7 @@ from msdscore.lab.align.features import TrainingBatch
 from msdscore.lab.align.objective import objective
 from msdscore.lab.align.processes import World, average_gradients, broadcast, local_device, process_group, wait
 from msdscore.lab.align.recipe import Recipe
-from msdscore.lab.align.repeatable import draw, ordered_sums, seeded
+from msdscore.lab.align.repeatable import deterministic_kernels, draw, seeded
 from msdscore.lab.align.run.folder import (
     LOCK,
     TOWERS,
@@ -95,7 +95,7 @@ def train(
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience needs validation data for early stopping; pass it, or set train.patience=0")
     device = local_device(place(options.device, "auto").device)
-    with ordered_sums(device), process_group(device) as world, ExitStack() as stack:
+    with deterministic_kernels(device), process_group(device) as world, ExitStack() as stack:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
         if world.is_first:  # lock the folder against other runs; released by the operating system if this one is killed
             stack.callback(take_lock(Path(out) / LOCK).release)

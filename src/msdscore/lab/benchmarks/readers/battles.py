@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
 from msdscore.lab.benchmarks.base import Battle, ItemSet, Winner
-from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
+from msdscore.lab.benchmarks.readers.files import find, find_all, folder, missing_error, numbered, read_json, records
 from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
 
 _GET_CAPARENA = "https://github.com/njucckevin/CapArena (section 'Reproduce the results from the paper')"
@@ -140,7 +140,7 @@ def _docent_tables(root: Path, names: Sequence[str], locations: Sequence[str], *
     patterns = [f"{location}{name}-*.parquet" for name in names for location in locations]
     tables = find_all(root, *patterns)
     if not tables:
-        raise missing(root, patterns[0], patterns[-1], get=get)
+        raise missing_error(root, patterns[0], patterns[-1], get=get)
     return tables
 
 

@@ -13,10 +13,10 @@ from msdscore.errors import InputError, shortened, unknown_name
 _TYPE_NAMES: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a text"}
 
 
-def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+def select_names(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """Return the requested parts of a benchmark; a single name is accepted too.
 
-    >>> chosen("subset", "easy", ("easy", "hard"))
+    >>> select_names("subset", "easy", ("easy", "hard"))
     ('easy',)
     """
     wanted, possible = (names,) if isinstance(names, str) else tuple(names), tuple(known)
@@ -30,7 +30,7 @@ def find(root: Path, *patterns: str, get: str) -> Path:
     """Return the first file under `root` that matches one of the patterns; `get` is its source, for the error."""
     path = find_optional(root, *patterns)
     if path is None:
-        raise missing(root, *patterns, get=get)
+        raise missing_error(root, *patterns, get=get)
     return path
 
 
@@ -48,7 +48,7 @@ def find_all(root: Path, *patterns: str) -> list[Path]:
     return []
 
 
-def missing(root: Path, *patterns: str, get: str) -> InputError:
+def missing_error(root: Path, *patterns: str, get: str) -> InputError:
     """Return the error for a missing file, with its expected location and its source."""
     if root.is_file():
         return InputError(f"{root}: expected the folder of the benchmark's files, got a file")

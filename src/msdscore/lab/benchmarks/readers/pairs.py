@@ -24,7 +24,7 @@ def read_sugarcrepe(root: Path, *, subsets: str | Sequence[str] = SUGARCREPE_SUB
     """
     images = files.folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
     pairs = []
-    for name in files.chosen("subset", subsets, SUGARCREPE_SUBSETS):
+    for name in files.select_names("subset", subsets, SUGARCREPE_SUBSETS):
         path = files.find(root, f"{name}.json", f"data/{name}.json", get=_GET_SUGARCREPE)
         for row in records(files.read_json(path), path):
             image, right, wrong = images / row.get("filename"), row.get("caption"), row.get("negative_caption")
@@ -46,10 +46,10 @@ def read_coco_cf(
     folder of the images, or of Parquet files with images (`*.images*.parquet`). With `by=change` subsets are the kinds
     of change (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
-    pairs, failed, subset_field = [], 0, _COCO_CF_PARTS[files.chosen("grouping", by, _COCO_CF_PARTS)[0]]
+    pairs, failed, subset_field = [], 0, _COCO_CF_PARTS[files.select_names("grouping", by, _COCO_CF_PARTS)[0]]
     image_folder = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
     stored = stored_images(files.find_all(image_folder, "*.images*.parquet"), "file_name") if images else {}
-    for split in files.chosen("split", splits, COCO_CF_SPLITS):
+    for split in files.select_names("split", splits, COCO_CF_SPLITS):
         name = f"coco_cf_{split}.json"
         file = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
         content = files.read_json(file, (list, dict))
@@ -79,7 +79,7 @@ _GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> ItemSet[Pair]:
     """Read VALSE, foils by linguistic phenomenon: pairs in which two of three annotators chose the caption."""
     pairs, invalid = [], 0
-    for piece in files.chosen("piece", pieces, VALSE_PIECES):
+    for piece in files.select_names("piece", pieces, VALSE_PIECES):
         pattern = piece.replace("-", "?")  # some file names of the authors' scripts have underscores
         path = files.find(root, f"{pattern}.json", f"data/{pattern}.json", get=_GET_VALSE)
         for row in records(files.read_json(path), path):

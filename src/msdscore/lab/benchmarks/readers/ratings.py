@@ -38,7 +38,7 @@ def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rate
     elif path := files.find_optional(root, packed, f"flickr8k/{packed}"):
         rows = _flickr8k_json(path, judges=judges)
     else:
-        raise files.missing(root, raw, packed, get=_GET_FLICKR8K)
+        raise files.missing_error(root, raw, packed, get=_GET_FLICKR8K)
     images, seen = files.folder(root, *_FLICKR8K_FOLDERS), Counter[str]()
     items = [
         Rated(numbered(image, seen), images / f"{image}.jpg", caption, ratings, references)
@@ -285,5 +285,5 @@ def read_long_words(root: Path) -> list[MarkedCaption]:
 def _long_file(root: Path) -> Path:
     path = find_rows(root, "long")
     if path is None:
-        raise files.missing(root, "long.jsonl", get=_GET_LONG)
+        raise files.missing_error(root, "long.jsonl", get=_GET_LONG)
     return path

@@ -109,7 +109,7 @@ def _image_ratings(record: RawRow, count: int) -> list[float]:
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
     """Read rows with a right and a wrong caption, or with two captions and the index of the preferred one."""
     rows = list(read_items(path))
-    wanted = files.chosen("subset", subsets, {item["subset"] for _, item in rows})
+    wanted = files.select_names("subset", subsets, {item["subset"] for _, item in rows})
     pairs = []
     for row, item in rows:
         if not wanted or item["subset"] in wanted:
@@ -154,7 +154,7 @@ def read_battles(path: Path) -> ItemSet[Battle]:
 
 def need_rows(root: Path) -> ItemSet[Pair]:
     """Raise `InputError`: the generic benchmarks have no released files."""
-    raise files.missing(root, "FILE.jsonl of rows", get="your data: --root FILE.jsonl")
+    raise files.missing_error(root, "FILE.jsonl of rows", get="your data: --root FILE.jsonl")
 
 
 def _unique(items: Sequence[ItemT], path: Path) -> ItemSet[ItemT]:
@@ -207,7 +207,7 @@ def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) 
     patterns = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     paths = files.find_all(root, *patterns)
     if not paths:
-        raise files.missing(root, *patterns[:2], get=get)
+        raise files.missing_error(root, *patterns[:2], get=get)
     entries = []
     for file in paths:
         table = read_columns(file, (names, captions))

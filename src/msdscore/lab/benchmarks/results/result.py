@@ -140,7 +140,7 @@ def read_result(path: Path) -> Result:
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
     try:
-        result: Result = restored(Result, content)
+        result: Result = from_plain(Result, content)
         return result
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
@@ -170,18 +170,18 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def restored(kind: Any, value: Any) -> Any:
+def from_plain(kind: Any, value: Any) -> Any:
     """Inverse of `plain` by type hints: objects become dataclasses, lists tuples, null NaN.
 
-    >>> restored(tuple[float, ...], [1.0, None])
+    >>> from_plain(tuple[float, ...], [1.0, None])
     (1.0, nan)
     """
     if get_origin(kind) is UnionType:  # a type or None
-        return None if value is None else restored(get_args(kind)[0], value)
+        return None if value is None else from_plain(get_args(kind)[0], value)
     if get_origin(kind) is tuple:
-        return tuple(restored(get_args(kind)[0], item) for item in value)
+        return tuple(from_plain(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):
-        return kind(**{name: restored(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
+        return kind(**{name: from_plain(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
     return math.nan if value is None and kind is float else value
 
 
@@ -248,7 +248,7 @@ def belongs_to(column: str, label: str) -> bool:
     return column in (label, label + WRONG) or column.startswith(label + FACT)
 
 
-def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
+def merge_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
     """Merge columns of an earlier run with those of parts, which take precedence."""
     columns = {name: list(values) for name, values in earlier.items()}
     for part in parts:

@@ -39,7 +39,7 @@ from msdscore.lab.benchmarks.run.score_file import (
     Reusable,
     find_reusable,
     image_state,
-    is_ours,
+    is_score_file,
     recorded_scorer,
     sources_of,
     write,
@@ -113,7 +113,7 @@ def _run_once(
     progress: Progress,
 ) -> Result:
     started, plan, items = time.monotonic(), work.plan, work.item_set.items
-    _check_free(scores, is_ours, plan.root, overwrite=overwrite)
+    _check_free(scores, is_score_file, plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
     sources = sources_of(items, seed=plan.seed, control=plan.control)
@@ -200,7 +200,7 @@ def _score(
             if needs & {"encoder", "images"}:
                 columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
             run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
-        columns = tables.joined_columns(run.tables(), earlier.columns, len(items))
+        columns = tables.merge_columns(run.tables(), earlier.columns, len(items))
     # Metrics over the whole corpus.
     requested = {label for _, labels in earlier.tasks for label in labels}
     corpus_metrics = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
@@ -208,7 +208,7 @@ def _score(
         batch = next(batches(size=len(items)))
         scored = tables.score_columns(corpus_metrics, texts(batch, whole=plan.limit is None))
         table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
-        columns |= tables.joined_columns([table], {}, len(items))
+        columns |= tables.merge_columns([table], {}, len(items))
     return columns
 
 

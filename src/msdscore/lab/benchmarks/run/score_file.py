@@ -105,7 +105,7 @@ def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, 
 
 def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
     """Return the scorer of an earlier run with the same stamp; None if it is unknown."""
-    if stamp is None or not is_ours(path):
+    if stamp is None or not is_score_file(path):
         return None
     stored = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
     return ScorerRecord(**stored["record"]) if stored.get("stamp") == stamp else None
@@ -129,7 +129,7 @@ def write(
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); finished parts are kept") from error
 
 
-def is_ours(path: Path) -> bool:
+def is_score_file(path: Path) -> bool:
     """Return whether a Parquet file was written by a run, with its settings as metadata."""
     try:
         return _KEY in (pq.read_schema(path).metadata or {})

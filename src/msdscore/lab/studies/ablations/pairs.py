@@ -81,7 +81,7 @@ def direction(
         results = run_sweep(study, study.plan(name, metrics), variants)
         tables.append(sweep_table(results, axis="direction"))
         parts.append(decided_pairs(results[0], DIRECTION_METRICS))
-    pairs = joined(parts)
+    pairs = concatenate(parts)
     bins = edge_bins(pairs.length, edges) if edges else quantile_bins(pairs.length, buckets)
     return [*tables, length_table(pairs, benchmark, bins)]
 
@@ -138,7 +138,7 @@ def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
     return pairs.take(np.flatnonzero(scored))
 
 
-def joined(parts: Sequence[DecidedPairs]) -> DecidedPairs:
+def concatenate(parts: Sequence[DecidedPairs]) -> DecidedPairs:
     """Concatenate pairs of several benchmarks."""
     return DecidedPairs(
         {label: np.concatenate([part.scores[label] for part in parts]) for label in parts[0].scores},
