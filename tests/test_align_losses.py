@@ -12,7 +12,7 @@ from msdscore.lab.align.aligner import make_optimiser
 from msdscore.lab.align.losses import (
     absent_words,
     caption_table,
-    fitted,
+    fit_mixtures,
     info_nce,
     kl_tables,
     negatives_loss,
@@ -114,7 +114,7 @@ def test_kl_table_equals_the_divergence_of_the_score(direction):
     images, texts = projected(3, 6, seed=1), projected(3, 5, seed=2)
     of_images = FitSettings(components=3, iterations=4)
     of_texts = FitSettings(components=2, iterations=4)
-    (found,) = kl_tables(images, texts, fitted(images, of_images), of_texts, direction=direction)
+    (found,) = kl_tables(images, texts, fit_mixtures(images, of_images), of_texts, direction=direction)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(3):
         for j in range(3):
@@ -134,7 +134,7 @@ def test_kl_gradients_flow_through_all_em_iterations():
 
     def value(points):
         side = replace(images, points=points)
-        return kl_tables(side, texts, fitted(side, fitting), fitting, direction="both")[0].diagonal().sum()
+        return kl_tables(side, texts, fit_mixtures(side, fitting), fitting, direction="both")[0].diagonal().sum()
 
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
 
