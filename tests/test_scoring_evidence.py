@@ -408,6 +408,17 @@ def test_bank_of_mismatched_captions_is_warned_about(tmp_path):
     assert "warning: match is at chance" in answer.output
 
 
+def test_captions_without_judged_words_are_a_one_line_error(tmp_path):
+    write_coloured(tmp_path)
+    path = tmp_path / "rows.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "captions": ["it is of the", "and so on"]}) + "\n" for row in rows))
+    arguments = ["bank", str(tmp_path), "-o", str(tmp_path / "b.safetensors"), "--pairs", str(path), "--encoder", "toy"]
+    result = CliRunner().invoke(app, [*arguments, "--limit", "10", "--set", "components=2"])
+    assert isinstance(result.exception, ConfigError), result.exception
+    assert "needs captions with words that the encoder can read" in str(result.exception)
+
+
 def test_chance_level_has_a_false_positive_rate_of_5_percent():
     rng = np.random.default_rng(0)
     above = [share_above(*rng.normal(size=(2, 40))) > BankQuality(0.5, 0.5, 40).chance for _ in range(2000)]
