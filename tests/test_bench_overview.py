@@ -162,7 +162,7 @@ def test_items_are_listed_in_the_order_of_a_score_file(files, tmp_path):
     assert result.made.date
     shown = call("benchmarks", "show", "docent").stdout
     assert "counting" in shown
-    assert "agreement in three ways" in shown
+    assert "three-way agreement" in shown
 
 
 def test_metrics_are_sorted_by_mean_rank(files):
